@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
 from tests.factories.app import finished
@@ -116,23 +116,13 @@ WORDS = {"ann": "ann-apricot ann-acorn ann-alder", "bob": "bob-barley bob-birch 
 STEPS = {"ann": 20, "bob": 30}
 
 
-@pytest.fixture
-def visitors(browser) -> Iterator[dict[str, BrowserContext]]:
-    contexts = {
-        user: browser.new_context(viewport={"width": 1440, "height": 900}) for user in WORDS
-    }
-    yield contexts
-    for context in contexts.values():
-        context.close()
-
-
-def test_two_runs_at_once_do_not_mix(app, visitors):
+def test_two_runs_at_once_do_not_mix(browser, app):
     pages: dict[str, Page] = {}
-    for user, visitor in visitors.items():
-        page = pages[user] = visitor.new_page()
+    for user, words in WORDS.items():
+        page = pages[user] = browser.new_page(viewport={"width": 1440, "height": 900})
         steps.log_in(page, app.url, user)
         page.locator("#context-bar [data-ready]").wait_for()
-        steps.fill(page, context=WORDS[user], question=f"steps {STEPS[user]}")
+        steps.fill(page, context=words, question=f"steps {STEPS[user]}")
     for page in pages.values():
         steps.run(page)
     slugs = {user: steps.wait_for_slug(page) for user, page in pages.items()}

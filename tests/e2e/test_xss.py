@@ -76,8 +76,6 @@ def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: b
     """Record a run whose every text is hostile; returns its slug."""
     recorder = app.services._recorder
     result = sweep_result(generated=True) if kind == "sweep" else done_result()
-    assert result.model is not None
-    assert result.prompt is not None
     asked = CompareRequest(
         context=HOSTILE,
         question=HOSTILE,
@@ -113,7 +111,6 @@ def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: b
 
 def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
     """The same figures under hostile names; every cell of a spreadsheet starts with a formula."""
-    assert variant.receipt is not None
     candidate = Candidate(1, HOSTILE, 0.5)
     answered = FollowUp(
         question=HOSTILE,

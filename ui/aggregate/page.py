@@ -3,12 +3,12 @@
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
 from ckv_core.analysis.aggregate import Aggregate
 from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.errors import CkvError
 from ui.aggregate.chosen import MAX_RUNS, load_together, read_slugs
+from ui.compare.prompt_controls import text
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.components.run_charts import RunCharts
@@ -46,56 +46,38 @@ class AggregatePage:
         self._services = services
         gr.Markdown(INTRO, elem_classes=["section"])
         with gr.Row(equal_height=False, elem_id="aggregate-chosen"):
-            self.ids = gr.Textbox(
-                label="Runs",
-                info=f"Run IDs, comma-separated; up to {MAX_RUNS}.",
-                elem_id="aggregate-ids",
-                scale=4,
-                min_width=280,
-                lines=1,
-                max_lines=4,
-            )
+            told = f"Run IDs, comma-separated; up to {MAX_RUNS}."
+            self.ids = text("aggregate-ids", "Runs", told, (1, 4), scale=4, min_width=280)
             self.show = gr.Button("Show", variant="primary", elem_id="aggregate-show", scale=0)
         self.notice = Notice(elem_id="aggregate-notice")
-        with gr.Column(
-            visible=False, elem_id="aggregate-results", elem_classes=RESULTS
-        ) as self.area:
+        named: dict[str, Any] = {"elem_id": "aggregate-results", "elem_classes": RESULTS}
+        with gr.Column(visible=False, **named) as self.area:
             SectionLinks(elem_classes=["ckv-sections-bar"])
             self.table = DataTable(elem_id="aggregate-table", section=MEANS_TEXT)
             self.pairs = DataTable(elem_id="aggregate-pairs", section=PAIRS_TEXT)
             self.charts = RunCharts(elem_id="aggregate-charts", section=CHARTS_TEXT)
 
-    @property
-    def _outputs(self) -> list[Component]:
-        return [self.notice, self.table, self.pairs, self.charts]
-
     def wire(self, page: gr.Blocks) -> None:
-        outputs: list[Any] = [self.area, *self._outputs]
+        outputs: list[Any] = [self.area, self.notice, self.table, self.pairs, self.charts]
         page.load(self.open, None, [self.ids, *outputs], **AT_ONCE)
-        gr.on(
-            [self.show.click, self.ids.submit],
-            self.present,
-            [self.ids],
-            outputs,
-            js=SHOW_ADDRESS,
-            **AT_ONCE,
-        )
+        asked = [self.show.click, self.ids.submit]
+        gr.on(asked, self.present, [self.ids], outputs, js=SHOW_ADDRESS, **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
         """What the address asks for: /aggregate?ids=a,b,c."""
-        text = request.query_params.get("ids", "") if request else ""
-        if not text.strip():
+        ids = request.query_params.get("ids", "") if request else ""
+        if not ids.strip():
             told = said("Tick runs in the list of runs, or type their IDs here.", "", (TO_RUNS,))
-            return ["", gr.update(visible=False), told, *[gr.skip()] * (len(self._outputs) - 1)]
-        return [text, *self.present(text)]
+            return ["", gr.update(visible=False), told, *[gr.skip()] * 3]
+        return [ids, *self.present(ids)]
 
-    def present(self, text: str) -> list[Any]:
+    def present(self, ids: str) -> list[Any]:
         """The chosen runs together, or one sentence on why not."""
         try:
-            runs = load_together(self._services, text)
+            runs = load_together(self._services, ids)
         except CkvError as error:
-            skipped = [gr.skip()] * (len(self._outputs) - 1)
-            return [gr.update(visible=False), said(str(error), "error", (TO_RUNS,)), *skipped]
+            told = said(str(error), "error", (TO_RUNS,))
+            return [gr.update(visible=False), told, *[gr.skip()] * 3]
         prompts, variants = _counted(runs.n, "prompt"), _counted(len(runs.members), "variant")
         summary = f"{prompts}, {variants}, {runs.model}."
         return [
@@ -103,7 +85,7 @@ class AggregatePage:
             said("\n".join([summary, *runs.notes]), "warn" if runs.notes else ""),
             means_table(runs),
             pairs_table(runs),
-            aggregate_value(read_slugs(text), runs),
+            aggregate_value(read_slugs(ids), runs),
         ]
 
 

@@ -46,7 +46,7 @@ class PromptPage(Generic[F, B]):
             self.form = form()
         self.run, self.cancel, self.notice = build_run_row()
         self.block = block()
-        # What `_running` and `_refused` write, and what `tail` does.
+        # What `_start` and `_refused` write, and what `tail` does.
         self._started: list[Any] = [self.slug, self.notice, self.settings, self.block.area]
         self._started += [self.run, self.cancel]
         self._tailed = [*self.block.outputs, self.run, self.cancel]

@@ -64,7 +64,7 @@ def pair_up(results: Sequence[RunResult]) -> list[Pair]:
     the ones that differ least: in few parameters, then little in the budget.
     """
     rows = _same(results)
-    specs = told_apart(_first_specs(rows))
+    specs = told_apart({identity: variant.spec for identity, variant in map(_first, rows)})
     return [_pair(row, specs) for row in _merged(rows)]
 
 
@@ -153,19 +153,14 @@ def _first(row: _Row) -> tuple[Identity, VariantResult]:
     return next(each for each in row if each is not None)
 
 
-def _first_specs(rows: Sequence[_Row]) -> dict[Identity, str]:
-    return {identity: variant.spec for identity, variant in map(_first, rows)}
-
-
 def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     """Value of the RunDifferences component; of two or more runs each is set against the first.
 
     `same_prompt` is None while one of them has no tokens.
     """
-    first = runs[0]
-    same = None
-    if all(run.result.prompt is not None for run in runs):
-        same = all(_same_prompt(first.result, run.result) for run in runs[1:])
+    prompts = [run.result.prompt for run in runs if run.result.prompt is not None]
+    texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
+    same = len(texts) == 1 if len(prompts) == len(runs) else None
     pairs = pair_up([run.result for run in runs])
     shared = [pair for pair in pairs if len(pair.runs) > 1]
     alone = [pair for pair in pairs if len(pair.runs) == 1]
@@ -202,15 +197,6 @@ def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
     either = (one | other).sum(axis=(1, 2))
     shares = np.where(either == 0, 1.0, both / np.maximum(either, 1))
     return [float(share) for share in shares]
-
-
-def _same_prompt(left: RunResult, right: RunResult) -> bool:
-    if left.prompt is None or right.prompt is None:
-        return False
-    return (left.prompt.token_ids, left.prompt.compressed_tokens) == (
-        right.prompt.token_ids,
-        right.prompt.compressed_tokens,
-    )
 
 
 def _differing_settings(runs: Sequence[RunSnapshot]) -> list[dict[str, Any]]:

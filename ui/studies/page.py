@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import gradio as gr
-from gradio.components import Component
 
 from ckv_core.errors import CkvError, StorageError
 from storage.repository import is_slug
@@ -93,32 +92,12 @@ class StudyPage:
             self.samples = DataTable(elem_id="study-samples", section=SAMPLES_TEXT)
             self.files = Notice(elem_id="study-files")
             self.facts = Facts(elem_id="study-facts")
-
-    @property
-    def _read(self) -> list[Component]:
-        return [
-            self.verdict,
-            self.decision,
-            self.charts,
-            self.scores,
-            self.pairs,
-            self.savings,
-            self.tasks,
-            self.cell,
-            self.samples,
-            self.files,
-            self.facts,
-        ]
+        # What `read_values` fills, in its order.
+        self._read: list[Any] = [self.verdict, self.decision, self.charts, self.scores, self.pairs]
+        self._read += [self.savings, self.tasks, self.cell, self.samples, self.files, self.facts]
 
     def wire(self, page: gr.Blocks) -> None:
-        followed: list[Any] = [
-            self.title,
-            self.notice,
-            self.resume,
-            self.cancel,
-            self.area,
-            *self._read,
-        ]
+        followed = [self.title, self.notice, self.resume, self.cancel, self.area, *self._read]
         address = [self.slug, self.asked]
         page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
         opened = page.load(self.open, None, address, **AT_ONCE)

@@ -80,26 +80,22 @@ def test_a_phone_shows_every_cell_of_the_methods(page, site):
     expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
 
 
-def test_a_phone_shows_what_can_be_done_with_a_run(page, site):
+def test_a_phone_shows_what_can_be_done_with_a_run_and_escape_leaves_its_editor(page, site):
     show(page, f"{site.url}/runs", PHONE)
     page.locator(".ckv-run-table tbody tr").first.wait_for()
     assert outside(page, ".ckv-run-table td, .ckv-run-table button") == []
     expect(page.get_by_role("button", name="Delete").first).to_be_in_viewport()
+    edit = page.get_by_role("button", name="Edit").first
+    edit.click()
+    page.keyboard.press("Escape")
+    expect(page.locator(".ckv-editor")).to_have_count(0)
+    expect(edit).to_be_focused()
 
 
 def test_the_filters_say_by_what_the_list_is_filtered(page, site):
     show(page, f"{site.url}/runs?model=gone&sort=none", DESK)
     expect(page.locator("select[name=model]")).to_have_value("gone")
     expect(page.locator("select[name=sort]")).to_have_value("newest")
-
-
-def test_escape_leaves_the_editor_of_a_run(page, site):
-    show(page, f"{site.url}/runs", DESK)
-    edit = page.get_by_role("button", name="Edit").first
-    edit.click()
-    page.keyboard.press("Escape")
-    expect(page.locator(".ckv-editor")).to_have_count(0)
-    expect(edit).to_be_focused()
 
 
 def test_a_run_without_results_does_not_promise_them(page, site):
@@ -125,8 +121,6 @@ def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page, site
     expect(page.locator("#results .ckv-sections [aria-current]")).to_have_count(1)
     expect(kept).to_be_in_viewport(ratio=1)
     bar, top = page.locator("#results .ckv-sections").bounding_box(), head.bounding_box()
-    assert bar is not None
-    assert top is not None
     assert 0 <= bar["y"] < bar["y"] + bar["height"] <= top["y"] < 160
     assert page.url.endswith(site.done)
     page.evaluate("scrollTo(0, 0)")
@@ -142,7 +136,6 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser,
     for row in page.locator("#summary tbody tr").all():
         for cell in row.locator("th, td").all()[:3]:
             box = cell.bounding_box()
-            assert box is not None
             assert box["x"] + box["width"] <= 390
     page.locator("#kept").scroll_into_view_if_needed()
     expect(page.locator("#kept .ckv-hint", has_text="a tap picks a token")).to_be_visible()
@@ -159,15 +152,11 @@ def test_what_came_out_is_on_the_first_screen(run_page):
     names = strip.locator(".ckv-verdict-group li").all_inner_texts()
     assert len(names) == len(done_result().variants) - 1, "each but the full cache"
     # Before the timings.
-    tops = [part.bounding_box() for part in (strip, page.locator("#status"))]
-    assert tops[0] is not None
-    assert tops[1] is not None
-    assert tops[0]["y"] + tops[0]["height"] <= tops[1]["y"]
-
-
-def test_a_run_without_a_button_has_no_empty_bar(run_page):
-    expect(run_page.locator("#summary table")).to_be_visible()
-    expect(run_page.locator("#actions")).to_be_hidden()
+    upper, lower = strip.bounding_box(), page.locator("#status").bounding_box()
+    assert upper["y"] + upper["height"] <= lower["y"]
+    # Without a button there is no empty bar.
+    expect(page.locator("#summary table")).to_be_visible()
+    expect(page.locator("#actions")).to_be_hidden()
 
 
 def test_every_screen_shows_the_whole_title_of_each_chart(run_page):

@@ -48,6 +48,7 @@ def show(page: Page, name: str) -> None:
         page.locator("#context textarea").fill("some words here. " * 40)
         page.get_by_role("button", name="Run", exact=True).click()
     if name == "":
+        page.get_by_text("Suggested models").click()
         page.get_by_role("button", name="Advanced parameters").click()
         page.get_by_role("button", name="More variants").click()
     marks = {

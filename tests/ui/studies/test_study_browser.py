@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.request.compare_request import CompareRequest
 from tests.e2e.steps import expect_well_made, see_everything
@@ -29,45 +29,74 @@ def slug(app) -> str:
 
 
 @pytest.fixture(scope="module")
-def context(browser) -> Iterator[BrowserContext]:
-    """Keeps what it loaded from one test to the next."""
-    with browser.new_context(viewport={"width": 430, "height": 900}) as context:
-        yield context
-
-
-@pytest.fixture
-def page(context) -> Iterator[Page]:
-    page = context.new_page()
+def page(browser) -> Iterator[Page]:
+    """One for all visits, so that it keeps what it loaded."""
+    page = browser.new_page()
     yield page
     page.close()
 
 
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(page, app, slug):
-    for path, mark in (
-        (f"/study?id={slug}", "#study-samples tbody tr"),
-        ("/studies", "#studies tbody tr"),
-    ):
-        page.set_viewport_size({"width": 430, "height": 900})
-        page.goto(f"{app.url}{path}{'&' if '?' in path else '?'}__theme=light")
-        page.locator(mark).first.wait_for()
-        see_everything(page)
-        for chart in page.locator("[data-chart]").all():
-            chart.scroll_into_view_if_needed()
-            expect(chart.locator(".main-svg").first).to_be_visible()
-        expect_well_made(page)
-        page.set_viewport_size({"width": 1440, "height": 900})
-        page.evaluate("document.body.classList.add('dark')")
-        expect_well_made(page)
+@pytest.fixture(autouse=True)
+def phone(page) -> None:
+    """How wide the page is at first."""
+    page.set_viewport_size({"width": 430, "height": 900})
 
 
-def test_a_pasted_file_is_shown_priced_run_and_read(page, app):
-    page.goto(f"{app.url}/studies")
+def draw_charts(page: Page) -> None:
+    for chart in page.locator("[data-chart]").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator(".main-svg").first).to_be_visible()
+
+
+def expect_well_made_narrow_and_wide(page: Page) -> None:
+    """As it is shown, in light; then wide, in dark."""
+    expect_well_made(page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.evaluate("document.body.classList.add('dark')")
+    expect_well_made(page)
+
+
+def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page, app, slug):
+    page.goto(f"{app.url}/study?id={slug}&__theme=light")
+    samples = page.locator("#study-samples tbody tr")
+    samples.first.wait_for()
+    see_everything(page)
+    draw_charts(page)
+    expect_well_made_narrow_and_wide(page)
+
+    # A cell of the map by keyboard.
+    chart = page.locator('[data-chart="needles"]')
+    chart.scroll_into_view_if_needed()
+    chart.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(chart.locator("tbody tr").first.locator("td")).to_have_count(2)
+    for _ in range(2):  # past the box that scrolls
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
+
+    # A score, from there on.
+    page.locator("#study-tasks tbody tr", has_text="KeyDiff").last.locator("a").nth(1).click()
+    expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%, task")
+    expect(samples).to_have_count(20)
+    expect(page.locator("#study-samples")).to_be_in_viewport()
+    page.locator("#study-samples a").first.click()
+    expect(page.locator("#notice")).to_contain_text("at a budget of 50%")
+    page.go_back()
+    page.get_by_role("link", name="All samples").click()
+    expect(samples).to_have_count(40)
+
+
+def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
+    page.goto(f"{app.url}/studies?__theme=light")
+    expect(page.locator("#studies tbody tr")).to_have_count(1)
     page.locator("#study-name input, #study-name textarea").fill("pasted")
     page.locator("#study-data textarea").fill(JSONL)
     page.locator("#study-budgets input, #study-budgets textarea").fill("50%")
     page.locator("#study-budgets input, #study-budgets textarea").blur()
     expect(page.locator("#study-line")).to_contain_text("3 samples: id from id")
     expect(page.locator("#study-preview tbody tr")).to_have_count(3)
+    expect_well_made_narrow_and_wide(page)
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator("#confirm-text")).to_contain_text(re.compile(r"3 samples x \d+ points"))
     page.get_by_role("button", name="Run it", exact=True).click()
@@ -93,33 +122,6 @@ def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, ap
         expect(page.locator("#study-progress")).to_contain_text("There is no study")
 
 
-def test_a_score_leads_to_its_samples_and_on_to_compare(page, app, slug):
-    page.goto(f"{app.url}/study?id={slug}")
-    page.locator("#study-tasks tbody tr", has_text="KeyDiff").last.locator("a").nth(1).click()
-    expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%, task")
-    expect(page.locator("#study-samples tbody tr")).to_have_count(20)
-    expect(page.locator("#study-samples")).to_be_in_viewport()
-    page.locator("#study-samples a").first.click()
-    expect(page.locator("#notice")).to_contain_text("at a budget of 50%")
-    page.go_back()
-    page.get_by_role("link", name="All samples").click()
-    expect(page.locator("#study-samples tbody tr")).to_have_count(40)
-
-
-def test_a_cell_of_the_needle_map_is_reached_by_keyboard(page, app, slug):
-    page.goto(f"{app.url}/study?id={slug}")
-    chart = page.locator('[data-chart="needles"]')
-    chart.scroll_into_view_if_needed()
-    chart.locator("summary").focus()
-    page.keyboard.press("Enter")
-    rows = chart.locator("tbody tr")
-    expect(rows.first.locator("td")).to_have_count(2)
-    for _ in range(2):  # past the box that scrolls
-        page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
-
-
 def test_the_report_opens_without_the_app(page, app, slug, tmp_path):
     file = tmp_path / "report.html"
     with app.client() as client:
@@ -129,9 +131,7 @@ def test_the_report_opens_without_the_app(page, app, slug, tmp_path):
     expect(page.locator("#decision tbody tr")).to_have_count(3)
     expect(page.locator("#samples tbody tr")).to_have_count(40)
     expect(page.locator("main a[href^='/']:visible")).to_have_count(0)
-    for chart in page.locator("[data-chart]").all():
-        chart.scroll_into_view_if_needed()
-        expect(chart.locator(".main-svg").first).to_be_visible()
+    draw_charts(page)
     expect_well_made(page)
 
 

@@ -39,13 +39,8 @@ def test_a_pasted_file_becomes_a_study_with_every_setting():
         "columns": {"context": "passage", "question": "q", "answers": "gold"},
     }
 
-
-def test_a_task_has_lengths_samples_and_seed():
     data = form(source="task", length="1024, 2048", samples=20.0, seed=3.0).study().data
     assert (data["length"], data["samples"], data["seed"]) == ([1024, 2048], 20, 3)
-
-
-def test_a_task_of_the_harness_has_a_name_and_samples():
     data = form(source="lm_eval", lm_eval=" gsm8k ", samples=3.0).study().data
     assert data == {"lm_eval": "gsm8k", "samples": 3}
 
@@ -70,7 +65,6 @@ def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
 def test_the_mapping_is_told_with_the_first_samples():
     told, table = preview(form())
     assert told.startswith("5 samples: id from id, context from context")
-    assert table is not None
     assert [row["cells"]["answers"]["text"] for row in table["rows"]] == ["because | so"] * 3
     told, table = preview(form(data=CSV, columns=COLUMNS))
     assert told == (

@@ -13,16 +13,9 @@ from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import sweep_result
 
 
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """A served app, and the sweeps that it holds."""
-
-    url: str
-    slugs: list[str]
-
-
 @pytest.fixture(scope="module")
-def site(open_app) -> Site:
+def slugs(open_app) -> list[str]:
+    """Of the app's sweeps; the second has oracles."""
     slugs = []
     for at in range(5):
         result = sweep_result(better=0.4 + 0.05 * at)
@@ -31,7 +24,7 @@ def site(open_app) -> Site:
         result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
         asked = dataclasses.replace(sweep_snapshot().request, context=f"the text {at}")
         slugs.append(store_run(open_app.services, asked, result))
-    return Site(open_app.url, slugs)
+    return slugs
 
 
 @pytest.fixture(scope="module")
@@ -71,19 +64,17 @@ def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
-def test_the_charts_and_tables_of_a_sweep_can_be_used(page, site, tmp_path):
-    page.goto(f"{site.url}/run?id={site.slugs[2]}")
+def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp_path):
+    page.goto(f"{open_app.url}/run?id={slugs[2]}")
     see(page, "sweep-final")
-    assert (
-        saved(page, "button", "Final hidden L1 against the budget as SVG", tmp_path)[:4] == "<svg"
-    )
+    drawn = saved(page, "button", "Final hidden L1 against the budget as SVG", tmp_path)
+    assert drawn.startswith("<svg")
     head = saved(page, "link", "Data of Final hidden L1 against the budget as CSV", tmp_path)
     assert head.startswith('"variant","spec","alpha","budget_tokens"')
     rows = page.locator("#sweep-points tbody tr")
-    page.locator("#sweep-points").get_by_role("button", name="Budget").click()
-    expect(rows.first).to_contain_text("64")
-    page.locator("#sweep-points").get_by_role("button", name="Budget").click()
-    expect(rows.first).to_contain_text("512")
+    for first in ("64", "512"):
+        page.locator("#sweep-points").get_by_role("button", name="Budget").click()
+        expect(rows.first).to_contain_text(first)
     expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
     expect(page.locator("#sweep-alphas")).to_contain_text(
         "SnapKV + CriticalKV, as printed, budget 512"
@@ -92,8 +83,8 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, site, tmp_path):
     assert fits(page)
 
 
-def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page, site):
-    page.goto(f"{site.url}/run?id={site.slugs[1]}")
+def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page, open_app, slugs):
+    page.goto(f"{open_app.url}/run?id={slugs[1]}")
     see(page, "sweep-head")
     panel = page.locator('[data-chart="sweep-head"]')
     expect(panel).to_contain_text("Oracle: true attention")
@@ -108,8 +99,8 @@ def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page, site):
     assert fits(page)
 
 
-def test_a_sweep_can_be_made_again_with_changes(page, site):
-    page.goto(f"{site.url}/sweep?from={site.slugs[0]}")
+def test_a_sweep_can_be_made_again_with_changes(page, open_app, slugs):
+    page.goto(f"{open_app.url}/sweep?from={slugs[0]}")
     expect(page.locator("#context textarea")).to_have_value("the text 0")
     expect(page.locator("#budgets input, #budgets textarea")).to_have_value("64, 128, 256, 512")
     expect(page.locator("#alphas input, #alphas textarea")).to_have_value("0, 0.25, 0.5")
@@ -118,8 +109,8 @@ def test_a_sweep_can_be_made_again_with_changes(page, site):
     assert fits(page)
 
 
-def test_a_costly_sweep_asks_and_keeps_what_was_typed(page, site):
-    page.goto(f"{site.url}/sweep")
+def test_a_costly_sweep_asks_and_keeps_what_was_typed(page, open_app):
+    page.goto(f"{open_app.url}/sweep")
     page.locator("#context textarea").fill("some words here. " * 40)
     page.get_by_label("Generate text").check()
     page.locator("#max-new-tokens input").fill("1024")
@@ -131,8 +122,8 @@ def test_a_costly_sweep_asks_and_keeps_what_was_typed(page, site):
     assert page.locator("#max-new-tokens input").input_value() == "1024"
 
 
-def test_runs_open_together_with_intervals(page, site, tmp_path):
-    page.goto(f"{site.url}/aggregate?ids={','.join(site.slugs)}")
+def test_runs_open_together_with_intervals(page, open_app, slugs, tmp_path):
+    page.goto(f"{open_app.url}/aggregate?ids={','.join(slugs)}")
     table = page.locator("#aggregate-table")
     expect(table).to_contain_text(" to ")
     expect(table).to_contain_text("42 of 42")

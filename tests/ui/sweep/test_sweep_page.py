@@ -95,16 +95,6 @@ def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
     assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
 
 
-def test_another_model_asks_first_for_its_size_is_not_known():
-    services = ready_services()
-    page = sweep_page(services)
-    other = dataclasses.replace(TYPED, model="some/other-model")
-    slug, _, *_, confirm, question, _ = page.ask(*other.controls(), "")
-    assert (slug, services.started, confirm["visible"]) == ("", [], True)
-    assert "a larger model takes longer); run it?" in question["text"]
-    assert "a larger model takes longer." in page.describe(*other.controls())["text"]
-
-
 def test_the_line_tells_points_and_estimate_and_how_it_was_made():
     told = sweep_page(ready_services(tokens=2_000)).describe(*TYPED.controls())["text"]
     assert told.startswith("29 points on 2,000 prompt tokens: about ")
