@@ -107,5 +107,6 @@ def expect_well_made(page: Page) -> None:
     page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
     # What passes and what is undecided is not read, and takes a quarter of the time.
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    assert [(v["id"], [n["target"] for n in v["nodes"]][:5]) for v in found] == [], page.url
+    told = [(v["id"], [n["target"] for n in v["nodes"]][:5]) for v in found]
+    assert told == [], f"{page.url}: {told}"  # no test's file, so pytest shows no values
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
