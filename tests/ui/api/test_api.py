@@ -106,25 +106,6 @@ def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
     assert (two.max_new_tokens, two.analysis) == (3, ("bounds",))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"methods": []}, "Choose at least one method to sweep."),
-        ({"methods": ["full"]}, "full"),
-        ({"methods": "snapkv"}, "wrong at methods: an array is expected"),
-        ({"budgets": [64]}, "budgets[0]: text is expected"),
-        ({"budgets": [str(at) for at in range(64, 264)]}, "the limit is 256"),
-        ({"alphas": [2]}, "alphas[0]: a finite number from 0 to 1"),
-        ({"max_new_tokens": -1}, "wrong at max_new_tokens"),
-    ],
-)
-def test_a_sweep_that_cannot_be_is_one_sentence(app, arguments, sentence):
-    with app.client("ann") as client:
-        answer = client.post("/api/sweeps", json={"context": "x", **arguments})
-    assert answer.status_code == 400
-    assert sentence in answer.json()["error"]
-
-
 def test_kept_positions_of_other_code_are_taken(app, ann):
     document = {"schema": 1, "variants": [{"label": "mine", "retained": [0, 1]}]}
     arguments = {"context": "a b c", "variants": ["full"], "own_indices": [document]}
@@ -148,28 +129,36 @@ def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
     assert waiting.result(15)["state"] == "cancelled"
 
 
-WRONG = [
-    ({"context": ""}, EMPTY),
-    ({"context": 5}, "The request is wrong at context: text is expected, got 5."),
-    ({"context": "x", "variants": ["no_such"]}, "Unknown method 'no_such'."),
-    ({"context": "x", "variants": "full"}, "wrong at variants: an array is expected"),
-    ({"context": "x", "variants": ["full"] * 17}, "at most 16 values are allowed"),
-    ({"context": "x", "variants": []}, "Choose at least one variant."),
-    ({"context": "x", "budget": "many"}, "Budget 'many' is not a number"),
-    ({"context": "x", "alpha": 2}, "wrong at alpha: a finite number from 0 to 1"),
-    ({"context": "x", "max_new_tokens": 0}, "wrong at max_new_tokens: a whole number from 1"),
-    ({"context": "x", "scenario": "other"}, "scenario must be one of"),
-    ({"context": "x", "ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
-    ({"context": "x", "analysis": ["magic"]}, "Analysis must be of"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "sentence"), WRONG)
-def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, arguments, sentence):
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("compare", {"context": ""}, EMPTY),
+        ("compare", {"context": 5}, "The request is wrong at context: text is expected, got 5."),
+        ("compare", {"variants": ["no_such"]}, "Unknown method 'no_such'."),
+        ("compare", {"variants": "full"}, "wrong at variants: an array is expected"),
+        ("compare", {"variants": ["full"] * 17}, "at most 16 values are allowed"),
+        ("compare", {"variants": []}, "Choose at least one variant."),
+        ("compare", {"budget": "many"}, "Budget 'many' is not a number"),
+        ("compare", {"alpha": 2}, "wrong at alpha: a finite number from 0 to 1"),
+        ("compare", {"max_new_tokens": 0}, "wrong at max_new_tokens: a whole number from 1"),
+        ("compare", {"scenario": "other"}, "scenario must be one of"),
+        ("compare", {"ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
+        ("compare", {"analysis": ["magic"]}, "Analysis must be of"),
+        ("sweep", {"methods": []}, "Choose at least one method to sweep."),
+        ("sweep", {"methods": ["full"]}, "full"),
+        ("sweep", {"methods": "snapkv"}, "wrong at methods: an array is expected"),
+        ("sweep", {"budgets": [64]}, "budgets[0]: text is expected"),
+        ("sweep", {"budgets": [str(at) for at in range(64, 264)]}, "the limit is 256"),
+        ("sweep", {"alphas": [2]}, "alphas[0]: a finite number from 0 to 1"),
+        ("sweep", {"max_new_tokens": -1}, "wrong at max_new_tokens"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, name, arguments, sentence):
+    asked = {"context": "x", **arguments}
     with pytest.raises(AppError) as caught:
-        ann.predict(**arguments, api_name="/compare")
+        ann.predict(**asked, api_name=f"/{name}")
     with app.client("ann") as client:
-        answer = client.post("/api/runs", json=arguments)
+        answer = client.post({"compare": "/api/runs", "sweep": "/api/sweeps"}[name], json=asked)
     assert answer.status_code == 400
     assert answer.json()["error"] == str(caught.value)
     assert sentence in str(caught.value)

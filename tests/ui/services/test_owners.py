@@ -187,10 +187,3 @@ def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):
         assert made != slug
         assert app.services.snapshot(made).title == "steps 2"
         app.services.library.delete([made])
-
-
-def test_a_user_lists_only_own_runs(app, slug):
-    with by("bob"):
-        assert app.services.library.list_runs() == ([], 0)
-    with by("ann"):
-        assert slug in [run.slug for run in app.services.library.list_runs()[0]]
