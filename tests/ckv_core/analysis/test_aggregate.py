@@ -51,6 +51,10 @@ def test_a_head_wins_by_its_mean_over_the_prompts():
     assert (found.head_wins.count, found.head_wins.heads, found.head_wins.share) == (1, 2, 0.5)
     assert found.figures["improved_heads"].mean == pytest.approx((0.5 + 0.5) / 2)
     assert found.figures["head"].mean == pytest.approx((5 + 4.5) / 2)
+    lone = run([4, 5], [2, 8])
+    (own,) = lone.variants
+    lone.variants[0] = replace(own, perturbation=replace(own.perturbation, base_head_l1=None))
+    assert aggregate([run([1, 9], [2, 8]), lone])[0].head_wins is None  # its base is not known
 
 
 def test_the_chain_is_checked_only_where_sigma_is_over_a_half():

@@ -56,6 +56,8 @@ def test_settings_that_are_not_recorded_are_said_and_not_guessed():
     assert "Some runs do not record all settings of a SPEC that others do" in notes
     assert "different settings" not in notes
     assert f"Not every setting of {SPEC},alpha=? is recorded (alpha, " in notes
+    on_one_prompt = " ".join(join([run(1, point(SPEC)), run(1, bare[0])]).notes)
+    assert "Not every setting" not in on_one_prompt
     assert [curve.alpha for curve in budget_curves(aggregate(results))] == [0.25, None]
 
 
