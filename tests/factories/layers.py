@@ -120,6 +120,18 @@ class GivenCandidates:
         return order(torch.stack([score(each)[:, self.columns] for each in self.given]))
 
 
+def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
+    """Budgets, then what each head of each layer keeps."""
+    rule, selector = METHODS.get(method).budget_rule, METHODS.get(method).selector
+    budgets = rule.head_budgets(candidates, candidates.spare, candidates.parameters)
+    assert int(budgets.sum()) == candidates.layers * candidates.kv_heads * candidates.spare
+    masks = [
+        selector.keep(candidates, slice(place, place + 1), budgets[place : place + 1]).mask[0]
+        for place in range(candidates.layers)
+    ]
+    return [[set(head.nonzero().flatten().tolist()) for head in mask] for mask in masks]
+
+
 def random_layer(
     seed: int, kv_heads: int, group_size: int, entries: int, window: int = 1, dim: int = 4
 ) -> GivenStates:

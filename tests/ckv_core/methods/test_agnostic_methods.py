@@ -22,6 +22,7 @@ from tests.factories.layers import (
     SCALING,
     GivenCandidates,
     gathered,
+    kept,
     plain_queries,
     random_layer,
     scorer,
@@ -65,11 +66,8 @@ def test_random_keeps_what_the_literal_lots_say(seed, number, entries, data):
     candidates = GivenCandidates(
         scorer("random"), {"seed": seed, "lots": "own"}, [layer], slice(0, entries), budget
     )
-    method = METHODS.get("random")
-    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, 2), budget)).mask[0]
-    for head in range(2):
-        expected = top_k(literal.lots(seed, number, head, entries), budget)
-        assert set(kept[head].nonzero().flatten().tolist()) == set(expected)
+    lots = [literal.lots(seed, number, head, entries) for head in range(2)]
+    assert kept("random", candidates) == [[set(top_k(row, budget)) for row in lots]]
 
 
 @given(st.integers(1, 3), st.integers(4, 20), SEEDS, st.sampled_from([0.0, 0.2, 1.0]))
@@ -99,12 +97,11 @@ def test_lagkv_keeps_what_the_literal_loop_does(heads, sinks, lag, entries, seed
     layer = random_layer(seed, heads, 1, sinks + entries)
     layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
     budget = data.draw(st.integers(0, entries))
-    method, parameters = METHODS.get("lagkv"), {"sinks": sinks, "lag": lag}
+    parameters = {"sinks": sinks, "lag": lag}
     candidates = GivenCandidates(
         scorer("lagkv"), parameters, [layer], slice(sinks, sinks + entries), budget
     )
-    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, heads), budget)).mask
-    scores = candidates.scores(0)
+    (members,), scores = kept("lagkv", candidates), candidates.scores(0)
     for head in range(heads):
         states = (part[head, sinks:].tolist() for part in (layer.keys, layer.values))
         expected = literal.lag_relative(*states, lag)
@@ -112,8 +109,7 @@ def test_lagkv_keeps_what_the_literal_loop_does(heads, sinks, lag, entries, seed
         found = scores[head, :scored]
         torch.testing.assert_close(found, torch.tensor(expected).flatten(), **CLOSE)
         own = found.view(len(expected), lag).tolist()
-        members = kept[0, head].nonzero().flatten().tolist()
-        assert set(members) == literal.lagkv(own, entries - scored, budget)
+        assert members[head] == literal.lagkv(own, entries - scored, budget)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ckv_core.request.compare_request import SCENARIOS
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded
-from tests.factories.layers import GivenCandidates, GivenStates, random_layer, scorer
+from tests.factories.layers import GivenCandidates, GivenStates, kept, random_layer, scorer
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import redundancy
@@ -31,18 +31,6 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 def scores(method: str, layer: GivenStates, parameters: dict[str, object]) -> Tensor:
     return scorer(method).scores(layer, {"window": layer.rows.shape[1], **parameters})
-
-
-def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
-    """Budgets, then what each head of each layer keeps."""
-    rule, selector = METHODS.get(method).budget_rule, METHODS.get(method).selector
-    budgets = rule.head_budgets(candidates, candidates.spare, candidates.parameters)
-    assert int(budgets.sum()) == candidates.layers * candidates.kv_heads * candidates.spare
-    masks = [
-        selector.keep(candidates, slice(place, place + 1), budgets[place : place + 1]).mask[0]
-        for place in range(candidates.layers)
-    ]
-    return [[set(head.nonzero().flatten().tolist()) for head in mask] for mask in masks]
 
 
 def given_candidates(

@@ -60,34 +60,36 @@ def test_a_fused_model_gives_the_same_logits(arch):
         assert kinds[nn.RMSNorm] == {"qwen3": 4}.get(arch, 2) * layers + 1
 
 
-@pytest.mark.parametrize("kind", ["attention", "mlp", "norm", "a subclass", "another device"])
-def test_what_computes_something_else_stays(kind):
-    model = model_of("llama")
-    layer = model.model.layers[1]
-    if kind == "attention":
-        patch(layer.self_attn, lambda states: states.flip(-1))
-    elif kind == "mlp":
-        patch(layer.mlp, lambda states: states * 1.001)
-    elif kind == "norm":
-        patch(layer.input_layernorm, lambda states: states + 0.01)
-    elif kind == "a subclass":
-        layer.self_attn.q_proj = Adapted(64, 64, bias=False)
-        layer.mlp.up_proj = Adapted(64, 96, bias=False)
-    else:
-        layer._hf_hook = layer.self_attn._hf_hook = layer.mlp._hf_hook = object()
-    kinds = fused(model)
-    kept = {
-        "attention": (FusedAttention,),
-        "mlp": (FusedMlp,),
-        "norm": (nn.RMSNorm,),
-    }.get(kind, (FusedAttention, FusedMlp))
-    for each in (FusedAttention, FusedMlp):
-        assert kinds[each] == (2 if each in kept else 3)
-    assert kinds[nn.RMSNorm] == (6 if kind == "norm" else 7)
-
-
 class Adapted(nn.Linear):
     """What an adapter or a quantiser makes of a linear map."""
+
+
+def adapt(layer: nn.Module) -> None:
+    layer.self_attn.q_proj = Adapted(64, 64, bias=False)
+    layer.mlp.up_proj = Adapted(64, 96, bias=False)
+
+
+def elsewhere(layer: nn.Module) -> None:
+    layer._hf_hook = layer.self_attn._hf_hook = layer.mlp._hf_hook = object()
+
+
+@pytest.mark.parametrize(
+    ("change", "attentions", "mlps", "norms"),
+    [
+        (lambda layer: patch(layer.self_attn, lambda states: states.flip(-1)), 2, 3, 7),
+        (lambda layer: patch(layer.mlp, lambda states: states * 1.001), 3, 2, 7),
+        (lambda layer: patch(layer.input_layernorm, lambda states: states + 0.01), 3, 3, 6),
+        (adapt, 2, 2, 7),
+        (elsewhere, 2, 2, 7),
+    ],
+    ids=["attention", "mlp", "norm", "a subclass", "another device"],
+)
+def test_what_computes_something_else_stays(change, attentions, mlps, norms):
+    model = model_of("llama")
+    change(model.model.layers[1])
+    kinds = fused(model)
+    found = (kinds[FusedAttention], kinds[FusedMlp], kinds[nn.RMSNorm])
+    assert found == (attentions, mlps, norms)
 
 
 def patch(part: nn.Module, change) -> None:
