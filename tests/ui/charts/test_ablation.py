@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.ablation import ablation
-from ckv_core.analysis.intervals import mean_interval
+from ckv_core.analysis.ablation_means import ablation_means
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
 from ckv_core.request.compare_request import MAX_VARIANTS
@@ -16,7 +16,7 @@ from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from tests.factories.tables import numbers, rows_of
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
-from ui.charts.ablation import ablation_csv, ablation_figure
+from ui.charts.ablation import ablation_csv
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR
@@ -57,10 +57,9 @@ def ablation_run(*, steps: int | None = None, prompt: int = 0):
 
 
 def taken(count: int, *, steps: int | None = None):
-    """Ablations on as many prompts, taken together; and the runs themselves."""
-    results = [ablation_run(steps=steps, prompt=at) for at in range(count)]
-    runs = [snapshot(slug=f"ablation{at}", result=run) for at, run in enumerate(results)]
-    return take_together(runs), results
+    """Ablations on as many prompts, taken together."""
+    runs = [ablation_run(steps=steps, prompt=at) for at in range(count)]
+    return take_together([snapshot(slug=f"ablation{at}", result=r) for at, r in enumerate(runs)])
 
 
 # --- its steps in the form ------------------------------------------------------------------
@@ -145,26 +144,23 @@ def test_a_run_without_a_ablation_has_no_such_chart():
 
 
 def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
-    found, results = taken(10)
-    figure, each = OF_SEVERAL.figure(found, {}), [ablation_figure(result) for result in results]
+    found = taken(10)
+    figure, rows = OF_SEVERAL.figure(found, {}), rows_of(TABLES["ladder"](found))
     assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
-    for at, bar in enumerate(figure.data):
-        shares = np.stack([one.data[at].x for one in each])
-        np.testing.assert_allclose(bar.x, shares.mean(axis=0), rtol=1e-5)
-        assert bar.customdata == each[0].data[at].customdata
-    final = np.stack([one.data[2].x for one in each])[:, 3]
-    bar, alone = figure.data[2], mean_interval(final.tolist())
-    assert bar.x[3] + bar.error_x.array[3] == pytest.approx(alone.high, rel=1e-3)
-    assert bar.x[3] - bar.error_x.arrayminus[3] == pytest.approx(alone.low, rel=1e-3)
-    assert figure.layout.xaxis.range[1] > (bar.x + bar.error_x.array).max()
-    rows = rows_of(TABLES["ladder"](found))
-    for bar, name in zip(figure.data, COLUMNS, strict=True):
-        skipped = name == "heads_below_base"  # no share of heads below itself
-        written = 100 * numbers(rows, "mean", figure=name, prompts=10)
-        np.testing.assert_allclose(written, bar.x[skipped:], rtol=1e-5)
+    steps = ablation_means([member.joined for member in found.members])
+    means = zip(*((s.better_heads, s.head_of_base, s.final_of_base) for s in steps), strict=True)
+    for bar, name, column in zip(figure.data, COLUMNS, means, strict=True):
+        assert list(bar.customdata) == [each.step.change for each in steps]
+        known = [each for each in column if each]  # no share of heads below itself
+        drawn = [bar.x, bar.x - bar.error_x.arrayminus, bar.x + bar.error_x.array]
+        wanted = [(100 * each.mean, 100 * each.low, 100 * each.high) for each in known]
+        np.testing.assert_allclose(np.stack(drawn, axis=1)[-len(known) :], wanted, rtol=1e-3)
+        assert figure.layout.xaxis.range[1] > drawn[2][-len(known) :].max()
+        written = numbers(rows, "mean", figure=name, prompts=10)
+        np.testing.assert_allclose(written, [each.mean for each in known], rtol=1e-5)
 
 
 def test_of_too_few_prompts_there_are_bars_with_their_numbers_alone():
-    figure = OF_SEVERAL.figure(taken(2)[0], {})
+    figure = OF_SEVERAL.figure(taken(2), {})
     assert all(bar.error_x.array is None and bar.text is not None for bar in figure.data)
-    assert OF_SEVERAL.figure(taken(2, steps=2)[0], {}) is None
+    assert OF_SEVERAL.figure(taken(2, steps=2), {}) is None

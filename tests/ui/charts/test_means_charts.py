@@ -6,7 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.analysis.aggregate import budget_curves, varied_units
+from ckv_core.analysis.aggregate import (
+    budget_curves,
+    hidden_by_layer,
+    reduction_by_layer,
+    varied_units,
+)
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from ckv_core.results.figures import figures_in
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
@@ -216,26 +221,22 @@ def test_a_name_from_a_hostile_file_stays_text(name):
 # --- layer by layer -------------------------------------------------------------------------
 
 
-def hidden(found, spec: str):
-    """[prompts, layers] of one variant."""
+def joined(found, spec: str):
+    """The variant of this SPEC over its prompts."""
     (member,) = [each for each in found.members if each.spec == spec]
-    return np.stack([each.perturbation.layer_hidden_l1 for each in member.joined.variants])
+    return member.joined
 
 
 def test_a_line_is_the_mean_of_each_layer_and_its_band_the_interval():
     found = of_prompts(MIN_PROMPTS)
-    figure = LAYERS.figure(found, {"budget": "64"})
+    figure, variant = LAYERS.figure(found, {"budget": "64"}), joined(found, CRITICAL)
     assert told(figure) == "mean and 95 % interval, n = 10 prompts"
     assert list(lines_of(figure)) == NAMES
-    line, values = lines_of(figure)[NAMES[2]], hidden(found, CRITICAL)
-    np.testing.assert_allclose(line.y, values.mean(axis=0), rtol=1e-6)
-    low, high = beside(figure, NAMES[2])
-    for at in range(Swept.LAYERS):
-        alone = mean_interval(values[:, at].tolist())
-        assert (low.y[at], high.y[at]) == pytest.approx((alone.low, alone.high), rel=1e-3)
+    line, (low, high) = lines_of(figure)[NAMES[2]], beside(figure, NAMES[2])
+    wanted = [(each.mean, each.low, each.high) for each in hidden_by_layer(variant)]
+    np.testing.assert_allclose(np.stack([line.y, low.y, high.y], axis=1), wanted, rtol=1e-6)
     assert high.fill == "tonexty"
-    (member,) = [each for each in found.members if each.spec == CRITICAL]
-    assert line.line.color == found.looks[member.joined.place].color
+    assert line.line.color == found.looks[variant.place].color
 
 
 def test_the_reduction_is_the_base_minus_the_variant_of_the_same_budget():
@@ -246,9 +247,10 @@ def test_the_reduction_is_the_base_minus_the_variant_of_the_same_budget():
     budgets = [str(each) for each in Swept.BUDGETS]
     assert choices(LAYERS, found) == {"quantity": ["hidden", "reduction"], "budget": budgets}
     figure = LAYERS.figure(found, asked)
-    assert "SnapKV" not in lines_of(figure)
-    expected = (hidden(found, PLAIN) - hidden(found, CRITICAL)).mean(axis=0)
-    np.testing.assert_allclose(lines_of(figure)[NAMES[2]].y, expected, rtol=1e-5)
+    assert list(lines_of(figure)) == NAMES[1:]
+    means = reduction_by_layer(joined(found, CRITICAL), [each.joined for each in found.members])
+    wanted = [each.mean for each in means]
+    np.testing.assert_allclose(lines_of(figure)[NAMES[2]].y, wanted, rtol=1e-6)
     runs = only(runs_of(2), lambda variant: variant.spec != PLAIN)
     figure = LAYERS.figure(take_together(runs), asked)
     assert not figure.data

@@ -83,6 +83,8 @@ def test_a_request_survives_the_way_through_the_form():
         variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named),
         defaults={"budget": "10%", "alpha": "0.7", "sinks": "2"},
         scenario="context-only",
+        analysis=("bounds", "greedy"),
+        follow_ups=("one?", "two?"),
         max_new_tokens=7,
         ignore_eos=True,
         own_indices=read_external_selection(OWN),

@@ -236,14 +236,6 @@ def test_the_chart_library_is_our_own_file(client):
 # --- the form that asks for diagnostics -----------------------------------------------------
 
 
-def test_the_diagnostics_survives_the_way_through_the_form():
-    asked = request(
-        scenario="context-only", analysis=("bounds", "greedy"), follow_ups=("one?", "two?")
-    )
-    back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
-    assert (back.analysis, back.follow_ups) == (asked.analysis, asked.follow_ups)
-
-
 def test_follow_ups_need_the_context_only_scenario():
     form = FormValues(context="a text", follow_ups="one?\n\n")
     with pytest.raises(ConfigError, match="context-only"):
