@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.worker.fair_queue import FairQueue
-from ckv_core.worker.messages import Job
+from ckv_core.worker.fair_queue import KEPT, PUT_OFF, FairQueue, Warms
+from ckv_core.worker.messages import Job, ModelStatus, Warm
 
 REQUEST = CompareRequest(context="one two three")
 
@@ -64,6 +64,14 @@ def test_what_was_taken_stands_first_until_it_is_done():
     for name in ("a0", "a1", "b1"):
         queue.done(name)
     assert (queue.take(), queue.waiting(), queue.order()) == (None, [], ())
+
+
+def test_of_many_models_to_load_ahead_the_newest_few_wait_and_the_others_are_told():
+    warms = Warms()
+    told = [warms.add(Warm(f"m{number}")) for number in range(KEPT + 1)]
+    assert told == [None] * KEPT + [ModelStatus("m0", False, PUT_OFF.format(model="m0"))]
+    assert [warms.take().model for _ in range(KEPT)] == [f"m{n}" for n in range(1, KEPT + 1)]
+    assert warms.take() is None
 
 
 @given(st.lists(st.sampled_from(["a", "b", "-", "take"]), max_size=60))
