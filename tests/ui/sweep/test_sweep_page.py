@@ -99,6 +99,9 @@ def test_the_line_tells_points_and_estimate_and_how_it_was_made():
     told = sweep_page(ready_services(tokens=2_000)).describe(*TYPED.controls())["text"]
     assert told.startswith("29 points on 2,000 prompt tokens: about ")
     assert "estimated from the default model's times" in told
+    empty = dataclasses.replace(TYPED, context="")
+    told = sweep_page(FakeServices()).describe(*empty.controls())["text"]
+    assert told == "29 points. Paste a context to see what they cost."
 
 
 def test_a_prompt_over_the_limit_is_refused_before_it_runs():
