@@ -22,6 +22,7 @@ from ui.limits import Limits
 from ui.settings import Settings
 
 SMALL = Limits(context_chars=10, variants=2, sweep_points=3, new_tokens=5)
+OWN = ExternalSelection(label="mine", rows=())
 FITS = CompareRequest(context="c" * 10, variants=("full", "snapkv"), max_new_tokens=5)
 
 
@@ -33,22 +34,17 @@ FITS = CompareRequest(context="c" * 10, variants=("full", "snapkv"), max_new_tok
         ({"answer": "a" * 11}, "takes 10"),
         ({"follow_ups": ("q" * 11,)}, "takes 10"),
         ({"variants": ("full", "snapkv", "adakv")}, "takes 2 in one run"),
+        ({"own_indices": (OWN,)}, "3 variants are too many"),
         ({"max_new_tokens": 6}, "up to 5"),
         ({"kind": "sweep", "variants": ("a", "b", "c", "d")}, "takes 3 in one sweep"),
     ],
 )
 def test_one_over_a_limit_of_the_request_is_refused(changes, sentence):
     SMALL.check(FITS)
+    SMALL.check(replace(FITS, variants=("full",), own_indices=(OWN,)))
     SMALL.check(replace(FITS, kind="sweep", variants=("a", "b", "c")))
     with pytest.raises(CkvError, match=sentence):
         SMALL.check(replace(FITS, **changes))
-
-
-def test_own_positions_count_as_variants():
-    own = ExternalSelection(label="mine", rows=())
-    SMALL.check(replace(FITS, variants=("full",), own_indices=(own,)))
-    with pytest.raises(CkvError, match="3 variants are too many"):
-        SMALL.check(replace(FITS, own_indices=(own,)))
 
 
 @pytest.mark.parametrize(
@@ -87,16 +83,6 @@ def test_the_third_report_at_a_time_is_told_to_come_again(monkeypatch):
     assert (third.status_code, third.headers["retry-after"]) == (503, "5")
     assert "Other reports are being made" in third.text
     assert routes.get(address).status_code == 200
-
-
-def test_the_queue_takes_so_many_and_no_more():
-    limits = Limits(queue=3, queue_per_user=2)
-    limits.check_queue(2, 1)
-    limits.check_queue(2, None)
-    with pytest.raises(CkvError, match="queue is full"):
-        limits.check_queue(3, 0)
-    with pytest.raises(CkvError, match="2 unfinished"):
-        limits.check_queue(2, 2)
 
 
 def test_services_hold_users_to_their_limits(limited):
