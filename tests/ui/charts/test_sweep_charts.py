@@ -145,6 +145,9 @@ def test_the_points_table_has_every_point_but_not_the_full_cache():
     table = points_table(sweep_result(generated=True), "")
     assert len(table["rows"]) == 16
     assert {"agreement", "answer"} <= {*keys_of(table)}
+    assert "token_f1" not in keys_of(table)  # the same in every row: the note says it
+    unfinished = replace(sweep_result(generated=True), finished=False)
+    assert "token_f1" in keys_of(points_table(unfinished, ""))
     assert "agreement" not in keys_of(points_table(sweep_result(), ""))
 
 

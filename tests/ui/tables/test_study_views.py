@@ -70,6 +70,9 @@ def test_nobody_is_called_better_for_a_lower_l1():
         tuple(each[key]["text"] for key in ("method", "budget", "other")): each["words"]["text"]
         for each in cells
     }
+    for each in cells:
+        ends = f" ({each['low']['value']:+.1f} to {each['high']['value']:+.1f})"
+        assert each["mean"]["text"].endswith(ends)
     assert words[PRINTED, "50%", "SnapKV"] == "scores lower"
     assert words["SnapKV", "50%", "Full cache"] == "no difference shown"
 
