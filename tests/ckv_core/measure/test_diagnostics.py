@@ -5,10 +5,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.errors import RunCancelledError
+from ckv_core.measure import diagnostics
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import Progress, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
@@ -71,6 +73,18 @@ def test_every_quantity_equals_a_literal_computation(arch, scenario):
                 rtol, atol = GREEDY_TOLERANCE
             np.testing.assert_allclose(found, values, rtol=rtol, atol=atol, err_msg=note)
     assert looked_at == QUANTITIES.keys()
+
+
+def test_where_the_search_does_worse_the_better_ranked_oracle_is_taken(monkeypatch):
+    monkeypatch.setattr(
+        diagnostics, "greedy_mask", lambda *given: torch.arange(len(given[3])) < given[-1]
+    )
+    for variant in run(replace(BASE, analysis=("bounds", "greedy"))).variants[1:]:
+        attention, critical, greedy = (
+            variant.analysis[f"oracle_{name}_l1"].reshape(3, 2, 2).sum(-1)
+            for name in ("attention", "critical", "greedy")
+        )
+        np.testing.assert_allclose(greedy, np.minimum(attention, critical), rtol=1e-6)
 
 
 def test_plain_variants_take_the_runs_alpha_for_stage_one():
