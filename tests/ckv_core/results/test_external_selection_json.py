@@ -153,10 +153,7 @@ def test_own_variants_come_last_under_their_label():
     specs = request(variants=("full", "snapkv")).validate()
     assert [spec.label for spec in specs] == ["Full cache", "SnapKV", "Mine"]
     assert specs[-1].spec == "own:label=Mine"
-
-
-def test_own_variants_alone_are_a_run():
-    assert len(request(variants=()).validate()) == 1
+    assert len(request(variants=()).validate()) == 1  # they alone are a run
 
 
 @pytest.mark.parametrize(
