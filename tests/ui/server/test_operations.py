@@ -68,6 +68,7 @@ def test_either_signal_asks_the_app_to_stop_and_nothing_else(number):
     before = signal.getsignal(number)
     with _stop_signals() as stop:
         assert not stop.is_set()
+        assert signal.getsignal(number) is not before
         signal.raise_signal(number)
         assert stop.is_set()
     assert signal.getsignal(number) is before

@@ -154,7 +154,8 @@ def test_the_body_limit_is_a_setting():
     settings = Settings.from_environ({"CKV_MAX_BODY_MIB": "1"})
     routes = client(FakeServices(), settings)
     assert routes.post("/echo", content=b"x" * 2**20).status_code == 200
-    assert routes.post("/echo", content=b"x" * (2**20 + 1)).status_code == 413
+    for path in ("/echo", "/runs/import"):
+        assert routes.post(path, content=b"x" * (2**20 + 1)).status_code == 413, path
 
 
 def test_every_limit_is_shown():
