@@ -216,8 +216,9 @@ class Cluster:
             CkvError: it cannot.
         """
         if self._engine is None:
-            self._engine = self.actor(_Engine)
-            self.parameters = self.answer(self._engine.load.remote(study.model, self._device))
+            engine = self.actor(_Engine)
+            self.parameters = self.answer(engine.load.remote(study.model, self._device))
+            self._engine = engine  # one that could not load would answer the next question wrongly
         return self.answer(self._engine.ask.remote(name, *values))
 
 

@@ -50,8 +50,11 @@ class Shared:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_thread_outlives_its_client():
+    others = {*threading.enumerate()}
     yield
-    wait_for(lambda: not any(t.name.startswith("worker-") for t in threading.enumerate()))
+    wait_for(
+        lambda: not any(t.name.startswith("worker-") for t in {*threading.enumerate()} - others)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, ModelError
 from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import CompareRequest, too_many_tokens
 from ckv_core.results.events import RunEvent
@@ -159,7 +159,9 @@ def test_a_sample_that_loses_its_worker_each_time_fails_alone(cluster, study):
     assert len(results) == len(study.points())
 
 
-def test_a_worker_tells_sizes_and_what_it_refuses(cluster, study):
+def test_a_worker_tells_sizes_and_what_it_refuses(cluster, study, tmp_path):
+    with pytest.raises(ModelError):
+        cluster.sizes(replace(study, model=str(tmp_path)), SAMPLES)
     alone = LocalEngine(study.model, "cpu")
     assert cluster.sizes(study, SAMPLES) == alone.sizes(study, SAMPLES)
     assert cluster.parameters == alone.parameters
