@@ -37,7 +37,7 @@ test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on o
 	  -m "not slow and not e2e and not postgresql" -k "not gemma3 and not qwen and not mha and not mistral and not phi3"
 
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
-	CKV_SOAK=10 $(PY) -m pytest -s tests/reliability
+	CKV_SOAK=10 $(PY) -m pytest -s -o faulthandler_timeout=3600 tests/reliability
 
 check: $(VENV)/.dev node_modules/.ready ## Lint, format check and types
 	$(PY) -m ruff check .
