@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, ViewportSize
+from playwright.sync_api import BrowserContext, Page
 
 from tests.e2e import steps
 from tests.e2e.app_runner import Watched, note_message, note_request
 from tests.ui.served_app import Served
-
-DESK: ViewportSize = {"width": 1440, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +19,7 @@ def app(open_app) -> Served:
 @pytest.fixture(scope="module")
 def visitor(browser, app) -> Iterator[tuple[BrowserContext, Watched]]:
     """Somebody whose browser keeps what it loaded from one test to the next."""
-    context = browser.new_context(viewport=DESK)
+    context = browser.new_context(viewport=steps.DESK)
     watched = Watched()
     context.on("request", lambda request: note_request(watched, app.url, request.url))
     context.on("console", lambda message: note_message(watched, message.type, message.text))
@@ -38,7 +36,7 @@ def context(visitor) -> Iterator[BrowserContext]:
     page, *others = context.pages
     for each in others:
         each.close()
-    page.set_viewport_size(DESK)
+    page.set_viewport_size(steps.DESK)
     page.goto("about:blank")
     yield context
     external, errors = watched.external.copy(), watched.errors.copy()

@@ -1,8 +1,10 @@
 """What a reader does on the pages, by role and label."""
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, ViewportSize, expect
 
+DESK: ViewportSize = {"width": 1440, "height": 900}
+PHONE: ViewportSize = {"width": 430, "height": 900}
 TEXT = "The harbour report. " + "Ships came and went, and the weather was fair. " * 12
 QUESTION = "How was the weather?"
 RUN_LIMIT_MS = 90_000
@@ -112,3 +114,13 @@ def expect_well_made(page: Page) -> None:
     told = [(v["id"], [n["target"] for n in v["nodes"]][:5]) for v in found]
     assert told == [], f"{page.url}: {told}"  # no test's file, so pytest shows no values
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+def expect_well_made_everywhere(page: Page) -> None:
+    """On a phone in light, as the page is shown and will be again, and on a desk in dark."""
+    expect_well_made(page)
+    page.set_viewport_size(DESK)
+    page.evaluate("document.body.classList.add('dark')")
+    expect_well_made(page)
+    page.evaluate("document.body.classList.remove('dark')")
+    page.set_viewport_size(PHONE)

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.results.records import RetainedSet
-from tests.e2e.steps import run, set_new_tokens, wait_for_slug
+from tests.e2e.steps import PHONE, run, set_new_tokens, wait_for_slug
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
 
@@ -18,7 +18,7 @@ from tests.factories.runs import done_result
 def page(context) -> Page:
     """The visitor's, as wide as a phone."""
     (page,) = context.pages
-    page.set_viewport_size({"width": 430, "height": 900})
+    page.set_viewport_size(PHONE)
     return page
 
 

@@ -29,7 +29,7 @@ def guest(browser) -> Iterator[Page]:
 
 
 def test_a_link_is_made_opened_and_revoked(browser, app, slug, guest):
-    context = browser.new_context(viewport={"width": 430, "height": 900})
+    context = browser.new_context(viewport=steps.PHONE)
     ann = context.new_page()
     steps.log_in(ann, app.url, "ann", f"/run?id={slug}")
     ann.get_by_role("button", name="Share", exact=True).click()
@@ -119,7 +119,7 @@ STEPS = {"ann": 20, "bob": 30}
 def test_two_runs_at_once_do_not_mix(browser, app):
     pages: dict[str, Page] = {}
     for user, words in WORDS.items():
-        page = pages[user] = browser.new_page(viewport={"width": 1440, "height": 900})
+        page = pages[user] = browser.new_page(viewport=steps.DESK)
         steps.log_in(page, app.url, user)
         page.locator("#context-bar [data-ready]").wait_for()
         steps.fill(page, context=words, question=f"steps {STEPS[user]}")

@@ -17,7 +17,7 @@ from ckv_core.request.compare_request import CompareRequest, Kind
 from ckv_core.results.events import RunFinished, RunPrepared
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantResult
 from storage.database import default_url, open_database
-from tests.e2e.steps import see_everything
+from tests.e2e.steps import DESK, PHONE, see_everything
 from tests.factories.app import empty
 from tests.factories.runs import done_result, sweep_result
 from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
@@ -137,7 +137,7 @@ def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
 @pytest.fixture(scope="module")
 def page(browser) -> Iterator[Page]:
     """One page for all visits."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
+    context = browser.new_context(viewport=DESK, accept_downloads=True)
     page = context.new_page()
     yield page
     context.close()
@@ -268,7 +268,7 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing_and_a_right_one_is_ta
     page, app, tmp_path_factory
 ):
     empty(app.services)
-    page.set_viewport_size({"width": 430, "height": 900})
+    page.set_viewport_size(PHONE)
     page.goto(f"{app.url}/runs")
     expect(page.locator("#runs")).to_contain_text("No runs yet")
     told = page.locator("#runs .ckv-files [role=status]")

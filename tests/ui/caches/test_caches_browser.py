@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.steps import expect_well_made, see_everything
+from tests.e2e.steps import PHONE, expect_well_made_everywhere, see_everything
 from tests.factories.app import store_run
 from tests.factories.kept import kept_bytes
 from tests.factories.runs import done_result
 from tests.ui.caches.test_caches import asked
-
-PHONE = {"width": 430, "height": 900}
 
 
 @pytest.fixture(autouse=True)
@@ -31,22 +29,12 @@ def field(page: Page, name: str):
     return page.locator(f"#{name} :is(textarea, input)").first
 
 
-def expect_well_made_everywhere(page: Page) -> None:
-    """On a phone, and on a dark desktop."""
-    see_everything(page)
-    expect_well_made(page)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.evaluate("document.body.classList.add('dark')")
-    expect_well_made(page)
-    page.evaluate("document.body.classList.remove('dark')")
-    page.set_viewport_size(PHONE)
-
-
 def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
     run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
     slug = store_run(open_app.services, run, done_result())
     page.goto(f"{open_app.url}/run?id={slug}&__theme=light")
     page.get_by_role("button", name="Keep a cache").click()
+    see_everything(page)
     expect_well_made_everywhere(page)
     page.get_by_role("button", name="Keep this cache").click()
     expect(page.locator("#keep-notice")).to_contain_text("A cache's name has up to 64")
@@ -65,6 +53,7 @@ def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
         expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     expect(page.locator("#cache-answers section")).to_have_count(2)
     page.get_by_role("button", name="Rename, delete, import").click()
+    see_everything(page)
     expect_well_made_everywhere(page)
     field(page, "cache-name").fill("other")
     page.get_by_role("button", name="Rename", exact=True).click()

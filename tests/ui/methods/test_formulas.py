@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from ckv_core.methods import METHODS
-from tests.e2e.steps import expect_well_made
+from tests.e2e.steps import DESK, PHONE, expect_well_made_everywhere
 from ui.methods.cards import FORMULAS, methods_list
 
 WRITTEN: dict[str, str] = json.loads(
@@ -39,7 +39,7 @@ def test_every_method_says_where_codes_disagree_and_what_it_costs():
 
 
 def test_formulas_are_drawn_and_the_page_is_well_made_in_light_and_dark(browser, open_app):
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page = browser.new_page(viewport=DESK)
     page.goto(f"{open_app.url}/methods?__theme=light")
     formulas = page.locator(".ckv-formula math")
     formulas.first.wait_for()
@@ -53,15 +53,12 @@ def test_formulas_are_drawn_and_the_page_is_well_made_in_light_and_dark(browser,
     assert len({*names}) == len(names) == len([*METHODS])
     # One card of each class stands for all, which have the same parts: axe takes long on each.
     page.locator(".ckv-method:nth-child(n+2)").evaluate_all("all => all.forEach((e) => e.remove())")
-    expect_well_made(page)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.evaluate("document.body.classList.add('dark')")
-    expect_well_made(page)
+    expect_well_made_everywhere(page)
     page.close()
 
 
 def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(browser, open_app):
-    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page = browser.new_page(viewport=PHONE)
     page.goto(f"{open_app.url}/methods")
     figures = page.locator(".ckv-kept")
     expect(figures).to_have_count(len([each for each in METHODS if each.evicts]))

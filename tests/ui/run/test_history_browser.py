@@ -23,7 +23,7 @@ def app(open_app) -> Served:
 
 @pytest.fixture(scope="module")
 def context(browser) -> Iterator[BrowserContext]:
-    with browser.new_context(viewport={"width": 1440, "height": 900}) as context:
+    with browser.new_context(viewport=steps.DESK) as context:
         yield context
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.e2e.steps import DESK, PHONE
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 
 LONG = "SnapKV + CriticalKV, alpha per head (ours)"
-PHONE, DESK = {"width": 430, "height": 900}, {"width": 1440, "height": 900}
 
 
 @dataclasses.dataclass(frozen=True)

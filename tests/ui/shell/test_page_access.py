@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.e2e.steps import expect_well_made, see_everything
+from tests.e2e.steps import PHONE, expect_well_made_everywhere, see_everything
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import analysed, mixed, sweep_result
 
@@ -77,7 +77,7 @@ def context(browser) -> Iterator[BrowserContext]:
 @pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "laboratory"])
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     page = context.new_page()
-    page.set_viewport_size({"width": 430, "height": 900})
+    page.set_viewport_size(PHONE)
     address = pages[name]
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)
@@ -88,8 +88,5 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
         assert all(text.startswith("Two regimes: ") for text in heads)
         regimes = {*page.locator(".ckv-regime:visible").all_inner_texts()}
         assert regimes == {"query-aware", "query-agnostic"}
-    expect_well_made(page)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.evaluate("document.body.classList.add('dark')")
-    expect_well_made(page)
+    expect_well_made_everywhere(page)
     page.close()

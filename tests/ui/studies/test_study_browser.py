@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.request.compare_request import CompareRequest
-from tests.e2e.steps import expect_well_made, see_everything
+from tests.e2e.steps import PHONE, expect_well_made, expect_well_made_everywhere, see_everything
 from tests.factories.app import STUDY, store_study
 from tests.ui.served_app import Served
 
@@ -39,7 +39,7 @@ def page(browser) -> Iterator[Page]:
 @pytest.fixture(autouse=True)
 def phone(page) -> None:
     """How wide the page is at first."""
-    page.set_viewport_size({"width": 430, "height": 900})
+    page.set_viewport_size(PHONE)
 
 
 def draw_charts(page: Page) -> None:
@@ -48,21 +48,13 @@ def draw_charts(page: Page) -> None:
         expect(chart.locator(".main-svg").first).to_be_visible()
 
 
-def expect_well_made_narrow_and_wide(page: Page) -> None:
-    """As it is shown, in light; then wide, in dark."""
-    expect_well_made(page)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.evaluate("document.body.classList.add('dark')")
-    expect_well_made(page)
-
-
 def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page, app, slug):
     page.goto(f"{app.url}/study?id={slug}&__theme=light")
     samples = page.locator("#study-samples tbody tr")
     samples.first.wait_for()
     see_everything(page)
     draw_charts(page)
-    expect_well_made_narrow_and_wide(page)
+    expect_well_made_everywhere(page)
 
     # A cell of the map by keyboard.
     chart = page.locator('[data-chart="needles"]')
@@ -96,7 +88,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.locator("#study-budgets input, #study-budgets textarea").blur()
     expect(page.locator("#study-line")).to_contain_text("3 samples: id from id")
     expect(page.locator("#study-preview tbody tr")).to_have_count(3)
-    expect_well_made_narrow_and_wide(page)
+    expect_well_made_everywhere(page)
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator("#confirm-text")).to_contain_text(re.compile(r"3 samples x \d+ points"))
     page.get_by_role("button", name="Run it", exact=True).click()

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.results.events import RunResult
+from tests.e2e.steps import PHONE
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import sweep_result
 
@@ -29,7 +30,7 @@ def slugs(open_app) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page(browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page = browser.new_page(viewport=PHONE)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
