@@ -21,8 +21,8 @@ export function hideTip() {
 export function showTip(node, text) {
   if (!text || node === anchor) return;
   hideTip();
-  // Gradio confines our styles to its container.
-  if (!tip.isConnected) (document.querySelector(".gradio-container") ?? document.body).append(tip);
+  // A landmark, which readers of the screen jump to; Gradio confines our styles to its container.
+  if (!tip.isConnected) (document.querySelector("main") ?? document.body).append(tip);
   anchor = node;
   tip.textContent = text;
   anchor.setAttribute("aria-describedby", tip.id);

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
+from tests.e2e.steps import expect_well_made
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served
@@ -112,6 +113,7 @@ def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(app,
     tip = page.get_by_role("tooltip").filter(has_text="shared by a group of query heads")
     word.focus()
     expect(tip).to_be_visible()
+    expect_well_made(page)
     assert word.get_attribute("aria-describedby") == tip.get_attribute("id")
     page.keyboard.press("Escape")
     expect(tip).to_be_hidden()
