@@ -77,8 +77,8 @@ def test_all_mentions_of_words_are_found_in_pieces():
         class prompt:
             pieces = ("the ", "co", "de 5", "8", "29", ".", "5829 again")
 
-    assert figures.places_of(Made, "5829") == [(2, 5), (6, 7)]  # type: ignore[arg-type]
-    assert figures.places_of(Made, "29.") == [(4, 6)]  # type: ignore[arg-type]
+    assert figures.places_of(Made, "5829") == [(2, 5), (6, 7)]
+    assert figures.places_of(Made, "29.") == [(4, 6)]
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...])
     return CompareRequest(
         context=(EXAMPLES / example["file"]).read_text(encoding="utf-8"),
         question=example["question"],
-        scenario=scenario,  # type: ignore[arg-type]  # one of SCENARIOS
+        scenario=scenario,  # one of SCENARIOS
         variants=variants,
         defaults={"budget": "10%"},
         max_new_tokens=NEW_TOKENS,

@@ -82,7 +82,7 @@ def study(task: str = "ferries", scenario: str = "context-only", **data: object)
     return Study(
         name="mine",
         data={LM_EVAL: task, "samples": 4, **data},
-        scenario=scenario,  # type: ignore[arg-type]
+        scenario=scenario,
         variants=("snapkv",),
         budgets=("50%",),
     )
