@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast soak check format bench kvpress parity figures gpu lock audit model browser \
+.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity figures gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -24,17 +24,26 @@ run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 
 # Byte code is left to the first import, since most modules are never imported. Tests start a few
 # hundred interpreters: where none is written, each would compile the app anew.
-run test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
+run test test-fast test-cpus soak: export PYTHONDONTWRITEBYTECODE :=
 
-# Files in the order of their folders: by number of tests, the long files of few tests came last.
+# Files, and the tests of a file, come in an order drawn by a seed, which the first lines name.
+SEEDED := $(if $(SEED),--randomly-seed=$(SEED))
+
+# Not by number of tests: the long files of few tests came last.
 # Not three on two cores: it took as long, and what browsers wait for came too late.
-test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests; SEED=N
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SEEDED)
 
 # One architecture, ten random cases a law.
 test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on one model architecture
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -q --hypothesis-profile=fast \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --hypothesis-profile=fast $(SEEDED) \
 	  -m "not slow and not e2e and not postgresql" -k "not gemma3 and not qwen and not mha and not mistral and not phi3"
+
+test-cpus: $(VENV)/.dev model ## The tests of what computes, under each instruction set that this machine has
+	OMP_NUM_THREADS=1 $(PY) scripts/test_cpus.py
+
+mutants: $(VENV)/.dev model ## Change the product at a sample of places, and name what no test notices; MUTANTS=--seed N
+	OMP_NUM_THREADS=1 nice -n 19 $(PY) scripts/mutants.py $(MUTANTS)
 
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s -o faulthandler_timeout=3600 tests/reliability
@@ -78,8 +87,9 @@ $(VENV)/.created:
 	@bash scripts/create_venv.sh $(VENV)
 	@touch $@
 
-$(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt | $(VENV)/.created
+$(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt pyproject.toml | $(VENV)/.created
 	@bash scripts/install_locked.sh $(VENV)
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .  # the command `ckv`
 	@touch $@
 
 $(VENV)/.dev: locks/dev.txt $(VENV)/.runtime

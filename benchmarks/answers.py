@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.tables import table
-from ckv_core.analysis.intervals import Interval, mean_interval, share_interval
-from ckv_core.analysis.pairs import mcnemar
+from ckv_core.experiment.stats import Interval, mcnemar, mean_interval, score_interval
 
 UNPOOLED = "snapkv:pool=none"
 FIGURES = ("agreement", "kl", "head_l1", "heads_closer", "final_l1")
@@ -43,7 +42,7 @@ def lines(groups: Mapping[tuple[str, str], Group]) -> Iterator[dict[str, object]
     """One per budget and variant."""
     for (budget, variant), rows in groups.items():
         first = next(iter(rows.values()))
-        found = share_interval([float(row["found"]) for row in rows.values()], fewest=1)
+        found = score_interval([float(row["found"]) for row in rows.values()])
         line: dict[str, object] = {
             **{key: first[key] for key in ("model", "scenario", "task")},
             "budget": budget,
@@ -61,7 +60,8 @@ def lines(groups: Mapping[tuple[str, str], Group]) -> Iterator[dict[str, object]
         for key in FIGURES:
             values = [float(row[key]) for row in rows.values() if row[key]]
             if values:
-                mean = mean_interval(values)
+                is_share = key in ("agreement", "heads_closer")
+                mean = (score_interval if is_share else mean_interval)(values)
                 line |= {key: mean.mean, f"{key}_low": mean.low, f"{key}_high": mean.high}
         yield line
 

@@ -1,54 +1,79 @@
-"""How often the intervals over prompts hold the truth: by simulation, as docs/definitions.md says.
+"""How often the 95 % intervals hold the truth: by simulation, as docs/definitions.md says.
 
-Means are drawn from three shapes that figures have: even, skewed as L1 over texts is, and with
-rare large values; yes-or-no shares from rates that answers have.
+Values without bounds are drawn from shapes that L1 over texts has: even, skewed, and with rare
+large values. Scores and differences have rates that answers have.
 """
 
 import argparse
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from benchmarks.tables import table
-from ckv_core.analysis.intervals import mean_ends, share_ends
+from ckv_core.experiment.stats import (
+    Interval,
+    Values,
+    difference_interval,
+    mean_interval,
+    score_interval,
+)
 
 COUNTS = (5, 10, 15, 20, 30, 40)
-RATES = (0.03, 0.1, 0.5, 0.9)
-SHAPES = {
-    "normal": (lambda random, size: random.normal(0, 1, size), 0.0),
-    "exponential": (lambda random, size: random.exponential(1, size), 1.0),
-    "lognormal, sigma 1": (lambda random, size: random.lognormal(0, 1, size), float(np.exp(0.5))),
+Draw = Callable[[np.random.Generator, int], Values]
+
+
+def _changes(random: np.random.Generator, n: int) -> Values:
+    """8 % lost, 5 % won."""
+    roll = random.random(n)
+    return np.where(roll < 0.08, -1.0, np.where(roll > 0.95, 1.0, 0.0))
+
+
+def _half_exact(random: np.random.Generator, n: int) -> Values:
+    """F1 of answers of which half are exact."""
+    return np.where(random.random(n) < 0.5, 1.0, random.random(n))
+
+
+CASES: dict[str, tuple[Callable[[Sequence[float]], Interval], Draw, float]] = {
+    "normal": (mean_interval, lambda random, n: random.normal(0, 1, n), 0.0),
+    "exponential": (mean_interval, lambda random, n: random.exponential(1, n), 1.0),
+    "lognormal, sigma 1": (
+        mean_interval,
+        lambda random, n: random.lognormal(0, 1, n),
+        float(np.exp(0.5)),
+    ),
+    "score, 50 % right": (score_interval, lambda random, n: random.binomial(1, 0.5, n), 0.5),
+    "score, 90 % right": (score_interval, lambda random, n: random.binomial(1, 0.9, n), 0.9),
+    "score, half exact": (score_interval, _half_exact, 0.75),
+    "difference, 5 % lost": (
+        difference_interval,
+        lambda random, n: -random.binomial(1, 0.05, n).astype(float),
+        -0.05,
+    ),
+    "difference, 8 % lost, 5 % won": (difference_interval, _changes, -0.03),
 }
 
 
-def mean_coverage(shape: str, n: int, draws: int, seed: int = 7) -> float:
-    """Share of BCa intervals that hold the mean of the shape."""
-    draw, truth = SHAPES[shape]
-    low, high = mean_ends(draw(np.random.default_rng((seed, n)), (draws, n)))
-    return float(((low <= truth) & (truth <= high)).mean())
-
-
-def share_coverage(rate: float, n: int, draws: int, seed: int = 7) -> float:
-    """Share of exact intervals that hold the rate."""
-    found = np.random.default_rng((seed, n)).binomial(n, rate, draws)
-    ends = {count: share_ends(count, n) for count in set(found.tolist())}
-    return float(np.mean([ends[count][0] <= rate <= ends[count][1] for count in found.tolist()]))
+def coverage(case: str, n: int, draws: int, seed: int = 7) -> float:
+    """Share of a case's intervals that hold the truth; one without ends holds nothing."""
+    interval, draw, truth = CASES[case]
+    random = np.random.default_rng((seed, n))
+    held = 0
+    for _ in range(draws):
+        found = interval(draw(random, n).tolist())
+        if found.low is not None and found.high is not None:
+            held += found.low <= truth <= found.high
+    return held / draws
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=2000)
     draws = parser.parse_args().draws
-    head = [f"n = {n}" for n in COUNTS]
     table(
-        f"BCa, 95 %, {draws:,} draws: share of intervals that hold the mean",
-        ("shape", *head),
-        [(s, *(f"{mean_coverage(s, n, draws):.1%}" for n in COUNTS)) for s in SHAPES],
-    )
-    table(
-        f"Clopper-Pearson, 95 %, {draws:,} draws: share of intervals that hold the rate",
-        ("rate", *head),
-        [(f"{r:.0%}", *(f"{share_coverage(r, n, draws):.1%}" for n in COUNTS)) for r in RATES],
+        f"95 %, {draws:,} draws: share of intervals that hold the truth",
+        ("case", *(f"n = {n}" for n in COUNTS)),
+        [(case, *(f"{coverage(case, n, draws):.1%}" for n in COUNTS)) for case in CASES],
     )
 
 

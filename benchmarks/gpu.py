@@ -32,13 +32,14 @@ if lacking:
 import torch
 import transformers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.setting import NEW_TOKENS, VARIANTS
 from ckv_core.compare.compare import compare
 from ckv_core.engine.cache import prompt_slots
 from ckv_core.engine.cache.varlen import usable_kernel
 from ckv_core.engine.running_rows import RunningRows
+from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
@@ -103,9 +104,9 @@ def _seconds(work: Callable[[], Tensor], device: torch.device) -> float:
 
 def build(device: str, shape: dict[str, int]) -> LoadedModel:
     """Random bfloat16 weights, made on the device."""
-    config = LlamaConfig(**shape, max_position_embeddings=2 * LENGTHS[-1], dtype="bfloat16")
-    with torch.device(device):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    config = LlamaConfig(**shape, max_position_embeddings=2 * LENGTHS[-1])
+    with torch.device(device):  # in float32 they would take twice the room before they are cast
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     return wrap_model(model, tiny_tokenizer(), name="Llama-3.1-8B shape", sha256="0" * 64)
 
 
@@ -175,6 +176,15 @@ def line(loaded: LoadedModel, device: Device, length: int) -> list[str]:
         f"{memory['total'] / 2**30:.2f}",
         f"{memory['measured_peak'] / 2**30:.2f}" if "measured_peak" in memory else "not known",
     ]
+
+
+def line_or_reason(loaded: LoadedModel, device: Device, length: int) -> list[str]:
+    """As `line`; of a length that is refused the reason, so that the others are still told."""
+    try:
+        return line(loaded, device, length)
+    except (CkvError, torch.OutOfMemoryError) as error:
+        reason = str(error).splitlines()[0].replace("|", "/")
+        return [f"{length:,}", reason, *[""] * (len(HEADER) - 2)]
 
 
 HEADER = (
@@ -254,7 +264,8 @@ def report(small: bool) -> str:
     found = measured(device, 256 if small else 8_192)
     loaded = build(device.type, SMALL if small else SHAPE)
     _run(loaded, SMALL_LENGTHS[0])  # kernels are loaded, and tried, at their first use
-    lines = [line(loaded, found, length) for length in (SMALL_LENGTHS if small else LENGTHS)]
+    lengths = SMALL_LENGTHS if small else LENGTHS
+    lines = [line_or_reason(loaded, found, length) for length in lengths]
     rows = ["| " + " | ".join(cells) + " |" for cells in (HEADER, ["---"] * len(HEADER), *lines)]
     return "\n".join(
         [

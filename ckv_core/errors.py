@@ -1,40 +1,60 @@
 """Errors whose message is the sentence that the person at the screen reads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 OUT_OF_MEMORY = (
     "Memory ran out. Shorten the context, choose fewer variants or new tokens, or a smaller model."
 )
 
 
 class CkvError(Exception):
-    """Base of all expected failures; the message says what to do."""
+    """Base of all expected failures; the message says what to do.
+
+    Attributes:
+        field: name of the field of a request or form that is wrong; empty where it is none.
+    """
 
     exit_code = 1
+    for_good = False  # whether the same request fails each time
+    field = ""
 
 
 class ConfigError(CkvError):
     """An argument is unknown, malformed or out of range."""
 
     exit_code = 2
+    for_good = True
 
 
 class PromptError(CkvError):
     """The context or question cannot be used as given."""
 
     exit_code = 2
+    for_good = True
 
 
 class NoRoomError(PromptError):
     """A run needs more memory than there is now."""
+
+    for_good = False
 
 
 class ModelError(CkvError):
     """The model is unknown, incomplete or cannot be served by this engine."""
 
     exit_code = 2
+    for_good = True
+
+
+class ModelTooLargeError(ModelError):
+    """The weights need more memory than the GPUs have now."""
 
 
 class EngineError(CkvError):
     """A result cannot be right; nothing of it may be shown."""
+
+    for_good = True
 
 
 class RunCancelledError(CkvError):
@@ -46,6 +66,25 @@ class RunCancelledError(CkvError):
 
 class StorageError(CkvError):
     """The database cannot be opened, read or written."""
+
+
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """Name the field that is wrong where a CkvError within names none."""
+    try:
+        yield
+    except CkvError as error:
+        error.field = error.field or field
+        raise
+
+
+def in_short(error: BaseException) -> str:
+    """Type and message of a foreign error as at most 200 characters of one line."""
+    try:
+        said = " ".join(str(error)[:1000].split())
+    except BaseException:  # a message is a program, too
+        said = ""
+    return f"{type(error).__name__}: {said}".removesuffix(": ")[:200]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

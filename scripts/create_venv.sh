@@ -26,3 +26,5 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 echo "make: creating $venv with $("$python" --version)"
 "$python" -m venv "$venv"
+# The one that Python brings is as old as Python, and has weaknesses that are known.
+"$venv/bin/python" -m pip --disable-pip-version-check install --quiet --upgrade pip==26.3

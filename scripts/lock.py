@@ -20,13 +20,14 @@ LISTS = (
     "requirements-mcp.txt",
     "requirements-cluster.txt",
 )
+EXTRA = ("requirements-lm-eval.txt",)  # installed by those who need it, on top of the others
 _OF_CUDA = ("cuda-", "nvidia-", "triton")
 _RESOLVE = ("--universal", "--python-version=3.11", "--generate-hashes")
 _PLAIN = ("--no-header", "--no-annotate", "--quiet")
 
 
 def main() -> None:
-    """Resolve the lists and write the four files."""
+    """Resolve the lists and write the five files."""
     runtime = _resolve("requirements.txt")
     dev = _resolve("requirements-dev.txt", constraint=runtime)
     runtime["torch"] = _with_builds_here(runtime["torch"])
@@ -42,13 +43,22 @@ def main() -> None:
     for file, names in files.items():
         text = "".join((dev | runtime)[name] for name in names)
         (LOCKS / f"{file}.txt").write_text(head + text)
+    _lock_extra(runtime, dev)
 
 
-def digest() -> str:
+def _lock_extra(runtime: dict[str, str], dev: dict[str, str]) -> None:
+    """Write the lock of `EXTRA`: what it needs on top of runtime, in versions that suit dev too."""
+    found = _resolve(*EXTRA, constraint=dev | runtime)
+    head = f"# Made by `make lock`; of the lists, sha256 {digest(EXTRA)}\n"
+    text = "".join(block for name, block in found.items() if name not in runtime)
+    (LOCKS / "lm-eval.txt").write_text(head + text)
+
+
+def digest(lists: Iterable[str] = LISTS) -> str:
     """Of what the lists ask for; a lock that carries another one is not theirs."""
     asked = sorted(
         line.split(" #")[0].strip()
-        for file in LISTS
+        for file in lists
         for line in (ROOT / file).read_text().splitlines()
         if line.strip() and not line.startswith("#")
     )

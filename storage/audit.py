@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from storage.models import AuditEntry
@@ -28,6 +28,7 @@ Action = Literal[
     "cancelled",
     "disabled user",
     "enabled user",
+    "took over",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 KEPT_ENTRIES = 100_000
@@ -61,15 +62,34 @@ class AuditFilter:
     since: datetime | None = None
 
 
-def record(session: Session, actor: str | None, action: Action, target: object = "") -> None:
-    """Add an entry, and let go of those that are too old or too many."""
+def record(
+    session: Session, actor: str | None, action: Action, target: object = "", *more: object
+) -> None:
+    """Add an entry of each target, and let go of those that are too old or too many."""
     now = datetime.now(UTC)
-    entry = AuditEntry(at=now, actor=actor, action=action, target=str(target))
-    session.add(entry)
+    targets = map(str, (target, *more))
+    entries = [AuditEntry(at=now, actor=actor, action=action, target=each) for each in targets]
+    session.add_all(entries)
     session.flush()
-    oldest = entry.id - KEPT_ENTRIES
-    session.execute(
-        delete(AuditEntry).where(or_(AuditEntry.id <= oldest, AuditEntry.at < now - KEPT))
+    session.execute(delete(AuditEntry).where(AuditEntry.id <= entries[-1].id - KEPT_ENTRIES))
+    first = session.scalar(select(AuditEntry.at).order_by(AuditEntry.id).limit(1))
+    if first is not None and first < now - KEPT and has_passed(session, now, KEPT, 12):
+        session.execute(delete(AuditEntry).where(AuditEntry.at < now - KEPT))
+
+
+def has_passed(session: Session, now: datetime, span: timedelta, parts: int) -> bool:
+    """Whether the clock went through the time before `now`, as an entry of each part of it shows.
+
+    A clock that jumped forward did not; what is old by it alone is kept.
+    """
+    part = span / parts
+    begins = [now - part * (number + 1) for number in range(parts)]
+    return all(
+        session.scalar(
+            select(AuditEntry.id).where(AuditEntry.at >= at, AuditEntry.at < at + part).limit(1)
+        )
+        is not None
+        for at in begins
     )
 
 

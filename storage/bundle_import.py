@@ -1,14 +1,15 @@
 """Stores the runs of a bundle, or of a file of results: all of them or none."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.results.events import FloorMeasured, RunFinished, RunPrepared
-from storage import audit, event_rows, repository
+from storage import audit, event_rows, library, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database
 from storage.import_reader import reading
@@ -17,6 +18,10 @@ from storage.records import Lineage, StoredRun
 from storage.shares import saved_runs
 
 LISTED = 5
+LINKED_AT_ONCE = 50
+# An import that is killed leaves runs that are purged once this has passed.
+STAGED = timedelta(days=1)
+STAGED_UNTIL = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -51,13 +56,18 @@ def import_bundle(
     data: bytes,
     owner: str | None = None,
     most: int | None = None,
+    most_bytes: int | None = None,
     *,
     actor: str | None = None,
 ) -> ImportReport:
-    """Check a whole bundle or file of results, then store its runs in one transaction.
+    """Check a whole bundle or file of results, then store its runs, which appear all at once.
+
+    Each run is written in a transaction of its own, out of sight: one over all of them would hold
+    SQLite's lock for a minute, and fail what others run meanwhile.
 
     `data`: a zip, a JSON text or one a line, from anybody. `most`: runs of that owner, or of all
-    without one, that may be saved in the end. `actor`: the user who imports, for the audit log.
+    without one, that may be saved in the end. `most_bytes`: of what is imported, as it is stored.
+    `actor`: the user who imports, for the audit log.
 
     Raises:
         StorageError: the file is wrong, the runs are too many or the database failed; nothing of
@@ -65,27 +75,65 @@ def import_bundle(
     """
     report = ImportReport()
     parents: list[tuple[str, Lineage]] = []
-    with reading(data) as runs, database.write() as session:
-        for each in runs:
-            _import_run(session, each, owner, report)
-            parents += [(each.run.slug, each.lineage)] if each.lineage else []
-        _link(session, parents, owner, report)
-        if most is not None and report.imported and saved_runs(session, owner) > most:
-            raise StorageError(
-                f"Nothing was imported: {len(report.imported):,} more would make over {most:,} "
-                "saved runs, which is this app's limit; delete some or import fewer."
-            )
-        for slug in report.imported:
-            audit.record(session, actor, "imported", slug)
+    try:
+        with reading(data) as runs:
+            for each in runs:
+                here = database.ask(_is_here, each, owner)
+                with database.write_in_turn() as session:
+                    _import_run(session, each, owner, report, is_here=here)
+                parents += [(each.run.slug, each.lineage)] if each.lineage else []
+        for at in range(0, len(parents), LINKED_AT_ONCE):
+            with database.write_in_turn() as session:
+                _link(session, parents[at : at + LINKED_AT_ONCE], owner, report)
+        with database.write() as session:
+            _check_bytes(session, report.imported, most_bytes)
+            _show(session, report, owner, most, actor)
+    except BaseException:
+        _forget(database, report.imported)
+        raise
     return report
 
 
-def _import_run(
-    session: Session, bundled: BundledRun, owner: str | None, report: ImportReport
+def _check_bytes(session: Session, slugs: list[str], most: int | None) -> None:
+    of_runs = select(func.sum(Run.stored_bytes)).where(Run.slug.in_(slugs))
+    size = int(session.scalar(of_runs) or 0)
+    if most is not None and size > most:
+        raise StorageError(
+            f"Nothing was imported: its runs take {size / 2**20:,.1f} MiB, and this app has room "
+            f"for {most / 2**20:,.1f}; delete runs, studies or kept caches first."
+        )
+
+
+def _show(
+    session: Session, report: ImportReport, owner: str | None, most: int | None, actor: str | None
 ) -> None:
+    """Have the imported runs in the library, all at once."""
+    slugs = report.imported
+    if most is not None and slugs and saved_runs(session, owner) + len(slugs) > most:
+        raise StorageError(
+            f"Nothing was imported: {len(slugs):,} more would make over {most:,} "
+            "saved runs, which is this app's limit; delete some or import fewer."
+        )
+    session.execute(update(Run).where(Run.slug.in_(slugs)).values(deleted_at=None))
+    if slugs:
+        audit.record(session, actor, "imported", *slugs)
+
+
+def _forget(database: Database, slugs: list[str]) -> None:
+    """Remove what an import that failed had stored; where that fails too, the purge does it."""
+    with suppress(StorageError):
+        for slug in slugs:
+            with database.write_in_turn() as session:
+                library.purge_deleted(session, STAGED_UNTIL, [slug])
+
+
+def _import_run(
+    session: Session, bundled: BundledRun, owner: str | None, report: ImportReport, *, is_here: bool
+) -> None:
+    """Store a run out of sight, as one that is deleted, unless the importer has it."""
     run = bundled.run
     is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
-    if is_taken and _is_here(session, bundled, owner):
+    if is_taken and is_here:
         report.skipped.append(run.slug)
         return
     slug = repository.create_run(session, run.request, run.title, run.created_at, owner)
@@ -102,6 +150,8 @@ def _import_run(
         session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
     _save_result(session, run_id, bundled)
     repository.end_run(session, slug, run.state, run.reason, run.finished_at or run.created_at)
+    staged = datetime.now(UTC) + STAGED
+    session.execute(update(Run).where(Run.id == run_id).values(deleted_at=staged))
     report.imported.append(slug)
 
 
@@ -115,7 +165,7 @@ def _link(
         if slug not in imported:
             continue
         parent = report.renamed.get(lineage.parent, lineage.parent)
-        known = select(Run.id).where(Run.slug == parent, ALIVE)
+        known = select(Run.id).where(Run.slug == parent, or_(ALIVE, Run.slug.in_(imported)))
         if owner is not None:
             known = known.where(Run.owner == owner)
         if parent != slug and session.scalar(known) is not None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import stat
 import struct
 import zipfile
@@ -29,7 +28,7 @@ from ckv_core.request.compare_request import (
 from ckv_core.results.codec import from_json
 from ckv_core.results.external_selection_json import own_from_json
 from ckv_core.runtime.json_fields import JsonField
-from ckv_core.runtime.json_text import JsonBounds
+from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 from storage.bundle import (
     FORMAT,
     MANIFEST,
@@ -75,6 +74,8 @@ def read_bundle(data: bytes) -> Iterator[BundledRun]:
             yield from _read_archive(archive)
     except StorageError:
         raise
+    except NoJsonError as error:
+        _refuse(f"a file in it is not valid JSON ({error})")
     except ConfigError as error:
         _refuse(str(error).rstrip("."))
     except _ZIP_ERRORS:
@@ -88,7 +89,7 @@ def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
     if MANIFEST not in entries:
         _refuse("it has no manifest.json; export the runs as a bundle first")
     text = _read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)
-    manifest = JsonField(decoded(text), whole="manifest")
+    manifest = JsonField(BOUNDS.read(text), whole="manifest")
     manifest["format"].one_of(FORMAT)
     if manifest["version"].value != VERSION:
         _refuse("it was made by another version of the app; install that version")
@@ -106,7 +107,7 @@ def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
             _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
         if hashlib.sha256(text).hexdigest() != item["sha256"].text(64):
             _refuse(f"the checksum of run {slug} is wrong")
-        yield _bundled(JsonField(decoded(text), whole="run"), slug)
+        yield _bundled(JsonField(BOUNDS.read(text), whole="run"), slug)
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
@@ -126,24 +127,6 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
     if len(text) != entry.file_size:
         _refuse("a file in it is not as long as it says")
     return text
-
-
-def decoded(text: bytes) -> object:
-    """A JSON text in Python's types.
-
-    Raises:
-        StorageError: it is none, or has a number that is not finite.
-        ConfigError: it would become too much.
-    """
-
-    def refuse_constant(_: str) -> NoReturn:
-        _refuse("a file in it has a number that is not finite")
-
-    BOUNDS.check(text)
-    try:
-        return json.loads(text.decode("utf-8"), parse_constant=refuse_constant)
-    except (ValueError, RecursionError):
-        _refuse("a file in it is not valid JSON")
 
 
 def _bundled(field: JsonField, slug: str) -> BundledRun:
@@ -206,15 +189,9 @@ def _request(field: JsonField) -> CompareRequest:
         follow_ups=tuple(
             item.text(MAX_TEXT_CHARS) for item in field["follow_ups"].items(MAX_FOLLOW_UPS)
         ),
-        protect=field["protect"].maybe(_protect) or (),
-        own_indices=own_from_json(
-            field["own_indices"].maybe(lambda item: item.items(MAX_VARIANTS)) or []
-        ),
+        protect=tuple(item.text(MAX_TEXT_CHARS) for item in field["protect"].items(MAX_PROTECTED)),
+        own_indices=own_from_json(field["own_indices"].items(MAX_VARIANTS)),
     )
-
-
-def _protect(field: JsonField) -> tuple[str, ...]:
-    return tuple(item.text(MAX_TEXT_CHARS) for item in field.items(MAX_PROTECTED))
 
 
 def _refuse(reason: str) -> NoReturn:

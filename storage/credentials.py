@@ -12,6 +12,7 @@ from typing import Literal
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from storage import audit
 from storage.models import Account, Credential
 from storage.records import record_of
 
@@ -157,7 +158,9 @@ def revoke_all(session: Session, owner: str, now: datetime, kind: Kind | None = 
 
 
 def purge(session: Session, now: datetime) -> None:
-    """Forget what has been closed for a month."""
+    """Forget what has been closed for a month, unless the clock jumped over that month."""
+    if not audit.has_passed(session, now, KEPT_CLOSED, 3):
+        return
     before = now - KEPT_CLOSED
     session.execute(
         delete(Credential).where(

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -34,15 +34,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ckv_core.errors import StorageError
+from ckv_core.runtime.home import home_folder
 from storage.backup import copy_database
-from storage.explain import explain
-from storage.file_lock import hold
+from storage.explain import DatabaseBusyError, explain, failure
 from storage.sqlite_file import beside, check_whole, sqlite_file
 
 P = ParamSpec("P")
 T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
+BUSY_TRIES = 10  # of that time each
+MOST_PAUSE_S = 0.15  # those who wait for SQLite look again every 0.1 s
 CONNECT_TIMEOUT_S = 10
 _ADVISORY_LOCK = 0x436B764C  # any number that no other program on that PostgreSQL uses
 _ANY_CHARACTER = ("UTF8", "SQL_ASCII")
@@ -55,6 +57,11 @@ def default_url(home: Path) -> str:
     return url.render_as_string(hide_password=False)
 
 
+def database_url() -> str:
+    """The database that the environment names."""
+    return os.environ.get("CKV_DATABASE_URL", "").strip() or default_url(home_folder())
+
+
 def open_database(url: str) -> "Database":
     """Open, create and migrate as needed; safe when several processes do it at once.
 
@@ -63,7 +70,8 @@ def open_database(url: str) -> "Database":
             a SQLite file is made.
 
     Raises:
-        StorageError: no such driver, no database there, not writable, or a newer schema.
+        StorageError: no such driver, no database there, not writable, or a schema of
+            another version.
     """
     try:
         parsed = make_url(url)
@@ -87,20 +95,6 @@ def open_database(url: str) -> "Database":
         ) from None
     except SQLAlchemyError as error:
         raise StorageError(explain(error, name)) from error
-
-
-def downgrade(url: str, revision: str) -> None:
-    """Lead a database back to an older schema, such as 0001, for an older version of the app.
-
-    What that schema has no place for is lost; a SQLite file is kept beside it as it was.
-
-    Raises:
-        StorageError: there is no such schema, the SQLite file has a server, or the database failed.
-    """
-    with closing(open_database(url)) as database, database.explained():
-        address, name = database.engine.url, database.name
-        with hold(sqlite_file(address), name) if database.server is None else nullcontext():
-            _migrate(address, name, revision)
 
 
 class Database:
@@ -150,6 +144,17 @@ class Database:
         with self.explained(), self._writing.begin() as session:
             yield session
 
+    @contextmanager
+    def write_in_turn(self) -> Iterator[Session]:
+        """As `write`, for one of many writes: the lock is then free for as long as it took.
+
+        SQLite does not queue those who wait; without a pause the next write would be before them.
+        """
+        begin = time.monotonic()
+        with self.write() as session:
+            yield session
+        time.sleep(min(time.monotonic() - begin, MOST_PAUSE_S))
+
     def ask(
         self, query: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
     ) -> T:
@@ -160,7 +165,13 @@ class Database:
     def tell(
         self, change: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
     ) -> T:
-        """What a change answers, once it is committed; raises as `write`."""
+        """What a change answers, once it is committed; raises as `write`.
+
+        Where another program holds the database the change is tried again for some minutes.
+        """
+        for _ in range(BUSY_TRIES - 1):
+            with suppress(DatabaseBusyError), self.write() as session:
+                return change(session, *values, **named)
         with self.write() as session:
             return change(session, *values, **named)
 
@@ -177,7 +188,7 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            raise StorageError(explain(error, self.name)) from error
+            raise failure(error, self.name) from error
 
 
 def _display_name(url: URL) -> str:
@@ -249,33 +260,33 @@ def _switch_to_wal(cursor: DBAPICursor) -> None:
             return
 
 
-def _migrate(url: URL, name: str, revision: str | None = None) -> None:
-    """Lead to the newest schema, or back to an older one."""
+def _migrate(url: URL, name: str) -> None:
+    """Bring a database to the newest schema."""
     known = _schemas(MIGRATIONS)
-    wanted = known[-1] if revision is None else revision
-    if wanted not in known:
-        raise StorageError(f"There is no schema {wanted!r}; there are {', '.join(known)}.")
     with _migrating_connection(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
             _check_encoding(connection, name)
         current = MigrationContext.configure(connection).get_current_heads()
         for schema in current:
+            if schema.isdecimal():
+                raise StorageError(
+                    f"{name} was made before the first release (schema {schema}); export its runs "
+                    "with the version that made it (`ckv export --all --out FILE`), or "
+                    "start with another database (CKV_DATABASE_URL or CKV_HOME)."
+                )
             if schema not in known:
                 raise StorageError(
                     f"{name} was made by a newer version of the app (schema {schema}); "
                     "install that version or set CKV_DATABASE_URL to another database."
                 )
-        if current == (wanted,):
+        if current == (known[-1],):
             return
         if current:
             _back_up(url, current[0])
         config = _config(MIGRATIONS)
         config.attributes["connection"] = connection
-        if revision is None:
-            command.upgrade(config, "head")
-        else:
-            command.downgrade(config, revision)
+        command.upgrade(config, "head")
 
 
 @cache

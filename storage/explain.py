@@ -4,6 +4,8 @@ import sqlite3
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ckv_core.errors import StorageError
+
 _SQLITE = {
     "not a database": "{name} is not a SQLite database; move it away or set CKV_DATABASE_URL to "
     "another file.",
@@ -40,3 +42,13 @@ def explain(error: SQLAlchemyError, name: str) -> str:
         if sign in text:
             return sentence.format(name=name)
     return f"The database {name} failed: {text}."
+
+
+class DatabaseBusyError(StorageError):
+    """Another connection held SQLite's lock for as long as one waits for it."""
+
+
+def failure(error: SQLAlchemyError, name: str) -> StorageError:
+    """What to raise for a failure of the database `name`."""
+    is_busy = isinstance(error, DBAPIError) and "database is locked" in str(error.orig)
+    return (DatabaseBusyError if is_busy else StorageError)(explain(error, name))

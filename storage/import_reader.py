@@ -1,35 +1,18 @@
-"""Reads a file that is to be imported; a large one in a process of its own, bounded in all.
-
-Parsing holds up every thread of a process, and hostile JSON takes many times its size in memory.
-"""
+"""Reads a file that is to be imported; a large one in a process of its own, bounded in all."""
 
 import io
-import multiprocessing
-import pickle
-import resource
-import signal
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection
-from pathlib import Path
-
-import psutil
+from contextlib import contextmanager
 
 from ckv_core.errors import StorageError
+from ckv_core.runtime.read_apart import SMALL_BYTES, Data, TooMuchError, read_apart
 from storage.bundle import BundledRun
 from storage.bundle_reader import read_bundle
 from storage.result_file import read_results
 
 ZIP_SIGN = b"PK"
-SMALL_BYTES = 2**20  # packed and unpacked
-MEMORY_BYTES = 3 * 2**29  # beyond what the process has at its start
-SPOOL_BYTES = 2**30
-LIMIT_S = 120
 _REFUSED = "The file was refused, nothing was imported:"
-TOO_MUCH = f"{_REFUSED} reading it takes too much memory or time; export fewer runs at a time."
-BROKEN = f"{_REFUSED} it could not be read."
 
 
 @contextmanager
@@ -45,20 +28,23 @@ def reading(data: bytes) -> Iterator[Iterable[BundledRun]]:
         StorageError: the file is wrong, or takes too much; one sentence says what.
     """
     if _is_small(data):
-        yield list(_runs(data))
+        yield list(runs_of(data))
         return
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ckv-import-"))
-            spool = Path(folder) / "runs"
-            _read_apart(data, spool)
-            file = stack.enter_context(spool.open("rb"))
-        except OSError as error:
-            raise StorageError(_told(error)) from error
-        yield _spooled(file)
+    try:
+        with read_apart(runs_of, data) as runs:
+            yield runs
+    except TooMuchError as error:
+        reason = str(error)[0].lower() + str(error)[1:]
+        raise StorageError(f"{_REFUSED} {reason}") from None
+    except OSError as error:
+        raise StorageError(
+            f"{_REFUSED} the server cannot keep it for reading ({error.strerror})."
+        ) from error
 
 
-def _runs(data: bytes) -> Iterator[BundledRun]:
+def runs_of(data: Data) -> Iterator[BundledRun]:
+    """The runs of a file, one by one; raises as `reading`."""
+    data = data.encode() if isinstance(data, str) else data
     if data.startswith(ZIP_SIGN):
         yield from read_bundle(data)
     else:
@@ -66,6 +52,7 @@ def _runs(data: bytes) -> Iterator[BundledRun]:
 
 
 def _is_small(data: bytes) -> bool:
+    """Whether it has at most SMALL_BYTES, packed and unpacked."""
     if len(data) > SMALL_BYTES:
         return False
     if not data.startswith(ZIP_SIGN):
@@ -76,65 +63,3 @@ def _is_small(data: bytes) -> bool:
             return sum(entry.file_size for entry in archive.infolist()) <= SMALL_BYTES
     except Exception:
         return True  # the reader knows what to say of it
-
-
-def _spooled(file: io.BufferedReader) -> Iterator[BundledRun]:
-    with suppress(EOFError):
-        while True:
-            # Our own process wrote it, into a folder of ours.
-            yield pickle.load(file)  # noqa: S301
-
-
-def _read_apart(data: bytes, spool: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    answer, child_end = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(data, spool, child_end), daemon=True)
-    try:
-        child.start()
-    finally:
-        child_end.close()
-    try:
-        refusal = answer.recv() if answer.poll(LIMIT_S) else TOO_MUCH
-    except EOFError:
-        refusal = TOO_MUCH  # the system ended it
-    finally:
-        child.kill()
-        child.join()
-        answer.close()
-    if refusal:
-        raise StorageError(refusal)
-
-
-def _child(data: bytes, spool: Path, answer: Connection) -> None:
-    """Write the runs one by one, then answer with an empty text, or why there are none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends this process
-    try:
-        _bound_this_process()
-        with spool.open("wb") as file:
-            for run in _runs(data):
-                pickle.dump(run, file)
-        answer.send("")
-    except StorageError as error:
-        answer.send(str(error))
-    except MemoryError:
-        answer.send(TOO_MUCH)
-    except OSError as error:
-        answer.send(_told(error))
-    except Exception:
-        answer.send(BROKEN)  # a traceback would quote the file
-
-
-def _told(error: OSError) -> str:
-    return f"{_REFUSED} the server cannot keep it for reading ({error.strerror})."
-
-
-def _bound_this_process() -> None:
-    taken = psutil.Process().memory_info().vms
-    for kind, most in (
-        (resource.RLIMIT_AS, taken + MEMORY_BYTES),
-        (resource.RLIMIT_CPU, LIMIT_S),
-        (resource.RLIMIT_FSIZE, SPOOL_BYTES),
-    ):
-        with suppress(ValueError, OSError):  # a lower limit is there already
-            resource.setrlimit(kind, (most, most))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing then fails instead

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from storage import search
+from storage import search, usage
 from storage.models import ALIVE, Run, Tag, Variant
 from storage.records import (
     LineageKind,
@@ -30,7 +30,7 @@ from storage.records import (
     RunSummary,
 )
 from storage.repository import missing_run
-from storage.run_summaries import summaries
+from storage.run_summaries import outcome_column, summaries
 
 TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
@@ -150,6 +150,7 @@ def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[
     session.execute(delete(Tag).where(Tag.run_id == run_id))
     _insert_tags(session, run_id, tags)
     search.index_run(session, run_id)
+    usage.count_run(session, run_id)
 
 
 def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
@@ -189,19 +190,29 @@ def restore_runs(
 ) -> list[str]:
     """Undo a deletion that came after the given moment; returns what came back.
 
-    Other owners' runs stay as they are if an owner is given.
+    Other owners' runs stay as they are if an owner is given, and so does what an import has not
+    finished: it is marked as deleted at a time to come.
     """
     statement = select(Run.id, Run.slug).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
-    statement = statement.where(*_owned_by(owner)).order_by(Run.id)
+    statement = statement.where(Run.deleted_at <= datetime.now(UTC), *_owned_by(owner))
+    statement = statement.order_by(Run.id)
     rows = session.execute(statement.with_for_update()).all()  # none that is purged meanwhile
     keys = [row.id for row in rows]
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
     return [row.slug for row in rows]
 
 
-def purge_deleted(session: Session, deleted_until: datetime) -> int:
-    """Remove for good what was deleted up to the given moment; returns how many."""
-    old = select(Run.id).where(Run.deleted_at <= deleted_until)
+def purge_deleted(
+    session: Session, deleted_until: datetime, slugs: Sequence[str] | None = None
+) -> int:
+    """Remove for good one run that was deleted up to the given moment; returns how many it was.
+
+    One, as large ones take a part of a second: the caller repeats it until there are none. Only
+    one of these runs if slugs are given.
+    """
+    old = select(Run.id).where(Run.deleted_at <= deleted_until).limit(1)
+    if slugs is not None:
+        old = old.where(Run.slug.in_(slugs))
     keys = session.scalars(old.with_for_update(skip_locked=True)).all()  # others hold the rest
     for run_id in keys:
         search.forget_run(session, run_id)
@@ -236,7 +247,7 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
         conditions.append(Run.created_at < wanted.until)
     if wanted.pinned:
         conditions.append(Run.pinned.is_(True))
-    return conditions + _variant_conditions(wanted) + _answer_conditions(wanted.answer)
+    return conditions + _variant_conditions(wanted) + _answer_conditions(session, wanted.answer)
 
 
 def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
@@ -257,12 +268,12 @@ def _has_variant(*asked: ColumnElement[bool]) -> ColumnElement[bool]:
     return select(literal(1)).where(Variant.run_id == Run.id, *asked).exists()
 
 
-def _answer_conditions(answer: str) -> list[ColumnElement[bool]]:
+def _answer_conditions(session: Session, answer: str) -> list[ColumnElement[bool]]:
     evicts = Variant.method != "full"
-    lost = _has_variant(evicts, Variant.answer_found.is_(False))
+    lost = _has_variant(evicts, outcome_column(session) == "missed")
     if answer == "lost":
         return [lost]
-    kept = _has_variant(evicts, Variant.answer_found.is_(True))
+    kept = _has_variant(evicts, outcome_column(session) == "answered")
     return [kept, not_(lost)] if answer == "kept" else []
 
 

@@ -62,6 +62,7 @@ class Run(Base):
     __table_args__ = (
         CheckConstraint(f"state IN {ACTIVE_STATES + END_STATES}", name="state"),
         Index(None, "deleted_at", "pinned", "created_at", "id"),
+        Index(None, "owner", "deleted_at", "stored_bytes"),
     )
 
     id: Mapped[int] = mapped_column(ROW_ID, primary_key=True, doc="internal; links use the slug")
@@ -101,16 +102,18 @@ class Run(Base):
     lineage: Mapped[str | None] = mapped_column(
         String(8), doc="rerun: asked the same as its parent; fork: with changes"
     )
-    owner: Mapped[str | None] = mapped_column(
-        index=True, doc="the user who made it; null without logins"
-    )
-    kind: Mapped[str] = mapped_column(String(16), server_default="compare", doc="compare or sweep")
+    owner: Mapped[str | None] = mapped_column(doc="the user who made it; null without logins")
+    kind: Mapped[str] = mapped_column(String(16), doc="compare or sweep")
     memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
     floor: Mapped[JsonObject | None] = mapped_column(
         doc="RoundingFloor: layer_hidden_l1 [layers], kl in nats; null until measured"
     )
     server: Mapped[int | None] = mapped_column(
         doc="random number of the server process that ran it; null on SQLite, and if imported"
+    )
+    stored_bytes: Mapped[int] = mapped_column(
+        server_default=text("0"),
+        doc="about, of all its rows; counted when it is made, noted on, and over",
     )
 
 

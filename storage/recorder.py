@@ -65,8 +65,8 @@ class Recorder:
 
     def start(self, slug: str) -> bool:
         """Queued becomes running."""
-        with self._lock, self._database.write() as session:
-            return repository.mark_running(session, slug, _now())
+        with self._lock:
+            return self._database.tell(repository.mark_running, slug, _now())
 
     def apply(self, slug: str, event: RunEvent) -> bool:
         """Record one event; False if the run has ended or was deleted.
@@ -79,12 +79,7 @@ class Recorder:
         with self._lock:
             if isinstance(event, Generated) and self._hold(slug, event):
                 return True
-            with self._database.write() as session:
-                run_id = repository.active_run_id(session, slug)
-                if run_id is not None:
-                    if not isinstance(event, Generated):
-                        self._flush(session, run_id, slug)
-                    event_rows.save(session, run_id, event)
+            run_id = self._database.tell(self._save, slug, event)
             if run_id is None:
                 self._generations.pop(slug, None)
             elif isinstance(event, Generated) or slug in self._generations:
@@ -118,6 +113,23 @@ class Recorder:
         generation.waiting = event
         return True
 
+    def _save(self, session: Session, slug: str, event: RunEvent) -> int | None:
+        """Key of the active run whose event was saved; None if there is none."""
+        run_id = repository.active_run_id(session, slug)
+        if run_id is not None:
+            if not isinstance(event, Generated):
+                self._flush(session, run_id, slug)
+            event_rows.save(session, run_id, event)
+        return run_id
+
+    def _save_end(self, session: Session, slug: str, state: RunState, reason: str) -> int | None:
+        """Key of the run that ended; None if none was active."""
+        run_id = repository.active_run_id(session, slug)
+        if run_id is not None:
+            self._flush(session, run_id, slug)
+            repository.end_run(session, slug, state, reason, _now())
+        return run_id
+
     def _flush(self, session: Session, run_id: int, slug: str) -> None:
         generation = self._generations.get(slug)
         if generation is not None and generation.waiting is not None:
@@ -129,11 +141,7 @@ class Recorder:
 
     def _end(self, slug: str, state: RunState, reason: str) -> bool:
         with self._lock:
-            with self._database.write() as session:
-                run_id = repository.active_run_id(session, slug)
-                if run_id is not None:
-                    self._flush(session, run_id, slug)
-                    repository.end_run(session, slug, state, reason, _now())
+            run_id = self._database.tell(self._save_end, slug, state, reason)
             self._generations.pop(slug, None)
             return run_id is not None
 

@@ -1,11 +1,14 @@
 """What storage hands out: plain frozen records, never rows."""
 
-from dataclasses import dataclass, fields
+import zlib
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import Tally
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -14,6 +17,8 @@ Record = TypeVar("Record", bound="DataclassInstance")
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 LineageKind = Literal["rerun", "fork"]
 RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
+# What the reading of a row raises whose values somebody else wrote, or another version.
+SPOILT = (CkvError, TypeError, ValueError, LookupError, AttributeError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +59,6 @@ class RunFilter:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of a run's variants; the full cache is counted in none of the numbers.
-
-    Attributes:
-        answered, judged: variants that give the reference answer, of how many that were judged.
-        full_answers: whether the full cache gives it; None where it was not judged.
-        agreeing, compared: variants that generate the full cache's tokens, of how many.
-    """
-
-    answered: int = 0
-    judged: int = 0
-    full_answers: bool | None = None
-    agreeing: int = 0
-    compared: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class RunRelative:
     """A parent or child of a run; `title` is None if it is gone."""
@@ -100,7 +88,7 @@ class RunSummary:
     note: str = ""
     pinned: bool = False
     tags: tuple[str, ...] = ()
-    outcome: Outcome = Outcome()
+    outcome: Tally = field(default_factory=Tally)
     kind: str = "compare"
 
 
@@ -137,5 +125,5 @@ class StoredRun:
 
 def record_of(kind: type[Record], row: object, **others: Any) -> Record:
     """The record whose members are columns of a row, by their names, but for these others."""
-    names = (field.name for field in fields(kind) if field.name not in others)
+    names = (each.name for each in fields(kind) if each.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)

@@ -3,23 +3,24 @@
 import re
 import secrets
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVarTuple, cast
 
 from sqlalchemy import Row, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import StorageError
+from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, Kind
 from ckv_core.results.codec import revived
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
-from storage import mapping, search, servers
+from storage import mapping, search, servers, usage
 from storage.codecs import EncodedArray, decode_retained
 from storage.decoded import Decoded, DecodedRuns
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
-from storage.records import Lineage, RunNotes, RunState, StoredRun, record_of
+from storage.records import SPOILT, Lineage, RunNotes, RunState, StoredRun, record_of
 
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
@@ -50,17 +51,33 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
 
     Raises:
         RunMissingError: there is none of that name.
+        StorageError: it is spoilt.
     """
     with_prompt = select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id)
-    run, prompt = _row_of(session, with_prompt, slug)
+    with _explained(slug):
+        run, prompt = _row_of(session, with_prompt, slug)
 
-    def decode() -> Decoded:
-        return mapping.request_record(run.request, prompt), _load_result(session, run, prompt)
+        def decode() -> Decoded:
+            return mapping.request_record(run.request, prompt), _load_result(session, run, prompt)
 
-    key = (run.id, slug, run.created_at, run.finished_at)
-    is_over = run.state not in ACTIVE_STATES
-    request, result = kept.once(key, decode) if kept and is_over else decode()
-    return record_of(StoredRun, run, request=request, result=result)
+        key = (run.id, slug, run.created_at, run.finished_at)
+        is_over = run.state not in ACTIVE_STATES
+        request, result = kept.once(key, decode) if kept and is_over else decode()
+        return record_of(StoredRun, run, request=request, result=result)
+
+
+@contextmanager
+def _explained(slug: str) -> Iterator[None]:
+    """Turn what spoilt values of a run raise into a sentence that names it."""
+    try:
+        yield
+    except RunMissingError:
+        raise
+    except SPOILT as error:
+        why = str(error) if isinstance(error, CkvError) else f"{type(error).__name__}: {error}"
+        raise StorageError(
+            f"Run {slug} is spoilt and cannot be read ({why[:200]}); leave it out or delete it."
+        ) from error
 
 
 def load_request(session: Session, slug: str) -> CompareRequest:
@@ -70,7 +87,8 @@ def load_request(session: Session, slug: str) -> CompareRequest:
         RunMissingError: there is none of that name.
     """
     with_prompt = select(Run.request, Prompt).join(Prompt, Prompt.run_id == Run.id)
-    return mapping.request_record(*_row_of(session, with_prompt, slug))
+    with _explained(slug):
+        return mapping.request_record(*_row_of(session, with_prompt, slug))
 
 
 def _load_result(session: Session, run: Run, prompt: Prompt) -> RunResult:
@@ -107,7 +125,8 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
     if variant_id is None:
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
     arrays = _load_arrays(session, [variant_id], "retained").get(variant_id, {})
-    return decode_retained(arrays["retained"]) if arrays else None
+    with _explained(slug):
+        return decode_retained(arrays["retained"]) if arrays else None
 
 
 def load_notes(session: Session, slug: str) -> RunNotes:
@@ -181,6 +200,7 @@ def create_run(
     )
     session.flush()
     search.index_run(session, run.id)
+    usage.count_run(session, run.id)
     return run.slug
 
 
@@ -247,6 +267,7 @@ def _end(session: Session, run_id: int, values: dict[str, object]) -> None:
     """Write an end state, and make what was generated findable."""
     session.execute(update(Run).where(Run.id == run_id).values(values))
     search.index_run(session, run_id)
+    usage.count_run(session, run_id)
 
 
 def _load_arrays(

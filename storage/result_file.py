@@ -2,15 +2,18 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
+from ckv_core.runtime.json_text import NoJsonError
 from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
-from storage.bundle_reader import decoded
+from storage.bundle_reader import BOUNDS
 from storage.models import SLUG_LENGTH
 from storage.recorder import first_words
 from storage.records import StoredRun
@@ -27,7 +30,9 @@ def read_results(data: bytes) -> Iterator[BundledRun]:
     Raises:
         StorageError: it is no result, too big, without a prompt, or a value in it is wrong.
     """
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    found = enumerate(re.finditer(rb"^.*$", data, re.MULTILINE), 1)
+    filled = ((number, match[0]) for number, match in found if match[0].strip())
+    lines = [*islice(filled, MAX_RUNS + 1)]
     if len(lines) < 2 or not lines[0][1].rstrip().endswith(b"}"):  # one document, maybe indented
         yield _read_result(data)
         return
@@ -43,11 +48,11 @@ def _read_result(data: bytes, where: str = "") -> BundledRun:
     if len(data) > MAX_RUN_BYTES:
         raise _refused(f"{where}a result takes up to {MAX_RUN_BYTES // 2**20} MiB")
     try:
-        result = from_json(decoded(data))
+        result = from_json(BOUNDS.read(data))
+    except NoJsonError as error:
+        raise _refused(f"{where}it is neither a bundle nor a result JSON ({error})") from None
     except ConfigError as error:
         raise _refused(where + str(error).rstrip(".")) from None
-    except StorageError:
-        raise _refused(f"{where}it is neither a bundle nor a result JSON") from None
     if result.model is None or result.prompt is None:
         raise _refused(f"{where}it has no model and prompt, so there is nothing to show")
     request = _request(result)

@@ -19,12 +19,14 @@ def assign(session: Session, slug: str, server: int | None) -> None:
 def gone_servers(session: Session) -> list[int]:
     """The servers of unfinished runs that live no more."""
     named = select(Run.server).where(_IS_ACTIVE, Run.server.is_not(None)).distinct()
+    known = session.scalars(named).all()
+    return [server for server in known if server is not None and is_gone(session, server)]
+
+
+def is_gone(session: Session, server: int) -> bool:
+    """Whether a server of this PostgreSQL lives no more."""
     # A lock that is free is taken until the transaction ends, so one server buries another.
-    return [
-        server
-        for server in session.scalars(named).all()
-        if server is not None and session.scalar(select(func.pg_try_advisory_xact_lock(server)))
-    ]
+    return bool(session.scalar(select(func.pg_try_advisory_xact_lock(server))))
 
 
 def ahead_elsewhere(session: Session, slug: str, server: int | None) -> int | None:

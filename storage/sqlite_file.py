@@ -44,7 +44,7 @@ def check_whole(file: Path) -> None:
     """
     if unfinished_mark(file).exists():
         raise StorageError(
-            f"A restore of {file} was interrupted; run `python app.py restore FILE` again. What "
+            f"A restore of {file} was interrupted; run `ckv restore FILE` again. What "
             f"was there before it is whole, in {file.name} or {file.name}.before-restore-*."
         )
     if not file.is_file():

@@ -6,18 +6,20 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ckv_core.experiment.decide import random_order
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from storage import repository, study_rows
-from storage.commands import database_url
-from storage.database import Database, open_database
+from storage.database import Database, database_url, open_database
 from storage.study_records import StoredStudy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ckv_core.studies.export import Exported
+
+RESULTS_AT_ONCE = 500
 
 
 @contextmanager
@@ -40,10 +42,15 @@ class Studies:
     def save(self, study: Study, samples: Sequence[Sample], owner: str = "") -> str:
         """Make a study, or lead the one of that name on; returns its slug.
 
+        Samples that are new come in a random order behind those that are there: the first of them
+        count while others are still to be run.
+
         Raises:
             ConfigError: something changed that decided the results which stand.
         """
-        return self._database.tell(study_rows.save_study, study, samples, owner, datetime.now(UTC))
+        order = random_order([sample.source or sample.context for sample in samples])
+        shuffled = [samples[at] for at in order]
+        return self._database.tell(study_rows.save_study, study, shuffled, owner, datetime.now(UTC))
 
     def add(self, exported: "Exported", owner: str = "") -> str:
         """Store a study of a file, or its results to the one of that name; returns its slug.
@@ -57,8 +64,11 @@ class Studies:
             if exported.model is not None:
                 versions = dict(exported.environment or {})
                 study_rows.set_facts(session, slug, asdict(exported.model), versions)
-            study_rows.save_results(session, slug, exported.results, now)
-            return slug
+        for at in range(0, len(exported.results), RESULTS_AT_ONCE):  # others wait meanwhile
+            with self._database.write_in_turn() as session:
+                part = exported.results[at : at + RESULTS_AT_ONCE]
+                study_rows.save_results(session, slug, part, now)
+        return slug
 
     def slug(self, name: str, owner: str | None = None) -> str:
         """Of the study of that name, of one owner or of anybody.
@@ -95,7 +105,7 @@ class Studies:
         return self._database.ask(study_rows.load_results, slug)
 
     def standing(self, slug: str) -> set[Key]:
-        """Keys of what is done."""
+        """Keys of what is done, or fails each time."""
         return self._database.ask(study_rows.standing, slug)
 
     def commit(self, slug: str, results: Collection[SampleResult]) -> None:
@@ -109,6 +119,19 @@ class Studies:
             ConfigError: results stand that another model of that name gave.
         """
         self._database.tell(study_rows.set_facts, slug, asdict(model), dict(environment))
+
+    def owner(self, slug: str) -> str:
+        """Whose it is, also of one that cannot be read."""
+        return self._database.ask(study_rows.study_owner, slug)
+
+    def claim(self, slug: str) -> bool:
+        """Have this server run a wanted study; False where another server that lives does."""
+        return self._database.tell(study_rows.claim, slug, self._database.server)
+
+    def release(self, slug: str) -> None:
+        """Let another server run what this one no longer runs."""
+        if self._database.server is not None:
+            self._database.tell(study_rows.release, slug, self._database.server)
 
     def want(self, slug: str) -> None:
         """The app is to run it, also after a restart."""
@@ -124,4 +147,13 @@ class Studies:
 
     def delete(self, slug: str) -> bool:
         """Delete one with its samples and results; False if there is none."""
-        return self._database.tell(study_rows.delete_study, slug)
+        found = self._database.tell(study_rows.delete_study, slug, datetime.now(UTC))
+        self.purge()
+        return found
+
+    def purge(self) -> None:
+        """Remove what is left of deleted studies, also of those that a kill left behind."""
+        left = True
+        while left:
+            with self._database.write_in_turn() as session:
+                left = study_rows.purge_deleted(session)

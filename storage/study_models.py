@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Integer, String, UniqueConstraint, false
+from sqlalchemy import CheckConstraint, ForeignKey, Integer, String, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.models import ROW_ID, SLUG_LENGTH, Base, JsonObject
@@ -32,6 +32,15 @@ class StudyRow(Base):
         server_default=false(), doc="the app is to run it, also after a restart"
     )
     reason: Mapped[str] = mapped_column(doc="why the app stopped running it; else empty")
+    server: Mapped[int | None] = mapped_column(
+        doc="the server that runs it now, on PostgreSQL; null for none"
+    )
+    stored_bytes: Mapped[int] = mapped_column(
+        server_default=text("0"), doc="about, of all its rows"
+    )
+    deleted_at: Mapped[datetime | None] = mapped_column(
+        doc="UTC; then nobody sees it, and its rows are being removed"
+    )
 
 
 class StudySample(Base):
@@ -72,6 +81,9 @@ class StudyResult(Base):
     )
     state: Mapped[str] = mapped_column(String(8), doc="done or failed")
     reason: Mapped[str] = mapped_column(doc="why it failed; else empty")
+    for_good: Mapped[bool] = mapped_column(
+        server_default=false(), doc="it failed and would fail again, so it is not tried again"
+    )
     finished_at: Mapped[datetime] = mapped_column(doc="UTC")
     score: Mapped[float | None] = mapped_column(doc="0 to 1; null where it failed")
     stopped: Mapped[str | None] = mapped_column(String(16), doc="eos or length")

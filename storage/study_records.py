@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ckv_core.studies.records import Study
 
-StudyState = Literal["queued", "done", "unfinished"]
+StudyState = Literal["queued", "done", "unfinished", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,11 @@ class StoredStudy:
         created_at: UTC.
         model, environment: ModelInfo and versions; None until it ran.
         wanted: the app is to run it.
+        server: the one that runs it now, on PostgreSQL; None for none.
         reason: why the app stopped running it; else empty.
         samples, points: how many; their product is the number of results of a whole study.
-        done, failed: results.
+        done, failed: results; failed_for_good: of the failed those that fail each time.
+        problem: why its definition cannot be read; then `study` has its name alone.
     """
 
     slug: str
@@ -31,11 +33,14 @@ class StoredStudy:
     model: Mapping[str, Any] | None
     environment: Mapping[str, Any] | None
     wanted: bool
+    server: int | None
     reason: str
     samples: int
     points: int
     done: int
     failed: int
+    failed_for_good: int = 0
+    problem: str = ""
 
     @property
     def total(self) -> int:
@@ -46,8 +51,12 @@ class StoredStudy:
     def state(self) -> StudyState:
         """`done` once every result is there, failed ones too; `queued` while the app is to run it.
 
+        `unreadable` where this version cannot read its definition.
+
         Whether it runs at this moment only the process knows in which it does.
         """
+        if self.problem:
+            return "unreadable"
         if self.wanted:
             return "queued"
         return "done" if self.total and self.done + self.failed >= self.total else "unfinished"

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
@@ -12,18 +13,24 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import ConfigError, StorageError
+from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.spec import read_values, study_values
 from storage.models import SLUG_LENGTH
-from storage.records import record_of
+from storage.records import SPOILT, record_of
 from storage.repository import SLUG_ALPHABET
+from storage.servers import is_gone
 from storage.study_models import StudyResult, StudyRow, StudySample
 from storage.study_records import StoredStudy
+from storage.usage import count_study, counted
 
 # What decides the outcome of a sample; other settings may change, and what stands is reused.
-_FIXED = ("model", "scenario", "max_new_tokens", "metric")
+_FIXED = ("model", "scenario", "max_new_tokens", "metric", "read_once")
 _ROWS_AT_ONCE = 200
+_REMOVED_AT_ONCE = 1000  # results; samples have long texts
+_SAMPLES_REMOVED_AT_ONCE = 50
+# Of studies that are not being removed.
+_ALIVE = StudyRow.deleted_at.is_(None)
 _UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -55,13 +62,19 @@ def save_study(
         "definition": study_values(study),
         "reason": "",
     }
-    session.execute(insert(StudyRow).values(values).on_conflict_do_nothing())
+    made = insert(StudyRow).values(values).on_conflict_do_nothing().returning(StudyRow.id)
+    if (study_id := session.scalar(made)) is not None:
+        count_study(session, study_id)
     of_name = select(StudyRow).where(StudyRow.owner == owner, StudyRow.name == study.name)
     row = session.scalars(of_name.with_for_update()).one()
-    _check_same(read_values(row.definition), study)
-    row.definition = study_values(study)
-    _save_samples(session, row.id, study.name, samples)
-    session.flush()
+    old = read_values(row.definition)
+    _check_same(old, study)
+    of_study = select(StudyResult.id).where(StudyResult.study_id == row.id).limit(1)
+    has_results = session.scalar(of_study) is not None
+    with counted(session, row.id, StudySample, StudySample.study_id == row.id):
+        _save_samples(session, row.id, study, samples)
+    with counted(session, row.id, StudyRow, StudyRow.id == row.id):
+        row.definition = study_values(study.after(old) if has_results else study)
     return row.slug
 
 
@@ -72,7 +85,7 @@ def find_slug(session: Session, name: str, owner: str | None = None) -> str:
         StudyMissingError: there is none.
         ConfigError: several users have one of that name.
     """
-    statement = select(StudyRow.slug).where(StudyRow.name == name).order_by(StudyRow.owner)
+    statement = select(StudyRow.slug).where(StudyRow.name == name, _ALIVE).order_by(StudyRow.owner)
     if owner is not None:
         statement = statement.where(StudyRow.owner == owner)
     slugs = session.scalars(statement).all()
@@ -83,12 +96,55 @@ def find_slug(session: Session, name: str, owner: str | None = None) -> str:
     return slugs[0]
 
 
-def list_studies(session: Session, owner: str | None = None) -> list[StoredStudy]:
-    """All studies, or those of one owner; newest first."""
-    statement = select(StudyRow).order_by(StudyRow.id.desc())
+def list_studies(
+    session: Session, owner: str | None = None, most: int | None = None
+) -> list[StoredStudy]:
+    """All studies, or those of one owner, newest first; of a bounded list the wanted ones first."""
+    order = [StudyRow.id.desc()] if most is None else [StudyRow.wanted.desc(), StudyRow.id.desc()]
+    statement = select(StudyRow.id).where(_ALIVE).order_by(*order).limit(most)
     if owner is not None:
         statement = statement.where(StudyRow.owner == owner)
-    return [_record(session, row) for row in session.scalars(statement)]
+    return [_listed(session, key) for key in session.scalars(statement).all()]
+
+
+def _listed(session: Session, key: int) -> StoredStudy:
+    """One study of a list; of one that cannot be read what can, with the reason."""
+    try:
+        with _explained():
+            return _record(session, session.get_one(StudyRow, key))
+    except StorageError as error:
+        problem = str(error)
+    kept = (StudyRow.slug, StudyRow.owner, StudyRow.name, StudyRow.created_at)
+    more = (StudyRow.wanted, StudyRow.server, StudyRow.reason)
+    row = session.execute(select(*kept, *more).where(StudyRow.id == key)).one()
+    return StoredStudy(
+        slug=row.slug,
+        owner=row.owner,
+        study=Study(name=row.name, data={}, model="-"),
+        created_at=row.created_at,
+        model=None,
+        environment=None,
+        wanted=row.wanted,
+        server=row.server,
+        reason=row.reason,
+        samples=0,
+        points=0,
+        done=0,
+        failed=0,
+        problem=problem,
+    )
+
+
+def study_owner(session: Session, slug: str) -> str:
+    """Whose a study is, also of one that cannot be read.
+
+    Raises:
+        StudyMissingError: there is none.
+    """
+    owner = session.scalar(select(StudyRow.owner).where(StudyRow.slug == slug, _ALIVE))
+    if owner is None:
+        raise missing_study(slug)
+    return owner
 
 
 def load_study(session: Session, slug: str) -> StoredStudy:
@@ -96,8 +152,22 @@ def load_study(session: Session, slug: str) -> StoredStudy:
 
     Raises:
         StudyMissingError: there is none.
+        StorageError: this version cannot read it.
     """
-    return _record(session, _row(session, slug))
+    with _explained():
+        return _record(session, _row(session, slug))
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what spoilt values of a row raise into a sentence."""
+    try:
+        yield
+    except StudyMissingError:
+        raise
+    except SPOILT as error:
+        why = str(error) if isinstance(error, CkvError) else f"{type(error).__name__}: {error}"
+        raise StorageError(f"This version cannot read the study: {why[:300]}") from error
 
 
 def load_samples(session: Session, slug: str) -> list[Sample]:
@@ -119,7 +189,8 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
         StudyMissingError: there is no such study.
     """
     row = _row(session, slug)
-    points = read_values(row.definition).points()
+    with _explained():
+        points = read_values(row.definition).points()
     order = {(point.variant, point.budget or ""): at for at, point in enumerate(points)}
     statement = (
         select(StudyResult, StudySample.position)
@@ -136,18 +207,19 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
         if (result.variant, result.budget) in order
     ]
     placed.sort(key=lambda at: at[:2])
-    return [record_of(SampleResult, result, budget=result.budget or None) for *_, result in placed]
+    return [record_of(SampleResult, r, budget=r.budget or None) for *_, r in placed]
 
 
 def standing(session: Session, slug: str) -> set[Key]:
-    """Keys of what is done; what failed is not among them.
+    """Keys of what is done and of what fails each time; other failures are not among them.
 
     Raises:
         StudyMissingError: there is no such study.
     """
     keys = (StudyResult.sample, StudyResult.variant, StudyResult.budget)
     statement = select(*keys).where(
-        StudyResult.study_id == _row(session, slug).id, StudyResult.state == "done"
+        StudyResult.study_id == _row(session, slug).id,
+        (StudyResult.state == "done") | StudyResult.for_good,
     )
     return {
         (sample, variant, budget or None) for sample, variant, budget in session.execute(statement)
@@ -173,8 +245,13 @@ def save_results(
     statement = insert.on_conflict_do_update(
         index_elements=key, set_=written, where=StudyResult.state != "done"
     )
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        session.execute(statement, rows[start : start + _ROWS_AT_ONCE])
+    of_samples = (
+        StudyResult.study_id == study_id,
+        StudyResult.sample.in_({each.sample for each in results}),
+    )
+    with counted(session, study_id, StudyResult, *of_samples):
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            session.execute(statement, rows[start : start + _ROWS_AT_ONCE])
 
 
 def set_facts(session: Session, slug: str, model: dict[str, Any], env: dict[str, str]) -> None:
@@ -189,14 +266,34 @@ def set_facts(session: Session, slug: str, model: dict[str, Any], env: dict[str,
             f"The weights of {model.get('name')!r} are not those that study {row.name!r} was run "
             "with; give the study another name."
         )
-    row.model, row.environment = model, cast("dict[str, Any]", env)
+    with counted(session, row.id, StudyRow, StudyRow.id == row.id):
+        row.model, row.environment = model, cast("dict[str, Any]", env)
 
 
 def set_wanted(session: Session, slug: str, *, wanted: bool, reason: str = "") -> None:
     """Whether the app is to run it, also after a restart."""
-    session.execute(
-        update(StudyRow).where(StudyRow.slug == slug).values(wanted=wanted, reason=reason)
-    )
+    of_study = (StudyRow.slug == slug, _ALIVE)
+    session.execute(update(StudyRow).where(*of_study).values(wanted=wanted, reason=reason))
+
+
+def claim(session: Session, slug: str, server: int | None) -> bool:
+    """Have a server run a wanted study; False where another one that lives does.
+
+    On SQLite, which has one server, nothing is noted.
+    """
+    row = session.scalar(select(StudyRow).where(StudyRow.slug == slug).with_for_update())
+    if row is None or not row.wanted:
+        return False
+    if row.server is not None and row.server != server and not is_gone(session, row.server):
+        return False
+    row.server = server
+    return True
+
+
+def release(session: Session, slug: str, server: int | None) -> None:
+    """Let another server run a study that this one no longer runs."""
+    of_server = (StudyRow.slug == slug, StudyRow.server == server)
+    session.execute(update(StudyRow).where(*of_server).values(server=None))
 
 
 def wanted_studies(session: Session) -> dict[str, str]:
@@ -205,17 +302,40 @@ def wanted_studies(session: Session) -> dict[str, str]:
     return {row.slug: row.owner for row in session.execute(statement)}
 
 
-def delete_study(session: Session, slug: str) -> bool:
-    """Delete a study with its samples and results; False if there is none."""
-    gone = delete(StudyRow).where(StudyRow.slug == slug).returning(StudyRow.id)
-    return session.scalar(gone) is not None
+def delete_study(session: Session, slug: str, now: datetime) -> bool:
+    """Have nobody see a study any more, for `purge_deleted` to remove; False if there is none."""
+    gone = update(StudyRow).where(StudyRow.slug == slug, _ALIVE).returning(StudyRow.id)
+    # Its name is free at once.
+    values = {"deleted_at": now, "name": slug, "wanted": False}
+    return session.scalar(gone.values(values)) is not None
+
+
+def purge_deleted(session: Session) -> bool:
+    """Remove some rows of a deleted study, in a moment; False if there are none.
+
+    Thousands of results and long texts take seconds: the caller repeats it until it is False.
+    """
+    deleted = select(StudyRow.id).where(StudyRow.deleted_at.is_not(None)).limit(1)
+    study_id = session.scalar(deleted.with_for_update(skip_locked=True))  # another server's purge
+    if study_id is None:
+        return False
+    for key, of_study, most in (
+        (StudyResult.id, StudyResult.study_id == study_id, _REMOVED_AT_ONCE),
+        (StudySample.position, StudySample.study_id == study_id, _SAMPLES_REMOVED_AT_ONCE),
+    ):
+        keys = session.scalars(select(key).where(of_study).limit(most)).all()
+        if keys:
+            session.execute(delete(key.class_).where(of_study, key.in_(keys)))
+            return True
+    session.execute(delete(StudyRow).where(StudyRow.id == study_id))
+    return True
 
 
 # --- parts ------------------------------------------------------------------------------
 
 
 def _row(session: Session, slug: str) -> StudyRow:
-    row = session.scalar(select(StudyRow).where(StudyRow.slug == slug))
+    row = session.scalar(select(StudyRow).where(StudyRow.slug == slug, _ALIVE))
     if row is None:
         raise missing_study(slug)
     return row
@@ -231,11 +351,11 @@ def _check_same(old: Study, new: Study) -> None:
             )
 
 
-def _save_samples(session: Session, study_id: int, name: str, samples: Sequence[Sample]) -> None:
+def _save_samples(session: Session, study_id: int, study: Study, samples: Sequence[Sample]) -> None:
     """Add the samples that are not there yet.
 
     Raises:
-        ConfigError: one that is there was changed or left out.
+        ConfigError: one that is there was changed or left out, or the study's size is fixed.
     """
     statement = select(StudySample.sample, StudySample.digest).where(
         StudySample.study_id == study_id
@@ -245,10 +365,15 @@ def _save_samples(session: Session, study_id: int, name: str, samples: Sequence[
     for sample, digest in known.items():
         if given.get(sample) != digest:
             raise ConfigError(
-                f"Sample {sample!r} of study {name!r} was changed or removed since it was run; "
-                "give the changed study another name."
+                f"Sample {sample!r} of study {study.name!r} was changed or removed since it was "
+                "run; give the changed study another name."
             )
     added = [sample for sample in samples if sample.id not in known]
+    if known and added and study.read_once:
+        raise ConfigError(
+            f"Study {study.name!r} is read once, so its {len(known):,} samples are fixed; give the "
+            "larger study another name."
+        )
     session.add_all(
         StudySample(
             study_id=study_id,
@@ -283,15 +408,21 @@ def _record(session: Session, row: StudyRow) -> StoredStudy:
         select(func.count()).select_from(StudySample).where(StudySample.study_id == row.id)
     )
     wanted = {(point.variant, point.budget or "") for point in study.points()}
+    by = (StudyResult.variant, StudyResult.budget, StudyResult.state, StudyResult.for_good)
     counted = session.execute(
-        select(StudyResult.variant, StudyResult.budget, StudyResult.state, func.count())
-        .where(StudyResult.study_id == row.id)
-        .group_by(StudyResult.variant, StudyResult.budget, StudyResult.state)
+        select(*by, func.count()).where(StudyResult.study_id == row.id).group_by(*by)
     )
-    counts = {"done": 0, "failed": 0}
-    for variant, budget, state, count in counted:
+    counts = {"done": 0, "failed": 0, "failed_for_good": 0}
+    for variant, budget, state, for_good, count in counted:
         if (variant, budget) in wanted:
             counts[state] += count
+            counts["failed_for_good"] += count if for_good else 0
     return record_of(
-        StoredStudy, row, study=study, samples=samples or 0, points=len(wanted), **counts
+        StoredStudy,
+        row,
+        study=study,
+        samples=samples or 0,
+        points=len(wanted),
+        problem="",
+        **counts,
     )

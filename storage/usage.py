@@ -1,19 +1,32 @@
 """What administrators see of runs and studies: who waits, how many are saved, how big. No text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import LargeBinary, Select, Text, cast, func, select, text
-from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    LargeBinary,
+    Select,
+    Text,
+    cast,
+    func,
+    literal,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import KeyedColumnElement
 
-from storage.models import ACTIVE_STATES, ALIVE, Array, Prompt, Run, Variant
-from storage.study_models import StudyResult, StudyRow, StudySample
+from storage.column_types import AnyText
+from storage.models import ACTIVE_STATES, ALIVE, Array, Base, Prompt, Run, Variant
+from storage.study_models import StudyRow
 
-_BLOBS = (Prompt.token_ids, Prompt.pieces, Prompt.own_indices)
-_TEXTS = (Prompt.context, Prompt.question)
+ROW_BYTES = 300  # about what a row's numbers, keys and indices take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +44,13 @@ class WaitingRun:
 
 @dataclass(slots=True, kw_only=True)
 class OwnerUsage:
-    """Saved runs and studies of one user, and the bytes of their texts, tokens and arrays."""
+    """Saved runs and studies of one user, and about the bytes of each."""
 
     owner: str | None
     runs: int = 0
     studies: int = 0
-    bytes: int = 0
+    run_bytes: int = 0
+    study_bytes: int = 0
 
 
 def waiting_runs(session: Session) -> list[WaitingRun]:
@@ -51,45 +65,67 @@ def waiting_runs(session: Session) -> list[WaitingRun]:
 
 
 def usage_by_owner(session: Session) -> list[OwnerUsage]:
-    """Runs that are not deleted, and studies; the user with most bytes first."""
+    """Runs and studies that are not deleted; the user with most bytes first."""
     owners: dict[str | None, OwnerUsage] = {}
 
     def of(owner: str | None) -> OwnerUsage:
         name = owner or None  # without logins a run's owner is null, a study's is empty
         return owners.setdefault(name, OwnerUsage(owner=name))
 
-    runs = select(Run.owner, func.count()).where(ALIVE).group_by(Run.owner)
-    for owner, count in session.execute(runs):
-        of(owner).runs = count
-    studies = select(StudyRow.owner, func.count()).group_by(StudyRow.owner)
-    for owner, count in session.execute(studies):
-        of(owner).studies = count
-    for part in (*_run_sizes(session), *_study_sizes(session)):
-        for owner, size in session.execute(part):
-            of(owner).bytes += size
-    return sorted(owners.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
-
-
-def _run_sizes(session: Session) -> Iterator[Select[Any, int]]:
-    """Bytes by owner, of each table of runs."""
-    parts = (
-        select(Run.owner, _sum(session, (*_BLOBS, *_TEXTS))).join(Prompt, Prompt.run_id == Run.id),
-        select(Run.owner, _sum(session, (Variant.document,))).join(
-            Variant, Variant.run_id == Run.id
-        ),
-        select(Run.owner, _sum(session, (Array.data,)))
-        .join(Variant, Variant.run_id == Run.id)
-        .join(Array, Array.variant_id == Variant.id),
+    runs = select(Run.owner, func.count(), func.sum(Run.stored_bytes)).where(ALIVE)
+    for owner, count, size in session.execute(runs.group_by(Run.owner)):
+        of(owner).runs, of(owner).run_bytes = count, int(size)
+    studies = select(StudyRow.owner, func.count(), func.sum(StudyRow.stored_bytes))
+    alive = studies.where(StudyRow.deleted_at.is_(None))
+    for owner, count, size in session.execute(alive.group_by(StudyRow.owner)):
+        of(owner).studies, of(owner).study_bytes = count, int(size)
+    return sorted(
+        owners.values(), key=lambda each: (-each.run_bytes - each.study_bytes, each.owner or "")
     )
-    yield from (part.where(ALIVE).group_by(Run.owner) for part in parts)
 
 
-def _study_sizes(session: Session) -> Iterator[Select[Any, int]]:
-    """Bytes by owner, of each table of studies."""
-    for columns in ((StudySample.context, StudySample.details), (StudyResult.text,)):
-        table = columns[0].class_
-        size = select(StudyRow.owner, _sum(session, columns))
-        yield size.join(table, table.study_id == StudyRow.id).group_by(StudyRow.owner)
+def stored_bytes(session: Session, owner: str | None) -> tuple[int, int]:
+    """About the bytes of the runs and of the studies of one user; of all for None."""
+    runs = select(func.sum(Run.stored_bytes)).where(ALIVE)
+    studies = select(func.sum(StudyRow.stored_bytes)).where(StudyRow.deleted_at.is_(None))
+    if owner is not None:
+        runs = runs.where(Run.owner == owner)
+        studies = studies.where(StudyRow.owner == owner)
+    return int(session.scalar(runs) or 0), int(session.scalar(studies) or 0)
+
+
+def count_run(session: Session, run_id: int) -> None:
+    """Note the bytes of a run's rows as they now are."""
+    of_run = Variant.run_id == run_id
+    parts = (
+        _size(session, Run).where(Run.id == run_id),
+        _size(session, Prompt).where(Prompt.run_id == run_id),
+        _size(session, Variant).where(of_run),
+        _size(session, Array).join(Variant, Variant.id == Array.variant_id).where(of_run),
+    )
+    total = sum(session.scalar(part) or 0 for part in parts)
+    session.execute(update(Run).where(Run.id == run_id).values(stored_bytes=total))
+
+
+def count_study(session: Session, study_id: int) -> None:
+    """Note the bytes of a study that was just made."""
+    own = StudyRow.id == study_id
+    size = session.scalar(_size(session, StudyRow).where(own)) or 0
+    session.execute(update(StudyRow).where(own).values(stored_bytes=size))
+
+
+@contextmanager
+def counted(
+    session: Session, study_id: int, table: type[Base], *which: ColumnElement[bool]
+) -> Iterator[None]:
+    """Note by how much these rows of a study, which are changed within, grow or shrink."""
+    size = _size(session, table).where(*which)
+    before = session.scalar(size) or 0
+    yield
+    session.flush()
+    grown = (session.scalar(size) or 0) - before
+    own = update(StudyRow).where(StudyRow.id == study_id)
+    session.execute(own.values(stored_bytes=StudyRow.stored_bytes + grown))
 
 
 def database_bytes(session: Session) -> int:
@@ -100,17 +136,19 @@ def database_bytes(session: Session) -> int:
     return session.scalar(text(size)) or 0
 
 
-def _sum(session: Session, columns: Sequence[InstrumentedAttribute[Any]]) -> ColumnElement[int]:
+def _size(session: Session, table: type[Base]) -> Select[int]:
+    """Bytes of rows of a table: its texts, JSON and arrays, and about the rest."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
 
-    def size(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
+    def size(column: KeyedColumnElement[Any]) -> ColumnElement[int]:
         is_blob = isinstance(column.type, LargeBinary)
         if not is_sqlite:
             return func.octet_length(column if is_blob else cast(column, Text))
         # Without reading it, but for texts, whose length would be that in characters.
         return func.length(column if is_blob else cast(column, LargeBinary))
 
-    total: ColumnElement[int] = func.coalesce(size(columns[0]), 0)
-    for column in columns[1:]:
-        total += func.coalesce(size(column), 0)
-    return func.sum(total)
+    total: ColumnElement[int] = literal(ROW_BYTES)
+    for column in table.__table__.columns:
+        if isinstance(column.type, AnyText | JSON | LargeBinary):
+            total += func.coalesce(size(column), 0)
+    return select(func.sum(total)).select_from(table)

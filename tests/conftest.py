@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # each takes a while to load, and most tests need none
     from playwright.sync_api import Browser
 
     from storage.database import Database
+    from tests.browser import Faults
     from tests.postgresql_server import PostgresqlServer
     from tests.ui.served_app import Served
 
@@ -53,6 +54,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> str:
+    """A tiny model as a user would have it; nobody changes it."""
+    from tests.factories.models import saved_model  # transformers takes seconds
+
+    return saved_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
@@ -101,10 +110,30 @@ def database(opened) -> "Database":
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
     """Not for the session: only one Playwright can run in a thread, and a test may start one."""
-    from tests.browser import chromium
+    from tests.browser import FAULTS, chromium
 
     with chromium() as browser:
         yield browser
+        FAULTS.check(browser)
+
+
+@pytest.fixture
+def faults() -> "Faults":
+    """For a test whose purpose is a fault, to say which."""
+    from tests.browser import FAULTS
+
+    return FAULTS
+
+
+@pytest.fixture(autouse=True)
+def _no_faults(request) -> Iterator[None]:
+    """Fails the test on whose pages anything went wrong that it did not expect."""
+    if "browser" not in request.fixturenames:
+        yield
+        return
+    browser, faults = map(request.getfixturevalue, ("browser", "faults"))
+    yield
+    faults.check(browser)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,16 @@
 
 import ast
 import re
-from dataclasses import fields
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
+from ckv_core.request.variants import VariantSpec
 from ui.limits import Limits
+from ui.methods.page import INTRO
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -16,7 +19,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
 # What Hugging Face accepts: https://huggingface.co/docs/hub/spaces-config-reference
 SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
-TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
+TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|cli|assets|tests|docs|scripts|benchmarks|\.ci)/)"
 SELECTOR_ROWS = {f"+{selector}" for selector in SELECTORS if selector != "top_k"}
 STORE_ROWS = {f"store={store}" for store in STORES}
 REQUIREMENTS = (
@@ -57,6 +60,20 @@ def test_every_method_has_a_row_with_its_paper(method):
     assert row[3].rstrip(" |") == method.source
 
 
+@pytest.mark.parametrize("selector", sorted(SELECTOR_ROWS))
+def test_the_row_of_a_selector_names_the_methods_whose_spec_takes_it(selector):
+    taken = []
+    for method in METHODS:
+        with suppress(ConfigError):
+            VariantSpec.parse(f"{method.name}{selector}")
+            taken.append(method.name)
+    follows = re.search(r"Follows (.*?)\.(?: |$)", table_rows(README)[selector][1])
+    assert follows is not None
+    assert re.findall(r"`(\w+)`", follows[1]) == taken
+    listed = ", ".join(f"`{name}`" for name in taken)
+    assert f"{listed};" in INTRO or f"{listed}." in INTRO, "the Methods page lists the same"
+
+
 @pytest.mark.parametrize("parameter", [*PARAMETERS.values()], ids=lambda parameter: parameter.name)
 def test_every_parameter_has_a_row_with_its_defaults(parameter):
     _, paper, kvpress, _ = table_rows(README)[parameter.name]
@@ -70,13 +87,17 @@ def test_the_tables_hold_every_part_and_none_that_is_gone():
     assert set(table_rows(README)) == known
 
 
+def test_every_method_has_a_row_of_what_it_was_compared_with():
+    text = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)`", " ".join(re.findall(r"^(\| `[^|]+)", text, re.MULTILINE)))
+    assert sorted(named) == sorted(method.name for method in METHODS)
+
+
 def test_every_setting_has_a_row_and_every_row_is_a_setting():
     folders = ("ckv_core", "storage", "ui")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
-    read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source)) | {
-        f"CKV_MAX_{field.name.upper()}" for field in fields(Limits)
-    }
+    read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source)) | Limits.settings().keys()
     assert {name for name in table_rows(OPERATIONS) if name.startswith("CKV_")} == read
 
 
@@ -186,6 +207,7 @@ def test_changelog_lines_are_short_sentences():
 RETIRED = re.compile(
     r"asked / got|Asked (?:and got|for [{\d])|Better heads|heads better|another quality"
     r"|ended by itself|Works for|names, with commas|\"by chance\"|slots held"
+    r"|(?:every|any) method that\W+scores by attention"
 )
 
 

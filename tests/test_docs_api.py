@@ -3,6 +3,7 @@
 Its worker plays scripts and refuses no budget; tests/e2e/test_default_model.py has a real one.
 """
 
+import json
 import os
 import re
 import shutil
@@ -55,19 +56,21 @@ def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
     for block in found:
         exec(compile(block, "docs/api.md", "exec"), names)
     printed = capsys.readouterr().out
-    assert "w0 w1 w2" in printed
+    assert re.search(r"^done \n.* (True|None) nine$", printed, re.MULTILINE)
     assert STOPPING in printed
     assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
+    (found,) = re.findall(r"^(\d+) \['(.*)'\]$", printed, re.MULTILINE)
+    assert int(found[0]) == len(found[1].split("', '")) >= 2, "the first run and the sweep"
     assert "'compare', 'sweep', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
     assert "isError=False" in printed
-    assert (tmp_path / "result.json").stat().st_size > 100
+    assert json.loads((tmp_path / "result.json").read_bytes())["variants"][0]["text"] == "nine"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_curl_examples_run(addresses, tmp_path):
     found = blocks("bash", addresses)
     assert len(found) == 2
-    for block in found:
-        run_by_bash(block, tmp_path)
+    printed = "".join(run_by_bash(block, tmp_path) for block in found)
+    assert '"state":"done"' in printed.replace(" ", "")
     assert (tmp_path / "bundle.zip").read_bytes()[:2] == b"PK"
     assert (tmp_path / "result.json").stat().st_size > 100

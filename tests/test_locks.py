@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.lock import LISTS, LOCKS, digest, packages
+from scripts.lock import EXTRA, LISTS, LOCKS, digest, packages
 
 ROOT = Path(__file__).resolve().parents[1]
 STALE = "run `make lock`, and commit locks/"
@@ -20,18 +20,32 @@ def locked() -> dict[str, str]:
     return {canonicalize_name(name): block for name, block in packages(lines).items()}
 
 
-def asked() -> list[Requirement]:
-    lines = [line for file in LISTS for line in (ROOT / file).read_text().splitlines()]
+def asked(lists=LISTS) -> list[Requirement]:
+    lines = [line for file in lists for line in (ROOT / file).read_text().splitlines()]
     return [Requirement(line) for line in lines if line and line[0] not in "#-"]
 
 
 def test_the_locks_are_of_the_lists_as_they_are():
     for file in LOCKS.glob("*.txt"):
-        assert file.read_text().splitlines()[0].endswith(f" {digest()}"), STALE
+        lists = EXTRA if file.name == "lm-eval.txt" else LISTS
+        assert file.read_text().splitlines()[0].endswith(f" {digest(lists)}"), STALE
     pins = locked()
-    for each in asked():
+    for each in asked((*LISTS, *EXTRA)):
         name = canonicalize_name(each.name)
         assert f"{name}{each.specifier} " in pins[name], STALE
+
+
+def test_every_list_of_requirements_has_a_lock():
+    assert {file.name for file in ROOT.glob("requirements*.txt")} == {*LISTS, *EXTRA}
+
+
+def test_what_is_installed_on_top_has_all_it_needs_beside_the_runtime_and_disagrees_with_no_lock():
+    extra, dev, runtime = (
+        packages((LOCKS / f"{name}.txt").read_text().splitlines(keepends=True)[1:])
+        for name in ("lm-eval", "dev", "runtime")
+    )
+    assert not extra.keys() & runtime.keys()
+    assert all(block == extra[name] for name, block in dev.items() if name in extra)
 
 
 def test_each_locked_package_has_its_hashes_and_no_address():

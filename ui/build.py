@@ -1,5 +1,6 @@
 """Puts the pages together into one Gradio app."""
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 
 from ckv_core.errors import ConfigError
 from ckv_core.models.catalog import list_models
+from ui.accounts.turns import Turns
 from ui.aggregate.page import AggregatePage
 from ui.aggregate.routes import aggregate_routes
 from ui.api.endpoints import Api
@@ -37,6 +39,7 @@ from ui.server.identity import Identity
 from ui.server.middleware import Guard
 from ui.server.proxies import NamedProxies
 from ui.server.streams import OwnStreams, Streams
+from ui.server.turn_gate import guard_handlers
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
@@ -53,6 +56,7 @@ PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "li
 # loses the choices that its menus have got since.
 SESSIONS = 100
 WAITING_EVENTS = 256
+ACTIVE_EVENTS = 1024
 NO_MCP = (
     "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
     "pip install -r requirements-mcp.txt, or leave CKV_MCP out."
@@ -88,6 +92,10 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         _header("/methods")
         build_methods(settings)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
+    # Gradio's 40 would be used up by 40 tabs that follow a run. Handlers take turns anyhow.
+    app._queue.max_thread_count = ACTIVE_EVENTS
+    # After each event Gradio would sum up the last 10,000 in pandas, for a page that is off.
+    app._queue.ANAYLTICS_CACHE_FREQUENCY = sys.maxsize
     return app
 
 
@@ -109,7 +117,9 @@ class Site:
 def build_site(services: Services, settings: Settings) -> Site:
     """The pages behind their guards; ConfigError where MCP is wanted and not installed."""
     identity = Identity(services) if services.with_logins else None
+    turns = Turns()
     blocks = build_app(services, settings)
+    guard_handlers(blocks, turns)
     blocks.state_session_capacity = SESSIONS
     # Gradio would answer other sites before our guard does; beside a policy it does not.
     outer = Starlette(middleware=[Middleware(CORSMiddleware)])
@@ -157,7 +167,7 @@ def build_site(services: Services, settings: Settings) -> Site:
         )
     if blocks.mcp_error:
         raise ConfigError(NO_MCP)
-    guard = Guard(outer, settings=settings, identity=identity)
+    guard = Guard(outer, settings=settings, identity=identity, turns=turns)
     mount = cast("Mount", outer.routes[0])
     return Site(NamedProxies(guard, settings.proxies), cast("App", mount.app), blocks)
 

@@ -1,4 +1,4 @@
-"""What one app takes at most; the environment may lower most of it."""
+"""What one app takes at most; five of these limits can be set, the others are constants."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,42 +19,52 @@ class LimitError(CkvError):
     """More was asked than the app's settings allow."""
 
 
-def _limit(default: int | None, highest: int, label: str) -> Any:
-    return field(default=default, metadata={"highest": highest, "label": label})
+def _limit(default: int | None, label: str, *, settable_to: int = 0) -> Any:
+    """A limit; `settable_to` is the largest value of its setting, 0 for a constant."""
+    return field(default=default, metadata={"label": label, "settable_to": settable_to})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Each is read from CKV_MAX_ and its name in capitals; the engine's own cannot be raised.
+    """Those that can be set are read from CKV_MAX_ and their name in capitals.
 
     Those of one user count only with logins. None is as many as the model takes, or no limit.
     """
 
-    queue: int = _limit(32, 10_000, "Unfinished runs at a time")
-    queue_per_user: int = _limit(8, 10_000, "Unfinished runs of one user")
-    runs: int = _limit(100_000, 10_000_000, "Saved runs")
-    studies: int = _limit(1_000, 100_000, "Saved studies")
-    context_chars: int = _limit(MAX_TEXT_CHARS, MAX_TEXT_CHARS, "Characters of a context")
-    prompt_tokens: int | None = _limit(None, 100_000_000, "Tokens of a prompt")
-    variants: int = _limit(MAX_VARIANTS, MAX_VARIANTS, "Variants of a run")
-    sweep_points: int = _limit(MAX_SWEEP_POINTS, MAX_SWEEP_POINTS, "Variants of a sweep")
-    new_tokens: int = _limit(MAX_NEW_TOKENS, MAX_NEW_TOKENS, "New tokens per variant")
+    queue: int = _limit(32, "Unfinished runs at a time", settable_to=10_000)
+    queue_per_user: int = _limit(8, "Unfinished runs of one user", settable_to=10_000)
+    runs: int = _limit(100_000, "Saved runs")
+    studies: int = _limit(1_000, "Saved studies")
+    study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
+    context_chars: int = _limit(MAX_TEXT_CHARS, "Characters of a context")
+    prompt_tokens: int | None = _limit(None, "Tokens of a prompt", settable_to=100_000_000)
+    variants: int = _limit(MAX_VARIANTS, "Variants of a run")
+    sweep_points: int = _limit(MAX_SWEEP_POINTS, "Variants of a sweep")
+    new_tokens: int = _limit(MAX_NEW_TOKENS, "New tokens per variant")
     # From when it starts, not while it waits.
-    run_minutes: int | None = _limit(None, 100_000, "Minutes of a run")
-    cache_mib: int = _limit(4096, 10_000_000, "Kept caches on disk")
+    run_minutes: int | None = _limit(None, "Minutes of a run", settable_to=100_000)
+    user_mib: int = _limit(
+        16_384, "Runs, studies and kept caches on disk", settable_to=1_000_000_000
+    )
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
-    body_mib: int = _limit(32, 1024, "Size of a request with a context or a file")
+    body_mib: int = _limit(32, "Size of a request with a context or a file")
 
     @classmethod
     def from_environ(cls, given: Mapping[str, str]) -> "Limits":
-        keys = {f"CKV_MAX_{f.name.upper()}": f for f in fields(cls)}
+        """The constants, and what the environment sets; ConfigError for a wrong value."""
         return cls(
             **{
-                f.name: whole_number(key, given[key], f.metadata["highest"])
-                for key, f in keys.items()
+                name: whole_number(key, given[key], highest)
+                for key, (name, highest) in cls.settings().items()
                 if key in given
             }
         )
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[str, int]]:
+        """The name and the largest value of each limit that can be set, by its variable."""
+        named = ((each.name, each.metadata["settable_to"]) for each in fields(cls))
+        return {f"CKV_MAX_{name.upper()}": (name, highest) for name, highest in named if highest}
 
     @property
     def body_bytes(self) -> int:
@@ -94,6 +104,16 @@ class Limits:
         if self.prompt_tokens is not None and tokens > self.prompt_tokens:
             raise too_many_tokens(tokens, self.prompt_tokens)
 
+    def check_task(self, data: Mapping[str, Any]) -> None:
+        """LimitError for a study's task, `{length, samples}`, with too much text to be made."""
+        lengths = data["length"] if isinstance(data["length"], list) else [data["length"]]
+        tokens = data["samples"] * sum(lengths)
+        if tokens > self.study_tokens:
+            raise LimitError(
+                f"The study's samples have {tokens:,} tokens; this app makes {self.study_tokens:,} "
+                "for one study. Choose fewer samples or shorter ones."
+            )
+
     def check_queue(self, waiting: int, own: int | None, what: str = "runs") -> None:
         """LimitError for one more unfinished run or study than fits; `own` None without logins."""
         if waiting >= self.queue:
@@ -117,18 +137,23 @@ class Limits:
         """PromptError for a question that is too long, LimitError for too many new tokens."""
         self.check(CompareRequest(context=question, max_new_tokens=new_tokens))
 
-    def check_caches(self, kept: int) -> None:
-        """LimitError for one more cache beside so many bytes of them."""
-        if kept >= self.cache_mib * 2**20:
-            raise LimitError(
-                f"Kept caches take {self.cache_mib:,} MiB, which is this app's limit; delete some "
-                "first."
-            )
+    def check_bytes(self, runs: int, studies: int, caches: int, more: int) -> int:
+        """Bytes that are left beside those that are stored; LimitError for fewer than `more`."""
+        taken = {"runs": runs, "studies": studies, "kept caches": caches}
+        left = self.user_mib * 2**20 - sum(taken.values())
+        if left >= more:
+            return left
+        told = (f"{what} {size / 2**20:,.1f}" for what, size in taken.items())
+        most = max(taken, key=lambda what: taken[what])
+        raise LimitError(
+            f"There is no room: this app stores {self.user_mib:,} MiB ({', '.join(told)}); delete "
+            f"{most} first."
+        )
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
         unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
-        of_user = ("runs", "studies", "cache_mib")
+        of_user = ("runs", "studies", "user_mib")
         whose = dict.fromkeys(of_user, " of one user") if with_logins else {}
         rows = []
         for f in fields(self):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ckv_core.analysis.ablation import AblationStep, AblationStepResult, ablation_of
 from ckv_core.analysis.aggregate_runs import JoinedVariant
-from ckv_core.analysis.intervals import Interval, mean_interval, share_interval
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.stats import Interval, mean_interval, score_interval
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
@@ -55,7 +55,7 @@ def ablation_means(variants: Sequence[JoinedVariant]) -> list[AblationStepMeans]
 
 
 def has_ablation(variants: Sequence[JoinedVariant]) -> bool:
-    """Whether any prompt has one; draws no interval."""
+    """Whether any prompt has one."""
     return next(_ablations(variants), None) is not None
 
 
@@ -90,7 +90,7 @@ def _means(pairs: Sequence[Pair]) -> AblationStepMeans:
         final_of_base=_mean(
             [o.final_hidden_l1 / b.final_hidden_l1 for o, b in pairs if b.final_hidden_l1]
         ),
-        better_heads=share_interval(better) if better else None,
+        better_heads=score_interval(better) if better else None,
         n=len(pairs),
     )
 

@@ -1,6 +1,6 @@
 """Variants over several prompts: what figures, heads, layers and bounds come to. No torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -8,12 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join
-from ckv_core.analysis.intervals import MIN_PROMPTS, Interval, Intervals, Values, mean_ends
+from ckv_core.experiment.stats import (
+    MIN_PROMPTS,
+    Interval,
+    Values,
+    mean_interval,
+    score_interval,
+)
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.identity import Settings
 from ckv_core.results.chain import COVERED, check_chain
 from ckv_core.results.events import RunResult
-from ckv_core.results.figures import figures_in
+from ckv_core.results.figures import FIGURES, figures_in
 from ckv_core.results.outcomes import is_cut
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import Float32Array, VariantResult
@@ -79,7 +85,7 @@ class Aggregate:
 
     spec: str
     label: str
-    figures: Intervals
+    figures: Mapping[str, Interval]
     head_wins: HeadWins | None
     violations: int | None
     checked: int = 0
@@ -110,7 +116,11 @@ def _aggregate(joined: JoinedVariant) -> Aggregate:
         key: [v for v in map(figure.read, variants) if v is not None and not isnan(v)]
         for key, figure in figures_in("means", "choice").items()
     }
-    figures = Intervals({key: values for key, values in known.items() if values})
+    figures = {
+        key: (score_interval if FIGURES[key].is_share else mean_interval)(values)
+        for key, values in known.items()
+        if values
+    }
     alpha_note = _alpha_note(variants)
     violations, checked, bounded = _chain(variants)
     return Aggregate(
@@ -128,12 +138,13 @@ def _aggregate(joined: JoinedVariant) -> Aggregate:
     )
 
 
-def _partial_notes(figures: Intervals, n: int) -> Iterator[str]:
+def _partial_notes(figures: Mapping[str, Interval], n: int) -> Iterator[str]:
     """A sentence for each figure that only some prompts have; one for all of the chain."""
     first, *others = COVERED
-    for key in figures:
-        if key not in others and (known := figures.prompts(key)) < n:
-            few = ", too few for an interval" if known < MIN_PROMPTS <= n else ""
+    for key, interval in figures.items():
+        if key not in others and (known := interval.n) < n:
+            is_few = interval.low is None and known < MIN_PROMPTS <= n
+            few = ", too few for an interval" if is_few else ""
             what = f"{', '.join(COVERED)} (of heads with sigma over 0.5)" if key == first else key
             yield f"{what}: known in {known} of {n} prompts{few}."
 
@@ -205,14 +216,7 @@ def _hidden(variant: JoinedVariant) -> dict[int, Float32Array]:
 
 def _means(rows: Sequence[Float32Array]) -> LayerMeans | None:
     """Of one row per prompt."""
-    if not rows:
-        return None
-    samples = np.stack(rows, axis=-1).astype(np.float64)
-    means, n = samples.mean(axis=-1).tolist(), len(rows)
-    if n < MIN_PROMPTS:
-        return tuple(Interval(mean, None, None, n) for mean in means)
-    low, high = (end.tolist() for end in mean_ends(samples))
-    return tuple(Interval(*each, n) for each in zip(means, low, high, strict=True))
+    return tuple(map(mean_interval, np.stack(rows, axis=-1).tolist())) if rows else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,6 +266,6 @@ def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
 
 
 def varied_units(curves: Sequence[BudgetCurve], key: str) -> list[str]:
-    """Units in which some curve knows this figure at two budgets or more; draws no interval."""
+    """Units in which some curve knows this figure at two budgets or more."""
     wide = {c.unit for c in curves if sum(key in each.figures for _, each in c.points) > 1}
     return [unit for unit in BUDGET_UNITS if unit in wide]

@@ -68,7 +68,7 @@ def evidence(
         spans: (first, end) positions of each occurrence, inside the compressed prompt.
         layers: those that may lose entries; at least one.
         protected: first tokens (`sinks`) and last tokens (`window`) that are always kept, and
-            positions besides (`protected`, as `ranges_text` writes them).
+            positions besides (`protected`, `question_at`, as `ranges_text` writes them).
 
     Raises:
         PromptError: a span is empty or not inside the compressed prompt.
@@ -115,8 +115,9 @@ def _fixed(params: Mapping[str, ParameterValue], positions: int) -> NDArray[np.b
     fixed = np.zeros(positions, dtype=np.bool_)
     fixed[:sinks] = True
     fixed[max(positions - window, 0) :] = True
-    for place in read_ranges(params.get("protected"), positions):
-        fixed[place.start : place.stop] = True
+    for name in ("protected", "question_at"):
+        for place in read_ranges(params.get(name), positions):
+            fixed[place.start : place.stop] = True
     return fixed
 
 

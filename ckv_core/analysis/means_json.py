@@ -20,8 +20,8 @@ from ckv_core.analysis.aggregate import (
     reduction_by_layer,
 )
 from ckv_core.analysis.aggregate_runs import JoinedVariant, join
-from ckv_core.analysis.intervals import Interval, interval_note
 from ckv_core.analysis.pairs import Pair, compare_pairs
+from ckv_core.experiment.stats import Interval, interval_note
 from ckv_core.results.codec import array_json, number_json
 from ckv_core.results.events import RunResult
 
@@ -29,7 +29,7 @@ SCHEMA = 1
 
 
 def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Every mean and interval of several runs; draws all of them, which takes seconds.
+    """Every mean and interval of several runs.
 
     Args:
         results: oldest first; of a variant that is twice on one prompt the last counts.
@@ -49,7 +49,7 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
         "notes": joined.notes,
         "variants": [_member_json(member, joined.variants) for member in members],
         "pairs": [_pair_json(pair, joined.variants) for pair in compare_pairs(joined.variants)],
-        "ladder": [_step_json(step) for step in ablation_means(joined.variants)],
+        "ablation": [_step_json(step) for step in ablation_means(joined.variants)],
         "curves": [
             {
                 "spec": curve.spec,

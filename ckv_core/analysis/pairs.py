@@ -8,42 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-import scipy
-
 from ckv_core.analysis.aggregate_runs import JoinedVariant
-from ckv_core.analysis.intervals import YES_NO, Interval, mean_interval
 from ckv_core.analysis.rounding import floor_by_figure
+from ckv_core.experiment.stats import Difference, paired
 from ckv_core.results.figures import FIGURES, figures_in
 
 # What a pair is compared in: what says how close to the full cache, or to the answer, it is.
 COMPARED = {key: f.label for key, f in figures_in("sweep").items() if f.better}
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Variant minus other of one figure, over the prompts where both know it.
-
-    Attributes:
-        mean: with its bootstrap interval; of yes-or-no figures without.
-        lower, higher: prompts where the variant's value is below or above the other's by more
-            than rounding does.
-        level: prompts where they differ by no more than a rounding floor of their runs.
-        p: of the exact McNemar test, two-sided, of a yes-or-no figure; None of any other.
-    """
-
-    mean: Interval
-    lower: int
-    higher: int
-    level: int
-    p: float | None
-
-    @property
-    def level_note(self) -> str:
-        """Words behind the difference; empty where rounding parts no two of its values."""
-        if not self.level:
-            return ""
-        count = "" if self.level == self.mean.n else f" on {self.level}"
-        return f", below the rounding floor{count}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +34,6 @@ class Pair:
 def compare_pairs(variants: Sequence[JoinedVariant]) -> list[Pair]:
     """Each variant against its base, then each against the full cache."""
     return [pair for pair in [*_with_bases(variants), *_with_full(variants)] if pair.figures]
-
-
-def mcnemar(lower: int, higher: int) -> float:
-    """Two-sided p of the exact test that a change to no (`lower`) is as likely as one to yes."""
-    changed = lower + higher
-    return float(scipy.stats.binomtest(lower, changed).pvalue) if changed else 1.0
 
 
 def _with_bases(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:
@@ -95,18 +60,13 @@ def _pair(variant: JoinedVariant, other: JoinedVariant, keys: Sequence[str] = ()
 
 
 def _difference(variant: JoinedVariant, other: JoinedVariant, key: str) -> Difference | None:
-    own, theirs = _by_prompt(variant, key), _by_prompt(other, key)
-    differences = {at: own[at] - theirs[at] for at in own if at in theirs}
-    if not differences:
-        return None
-    floors = [_floors(variant, key), _floors(other, key)]
-    level = {at for at, d in differences.items() if abs(d) <= max(f.get(at, -1.0) for f in floors)}
-    lower = sum(d < 0 for at, d in differences.items() if at not in level)
-    higher = sum(d > 0 for at, d in differences.items() if at not in level)
-    if key in YES_NO:
-        mean = Interval(sum(differences.values()) / len(differences), None, None, len(differences))
-        return Difference(mean, lower, higher, len(level), mcnemar(lower, higher))
-    return Difference(mean_interval([*differences.values()]), lower, higher, len(level), None)
+    return paired(
+        _by_prompt(variant, key),
+        _by_prompt(other, key),
+        is_share=FIGURES[key].is_share,
+        is_yes_no=FIGURES[key].is_binary,
+        floors=(_floors(variant, key), _floors(other, key)),
+    )
 
 
 def _floors(variant: JoinedVariant, key: str) -> dict[int, float]:

@@ -52,7 +52,7 @@ def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, A
     return {
         "evidence": _evidence(result, passages),
         "bounds": _bounds(result),
-        "ladder": _ablation(result),
+        "ablation": _ablation(result),
         "curves": _curves(result, lines),
         "savings": _savings(result, lines),
         "alpha_optima": _alpha_optima(result),

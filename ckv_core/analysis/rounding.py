@@ -7,6 +7,11 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor, VariantResult
 
+_OTHER_ENTRIES = (
+    " Half precision can also change which entries a method keeps. The floor leaves that out, so "
+    "larger differences between variants may be rounding too."
+)
+
 
 def floor_by_figure(floor: RoundingFloor | None) -> dict[str, float]:
     """The floor by key of `figures.FIGURES`; empty where none was measured.
@@ -22,10 +27,11 @@ def floor_sentence(result: RunResult) -> str | None:
     if result.floor is None:
         return None
     final, kl = map(short, floor_by_figure(result.floor).values())
+    half = result.model is not None and result.model.dtype != "float32"
     return (
         f"Rounding floor of this run{in_type(result)}: final hidden L1 {final}, KL {kl} nats. The "
         "full cache moves so far from itself where its attention is summed in another order, so a "
-        "smaller difference ranks nothing."
+        "smaller difference ranks nothing." + (_OTHER_ENTRIES if half else "")
     )
 
 

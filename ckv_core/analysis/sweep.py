@@ -1,7 +1,6 @@
 """What a finished sweep says: its curves, its best alphas, and what oracles reach. No torch."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,9 @@ from ckv_core.request.variants import spec_without
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import figures_in
-from ckv_core.results.outcomes import has_exact_match, is_cut
+from ckv_core.results.outcomes import has_exact_match
 from ckv_core.results.quantities import QUANTITIES, Figure
-from ckv_core.results.records import Float32Array, VariantResult
+from ckv_core.results.records import Float32Array
 
 SWEPT = figures_in("sweep")
 ORACLES = tuple(quantity for quantity in QUANTITIES.values() if quantity.group == "oracle")
@@ -69,18 +68,6 @@ class AlphaOptimum:
     head_alpha: Float32Array
     layer_gain: float
     head_gain: float
-
-
-def cut_note(variants: Collection[VariantResult]) -> str | None:
-    """How many generated texts were cut before the answer; None where none was."""
-    cut = sum(map(is_cut, variants))
-    if not cut:
-        return None
-    return (
-        f"{cut:,} of {len(variants):,} generated texts were cut at the limit of new tokens before "
-        "the reference answer. They count neither as found nor as missing, so answer shares are "
-        "of the others; allow more new tokens."
-    )
 
 
 def known_figures(result: RunResult) -> list[Figure]:

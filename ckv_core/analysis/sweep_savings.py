@@ -1,21 +1,19 @@
 """The budget that one curve of a sweep needs to be as good as a point of another. No torch."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ckv_core.analysis.rounding import floor_by_figure
 from ckv_core.analysis.sweep import Curve, curves
+from ckv_core.experiment.stats import Match, MatchOutcome, matching_budget
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import answer_outcome
+from ckv_core.results.outcomes import tally
 from ckv_core.results.quantities import Figure
 
-Outcome = Literal["found", "better", "worse", "nothing", "rounding", "unknown"]
 Points = Sequence[tuple[int, float]]  # (budget, value) by rising budget
 
 # What a saving says where it names no budget.
-MEANINGS: dict[Outcome, str] = {
+MEANINGS: dict[MatchOutcome, str] = {
     "better": "already reached at the smallest budget",
     "worse": "not reached with the budgets tried",
     "nothing": "the point to be matched is at 0 itself",
@@ -23,22 +21,6 @@ MEANINGS: dict[Outcome, str] = {
 }
 NOTHING = "nothing to match"
 ROUNDING = "only rounding"
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The budget at which a curve is as good as a target.
-
-    Attributes:
-        budget: tokens; None where the curve does not cross the target inside its own range.
-        outcome: `better` where even the smallest budget is at least as good (of a curve that
-            stays as good as the target, a smaller one may do too), `worse` where the largest is
-            not, `nothing` where the target is a share of 0, which any budget matches, `rounding`
-            where it is within the run's rounding floor, so that no value is known to match it.
-    """
-
-    budget: float | None
-    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class Saving:
         if not self.tried:
             return ""
         if self.match.budget is None or self.share is None:
-            words: dict[Outcome, str] = {
+            words: dict[MatchOutcome, str] = {
                 "better": f"{self.tried[0]:,} or less",
                 "worse": f"over {self.tried[-1]:,}",
                 "nothing": NOTHING,
@@ -91,45 +73,10 @@ class Saving:
         return f"{self.text} ({meaning})" if meaning else self.text
 
 
-def matching_budget(
-    points: Sequence[tuple[float, float]],
-    target: float,
-    *,
-    lower: bool = True,
-    in_logarithm: bool = True,
-) -> Match:
-    """The budget from which on every measured point is at least as good as the target.
-
-    Higher values are better only of shares, and of those a target of 0 asks for nothing.
-
-    `points`: (budget, value) by rising budget. `in_logarithm`: whether the value is linear in the
-    budget's logarithm between two points, or in the budget itself.
-    """
-    if not points:
-        return Match(None, "unknown")
-    if target == 0 and not lower:
-        return Match(None, "nothing")
-    sign = 1 if lower else -1
-    over = [sign * (value - target) for _, value in points]
-    missing = [at for at, value in enumerate(over) if value > 0]
-    if not missing:
-        exact = over[0] == 0 and (len(over) == 1 or over[1] < 0)
-        return Match(float(points[0][0]), "found") if exact else Match(None, "better")
-    last = missing[-1]
-    if last == len(points) - 1:
-        return Match(None, "worse")
-    share = over[last] / (over[last] - over[last + 1])
-    low, high = points[last][0], points[last + 1][0]
-    if not in_logarithm:
-        return Match(low + share * (high - low), "found")
-    low, high = math.log(low), math.log(high)
-    return Match(math.exp(low + share * (high - low)), "found")
-
-
 def nobody_answers(result: RunResult) -> bool:
     """Whether an answer was looked for and no point but the full cache gives it."""
-    outcomes = {answer_outcome(each) for each in result.variants if each.method != "full"}
-    return outcomes != {None} and "found" not in outcomes
+    counts = tally(result.variants)
+    return counts.missed + counts.cut > 0 and not counts.answered
 
 
 def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:

@@ -7,22 +7,42 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from ckv_core.cli import analyse, cache, compare, heads, import_kvpress, lists, study, sweep
-from ckv_core.cli.options import Parser
+from ckv_core.cli import (
+    analyse,
+    cache,
+    check_method,
+    compare,
+    heads,
+    import_kvpress,
+    lists,
+    sweep,
+)
+from ckv_core.cli.options import Commands, Parser
 from ckv_core.errors import CkvError
+from ckv_core.methods.plug_ins import fault
 from ckv_core.runtime.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = Parser(prog="python -m ckv_core", description="Compare KV-cache eviction methods.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, sweep, analyse, study, cache, heads, import_kvpress, lists):
+    add_commands(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    return follow(parser, arguments)
+
+
+def add_commands(commands: Commands) -> None:
+    """All that need no database."""
+    first = (compare, sweep, analyse, cache, heads)
+    for module in (*first, import_kvpress, check_method, lists):
         module.register(commands)
+
+
+def follow(parser: Parser, arguments: Sequence[str] | None) -> int:
+    """Run the command that was typed; one that returns a text says it."""
     options = parser.parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
+    command: Callable[[argparse.Namespace], int | str] = options.command
     try:
-        return command(options)
+        ended = command(options)
     except CkvError as error:
         say(f"error: {error}", to_error=True)
         return error.exit_code
@@ -32,3 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # noqa: TID251 - nothing is printed
         return 1
+    except Exception as error:
+        if not (sentence := fault(error)):
+            raise
+        say(f"error: {sentence}", to_error=True)
+        return 1
+    if isinstance(ended, str):
+        say(ended)
+        return 0
+    return ended

@@ -15,14 +15,14 @@ from ckv_core.analysis.aggregate import (
 )
 from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join, newest_of_each
 from ckv_core.analysis.evidence import held
-from ckv_core.analysis.intervals import Interval, interval_note, mean_interval
 from ckv_core.analysis.pairs import COMPARED, Pair, compare_pairs
-from ckv_core.analysis.sweep import cut_note
 from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_columns, print_table
+from ckv_core.experiment.stats import Interval, interval_note, mean_interval, score_interval
 from ckv_core.methods.parameters import Budget
 from ckv_core.results.chain import COVERED
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES, figures_in
+from ckv_core.results.outcomes import cut_note
 from ckv_core.results.passages import spans_of
 from ckv_core.runtime.terminal import say
 
@@ -66,7 +66,7 @@ def _print_head(joined: Joined, results: Sequence[RunResult]) -> None:
             f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
             f"{min(tokens):,} to {max(tokens):,} tokens"
         )
-    say("mean [95 % interval over prompts: BCa bootstrap, exact for yes-or-no shares]")
+    say("mean [95 % interval over prompts: Wilson of shares and scores, Student of all others]")
     for note in filter(None, (interval_note(joined.n, joined.fewest), *joined.notes)):
         say(f"note: {note}")
 
@@ -186,9 +186,7 @@ def print_bounds(members: Sequence[Aggregate]) -> None:
             "variant": _spec,
             "covered heads": lambda member: f"{member.checked:,} of {member.bounded:,}",
             **dict(zip(("L1", "theta", "theta-hat", "relaxed"), map(_mean, COVERED), strict=True)),
-            "n": lambda member: str(
-                member.figures.prompts("theta") if "theta" in member.figures else 0
-            ),
+            "n": lambda member: str(member.figures["theta"].n if "theta" in member.figures else 0),
             "chain broken": lambda member: f"{member.violations:,} of {member.checked:,}",
         },
     )
@@ -258,7 +256,7 @@ def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
     keys = [key for key in COMPARED if any(key in pair.figures for pair in pairs)]
     if not keys:
         return
-    say("\npairs: variant minus the other on the same prompts, mean [95 % bootstrap interval]")
+    say("\npairs: variant minus the other on the same prompts, mean [95 % interval]")
     say("yes or no: prompts gained and lost, and p of the exact McNemar test, of this pair alone")
     head = ("variant", "minus", *(COMPARED[key] for key in keys))
     print_table(
@@ -284,7 +282,7 @@ def _print_quantities(members: Sequence[Aggregate]) -> None:
         if figure.is_covered or figure.axes not in ("variant", "step")
     }
     rows = [
-        (label, member.spec, interval(member.figures[name]), str(member.figures.prompts(name)))
+        (label, member.spec, interval(member.figures[name]), str(member.figures[name].n))
         for name, label in labels.items()
         for member in members
         if name in member.figures
@@ -315,7 +313,7 @@ def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> Non
         print_table(
             ("variant", "kept", "expected at random", "n"),
             [
-                (spec, *(interval(mean_interval(c), percent=True) for c in two), str(len(two[0])))
+                (spec, *(interval(score_interval(c), percent=True) for c in two), str(len(two[0])))
                 for spec, two in columns.items()
             ],
         )

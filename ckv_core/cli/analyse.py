@@ -1,7 +1,6 @@
 """The command `analyse`: the same variants on several prompts, with means and intervals."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,8 +24,11 @@ from ckv_core.cli.options import (
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.results.events import RunResult
+from ckv_core.runtime.json_text import NoJsonError
 from ckv_core.runtime.terminal import say
+from ckv_core.studies.data import LINE_BOUNDS, numbered_lines
 
+MAX_PROMPTS = 5_000
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
 "answer"; other keys are passed over. --json writes one run a line as each prompt ends, in the
@@ -150,14 +152,16 @@ def _prompts(options: argparse.Namespace) -> list[_Prompt]:
 
 def _read_prompts(path: str) -> list[_Prompt]:
     prompts = []
-    for number, line in enumerate(read_text(path, "prompts").split("\n"), 1):
+    for number, line in numbered_lines(read_text(path, "prompts")):
         if not line.strip():
             continue
         name = f"{path} line {number}"
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
+            fields = LINE_BOUNDS.read(line)
+        except NoJsonError:
             raise PromptError(f"{name} is not a JSON object; write one object a line.") from None
+        except ConfigError as error:
+            raise PromptError(f"{name}: {error}") from None
         texts = {}
         for key in ("context", "question", "answer"):
             value = fields.get(key, "") if isinstance(fields, dict) else None
@@ -165,4 +169,6 @@ def _read_prompts(path: str) -> list[_Prompt]:
                 raise PromptError(f"{name} must be an object whose {key} is text.")
             texts[key] = value
         prompts.append(_Prompt(name, **texts))
+        if len(prompts) > MAX_PROMPTS:
+            raise PromptError(f"{path} has over {MAX_PROMPTS:,} prompts; take fewer.")
     return prompts

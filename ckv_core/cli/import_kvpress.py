@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ckv_core.cli import running
 from ckv_core.cli.options import Commands, add_command, check_json_path, model_name, read_text
-from ckv_core.errors import CkvError
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
 from ckv_core.methods import PARAMETERS
@@ -21,6 +21,7 @@ EPILOG = """\
 PRESS is a SPEC, read under preset=kvpress, or presses in Python:
   adakv+critical:window=32
   AdaKVPress(CURPress(num_sinks=4), alpha_safeguard=0.1)
+A press that takes no compression_ratio decides by itself how much it keeps.
 """
 
 
@@ -35,6 +36,12 @@ def register(commands: Commands) -> None:
     add("--budget", default=DEFAULT_BUDGET, metavar="N|N%", help=budget)
     add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
+    add(
+        "--module",
+        type=Path,
+        metavar="FILE",
+        help="a Python file with presses of your own; it is run",
+    )
     add("--python", metavar="FILE", help=f"that has kvpress; default: ${VARIABLE}, or make's")
     add("--json", required=True, metavar="FILE|-", help="for the kept positions; - for stdout")
 
@@ -51,16 +58,19 @@ def _import(options: argparse.Namespace) -> int:
         device="cpu",
     )
     request.validate()
-    own, kept = _run(request, chain, budget, python)
+    if options.module and not options.module.is_file():
+        raise ConfigError(f"There is no file {str(options.module)!r}; check --module.")
+    own, kept = _run(request, chain, budget, (python, options.module))
     shown = f"{own.label}: {kept:,} entries. Next: compare --own {options.json}"
     running.deliver(options.json, lambda: own_to_json([own])[0], lambda: say(shown))
     return 0
 
 
 def _run(
-    request: CompareRequest, chain: Chain, budget: Budget, python: str
+    request: CompareRequest, chain: Chain, budget: Budget, where: tuple[str, Path | None]
 ) -> tuple[ExternalSelection, int]:
-    """The kept positions, and how many they are."""
+    """The kept positions, and how many they are. `where`: the Python, and a file of presses."""
+    python, module = where
     loaded, _ = running.load(request)
     info, prompt = loaded.info, running.tokenised(request, loaded)
     del loaded  # kvpress's process loads the weights anew
@@ -68,11 +78,14 @@ def _run(
     per_token = 2 * info.head_dim * 4 * len(info.evictable_layers) * info.kv_heads
     entries = min(budget.resolve(len(tokens), per_token), len(tokens))
     jobs = [Job(0, chain, entries)]
-    (kept,) = kept_by_presses(python, checkpoint_folder(request.model), [tokens], jobs)
+    folder = checkpoint_folder(request.model)
+    (kept,) = kept_by_presses(python, folder, [tokens], jobs, module)
     running.clear_progress()
     if isinstance(kept, CkvError):
         raise kept
-    label = f"kvpress {VERSION}, {budget}: {press_code(chain)}"
+    mean = kept[list(info.evictable_layers)].sum(-1).mean()
+    size = budget if abs(mean - entries) <= 1 else f"{mean:.0f} entries"
+    label = f"kvpress {VERSION}, {size}: {press_code(chain)}"
     return _positions(label[:MAX_LABEL], kept, info, prompt), int(kept.sum())
 
 

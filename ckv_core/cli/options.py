@@ -73,7 +73,7 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
     """--variant, --ablation, --budget and --alpha, which `chosen_variants` reads."""
     add = parser.add_argument
     add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
-    add("--ablation", "--ladder", metavar="SPEC", help=_ABLATION_HELP)
+    add("--ablation", metavar="SPEC", help=_ABLATION_HELP)
     add("--budget", metavar="N|N%", help=PARAMETERS["budget"].help.replace("%", "%%"))
     add("--alpha", metavar="A", help=PARAMETERS["alpha"].help)
 
@@ -90,7 +90,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
     add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
-    told = "auto: float32 on CPU, the checkpoint's own type on CUDA"
+    told = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)"
     add("--dtype", default="auto", choices=DTYPES, help=told)
     add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")
 

@@ -15,7 +15,7 @@ from ckv_core.analysis.sweep import (
     oracle_sets,
     shown_figures,
 )
-from ckv_core.analysis.sweep_savings import MEANINGS, NOTHING, ROUNDING, Outcome, Saving, savings
+from ckv_core.analysis.sweep_savings import MEANINGS, NOTHING, ROUNDING, Saving, savings
 from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.cli import running
 from ckv_core.cli.options import (
@@ -32,7 +32,6 @@ from ckv_core.cli.tables import (
     answer_word,
     number,
     print_columns,
-    print_cut,
     print_floor,
     print_head,
     print_table,
@@ -40,6 +39,7 @@ from ckv_core.cli.tables import (
     share,
 )
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.stats import MatchOutcome
 from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.request.grid import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.results.events import RunResult
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.loaded import LoadedModel
 
 _METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled", "adakv")
-_WORDS: dict[Outcome, str] = {
+_WORDS: dict[MatchOutcome, str] = {
     "better": "N or less",
     "worse": "over N",
     "nothing": NOTHING,
@@ -134,10 +134,9 @@ def _print_result(result: RunResult, answer: str) -> None:
         for curve in curves(result)
         for budget, index in curve.points
     ]
-    outcome = ("answer", "agreement", *(FIGURES[key].label for key in more))
+    outcome = ("outcome", "agreement", *(FIGURES[key].label for key in more))
     unit = "budget" if budget_unit(result) == "tokens" else "KiB"
     print_table(("method", unit, *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
-    print_cut(result)
     print_floor(result)
     _print_oracles(result)
     _print_savings(result)
@@ -171,7 +170,7 @@ def _print_oracles(result: RunResult) -> None:
 
 
 def _print_savings(result: RunResult) -> None:
-    said: set[Outcome] = set()
+    said: set[MatchOutcome] = set()
     for target in (curve for curve in curves(result) if "+" not in curve.spec):
         for figure in matched_figures(result):
             saved = savings(result, target, figure)

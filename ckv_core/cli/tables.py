@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ckv_core.analysis.ablation import ablation_of
-from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.rounding import floor_sentence
-from ckv_core.analysis.sweep import cut_note, shown_figures
+from ckv_core.analysis.sweep import shown_figures
 from ckv_core.analysis.verdict import verdict_of
+from ckv_core.experiment.stats import Interval
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
-from ckv_core.results.outcomes import answer_outcome, kl_where_it_fails
+from ckv_core.results.outcomes import kl_where_it_fails, outcome_word, tally
 from ckv_core.results.passages import occurrences
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.memory_line import memory_line
@@ -53,11 +53,11 @@ def share(value: float | None) -> str:
 
 
 def interval(value: Interval | None, *, percent: bool = False) -> str:
-    """`12.3 [11.8, 12.9]`; without the brackets where there is no interval."""
+    """`12.3 [11.8, 12.9]`; without the brackets of one prompt and where there is no interval."""
     if value is None:
         return "-"
     shown = share if percent else number
-    if value.low is None:
+    if value.low is None or value.n == 1:
         return shown(value.mean)
     return f"{shown(value.mean)} [{shown(value.low)}, {shown(value.high)}]"
 
@@ -75,11 +75,6 @@ def print_head(result: RunResult, answer: str = "") -> None:
         say(memory_line(result.memory))
     if answer.strip() and not occurrences(prompt.pieces[: prompt.compressed_tokens], answer):
         say("note: the reference answer does not occur in the compressed prompt")
-
-
-def print_cut(result: RunResult) -> None:
-    if cut := cut_note(result.variants):
-        say(f"warning: {cut}")
 
 
 def print_verdict(result: RunResult) -> None:
@@ -104,15 +99,14 @@ def print_generation(result: RunResult) -> None:
     """How each variant's own text compares with the full cache's and the reference answer."""
     known = {figure.key for figure in shown_figures(result)}
     scores = {key: label for key, label in SCORES.items() if key in known - {"answer"}}
-    print_cut(result)
-    if not any(map(answer_outcome, result.variants)) and all(
+    if not tally(result.variants).by_answer and all(
         variant.agreement is None for variant in result.variants
     ):
         return
     say(GENERATION_TITLE)
     columns: dict[str, Callable[[VariantResult], str]] = {
         "variant": lambda variant: variant.spec,
-        "answer": answer_word,
+        "outcome": answer_word,
         "agreement": lambda variant: share(variant.agreement),
         "first difference": _first_difference,
         "KL there": lambda variant: number(kl_where_it_fails(variant)),
@@ -123,7 +117,7 @@ def print_generation(result: RunResult) -> None:
 
 
 def answer_word(variant: VariantResult) -> str:
-    return {"found": "yes", "missing": "no", "cut": "cut", None: "-"}[answer_outcome(variant)]
+    return outcome_word(variant) or "-"
 
 
 def _share_of(key: str) -> Callable[[VariantResult], str]:

@@ -112,6 +112,8 @@ def resolved(run: Run, spec: VariantSpec, selection: Selection) -> dict[str, Par
     if run.passages and spec.method.evicts:  # a word for the texts, and their positions
         name = short_name(run.request.protect)
         protection = {"protect": name, "protected": ranges_text(run.passages)}
+    if spec.keeps_question and run.prompt.question:
+        protection["question_at"] = ranges_text((run.prompt.question,))
     return {**spec.params, **budget, **protection}
 
 

@@ -66,7 +66,7 @@ def compare(
     run.shared = shared
     give_back()  # what earlier runs left would hide what this one takes
     memory = check_memory(run, prefills)
-    peak = PeakMemory(loaded.device)
+    peak = PeakMemory(*loaded.devices)
     yield RunPrepared(
         model=loaded.info,
         prompt=run.prompt,
@@ -136,7 +136,8 @@ def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[
     for rendered in (prompt, *further):
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     passages = protected_ranges(prompt, request.protect)
-    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in request.specs]
+    tokens, question = prompt.compressed_tokens, prompt.question
+    specs = [spec.protecting(passages, tokens, question) for spec in request.specs]
     info = loaded.info
     if any(spec.policy is not None and spec.policy.moves(spec.params) for spec in specs):
         movers(loaded, info.evictable_layers)

@@ -1,6 +1,7 @@
 """How much memory a run will take, told before anything is computed; too much is refused.
 
-Upper bounds: tensors that live at different times within one stage are added up.
+Tensors that live at different times within one stage are added up, so that the estimate is mostly
+too high. It is no bound: runs of many methods at once have taken a third more.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from ckv_core.measure.teacher_forced import teacher_forced_chunk
 from ckv_core.methods.attention_scores import block_rows
 from ckv_core.methods.partial_attention import MAX_LOGITS
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.runtime.device_memory import available_bytes, give_back
+from ckv_core.runtime.devices import is_cuda_like
 from ckv_core.runtime.memory_line import human_bytes
 
 FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
@@ -45,6 +48,9 @@ class Sizes:
 
     layers: int
     evictable: int
+    # Of them, those whose entries lie on the device that is looked at.
+    own_layers: int
+    own_evictable: int
     query_heads: int
     kv_heads: int
     head_dim: int
@@ -111,6 +117,8 @@ class Sizes:
         return cls(
             layers=info.layers,
             evictable=len(info.evictable_layers),
+            own_layers=info.layers,
+            own_evictable=len(info.evictable_layers),
             query_heads=info.query_heads,
             kv_heads=info.kv_heads,
             head_dim=info.head_dim,
@@ -118,8 +126,8 @@ class Sizes:
             vocabulary=vocabulary,
             hidden=hidden,
             itemsize=loaded.model.dtype.itemsize,
-            on_cuda=loaded.device.type == "cuda",
-            flash=has_cuda_flash(loaded.device, loaded.model.dtype),
+            on_cuda=is_cuda_like(loaded.device),
+            flash=has_cuda_flash(loaded.device, loaded.model.dtype, info.head_dim),
             chunk=chunk,
             sliding=sliding,
             room=sliding_room(sliding, loaded.device),
@@ -157,25 +165,26 @@ class Sizes:
     def cache(self) -> int:
         """Keys and values of the compressed prompt; sliding layers hold its end."""
         held = min(self.tokens, self.room) if self.sliding else 0
-        entries = self.evictable * self.tokens + (self.layers - self.evictable) * held
+        sliding = self.own_layers - self.own_evictable
+        entries = self.own_evictable * self.tokens + sliding * held
         return entries * self.kv_heads * self.entry
 
     @property
     def states(self) -> int:
         """What prefill leaves: the cache and the last queries of each layer."""
         queries = self.query_heads * min(self.window, self.tokens) * self.head_dim * self.itemsize
-        return self.cache + self.layers * queries + self.observed
+        return self.cache + self.own_layers * queries + self.observed
 
     @property
     def variants(self) -> int:
         """The variants' own caches, and the tails of all rows, which exist once at a time."""
-        tails = self.rows * self.layers * (self.rest + max(1, self.new_tokens))
+        tails = self.rows * self.own_layers * (self.rest + max(1, self.new_tokens))
         return self._kept + tails * self.kv_heads * self.entry
 
     @property
     def _kept(self) -> int:
         kept = sum(min(budget, self.tokens) for budget in self.budgets if budget < self.tokens)
-        return kept * self.evictable * self.kv_heads * self.entry
+        return kept * self.own_evictable * self.kv_heads * self.entry
 
     @property
     def prefill_peak(self) -> int:
@@ -190,7 +199,7 @@ class Sizes:
             return 0
         together = replace(self, tokens=self.tokens + self.further)
         layer = 2 * (self.tokens + self.further) * self.kv_heads * self.entry
-        own = self.layers * self.further * self.kv_heads * self.entry
+        own = self.own_layers * self.further * self.kv_heads * self.entry
         reading = self._activations(min(self.chunk, self.further), 1) + together._chunk_attention()
         return self.states + own + layer + reading + self.passing
 
@@ -211,9 +220,10 @@ class Sizes:
             parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
             parts += (self.room + chunk) * self.kv_heads * self.entry
         if self.on_cuda and not (self.flash and not self.sliding):
-            # The first chunk's logits, which PyTorch writes out, or blocks of later ones.
-            logits = self.query_heads * chunk * min(self.tokens, chunk + self.sliding)
-            parts += 3 * FLOAT * max(logits, MAX_LOGITS)
+            # Blocks of logits; a chunk's own keys and values by query head, and its mask.
+            row = self.query_heads * self.tokens
+            parts += 3 * FLOAT * min(chunk * row, max(row, MAX_LOGITS))
+            parts += chunk * (self.query_heads * self.entry + 2 * chunk)
         return parts
 
     def _activations(self, tokens: int, rows: int) -> int:
@@ -225,7 +235,7 @@ class Sizes:
     def scores(self) -> int:
         """Window attention, value norms and orders of all layers, which the prefill keeps."""
         kinds = self.windows * (2 if self.full_window else 1) + self.norms
-        scores = kinds * self.layers * self.query_heads * self.tokens * FLOAT
+        scores = kinds * self.own_layers * self.query_heads * self.tokens * FLOAT
         return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
 
     @property
@@ -256,13 +266,15 @@ class Sizes:
         measured = heads * (2 * self.entry + 4 * self.head_dim * FLOAT + self.masks)
         measured += 5 * self.query_heads * self.tokens * FLOAT
         packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
-        packing += self.variants // self.layers  # of one layer they lie in two places at once
+        packing += self.variants // max(
+            1, self.own_layers
+        )  # of one layer they lie in two places at once
         rows = self.rows + len(CUTS)  # the controls of the rounding floor are in the measured step
         step = self._activations(fed, rows) + self._attention(fed, rows)
         # The step's outputs stay; where a row has stopped, the others' caches are copied.
         width = self.hidden + self.query_heads * self.head_dim
-        outputs = rows * self.layers * width * FLOAT
-        tails = len(CUTS) * self.layers * (self.rest + 1) * self.kv_heads * self.entry
+        outputs = rows * self.own_layers * width * FLOAT
+        tails = len(CUTS) * self.own_layers * (self.rest + 1) * self.kv_heads * self.entry
         held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
         return held + max(
             step + self._kept, measured + self._analysis(), packing, self._teacher_forced_step()
@@ -317,25 +329,45 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         now) and available (what can be dropped included).
 
     Raises:
-        NoRoomError: it does not fit; with the numbers and what would.
+        NoRoomError: it does not fit on a device; with the numbers and what would.
     """
     sizes = Sizes.of(run)
-    free = available_bytes(run.loaded.device)
+    by_device = _by_device(run.loaded, sizes)
+    free = {device: available_bytes(device) for device in by_device}
     # A run whose rows wait holds on to its prefill.
     waits = run.shared is not None and run.shared.rows > 0
     droppable = 0 if prefills is None or waits else _droppable(run, prefills, sizes)
-    if sizes.total > free + droppable:
-        raise NoRoomError(_refusal(sizes, free + droppable, run.loaded.info.device))
-    if prefills is not None and sizes.total > free:
+    for device, own in by_device.items():
+        room = free[device] + droppable * own.own_layers // sizes.layers
+        if own.total > room:
+            name = run.loaded.info.device if len(by_device) == 1 else str(device)
+            raise NoRoomError(_refusal(own, room, name))
+    if prefills is not None and any(own.total > free[at] for at, own in by_device.items()):
         prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()
     return {
-        "prefill_peak": sizes.prefill_peak,
+        "prefill_peak": sum(own.prefill_peak for own in by_device.values()),
         "cache": sizes.cache,
         "variants": sizes.variants,
-        "total": sizes.total,
-        "available": free + droppable,
+        "total": sum(own.total for own in by_device.values()),
+        "available": sum(free.values()) + droppable,
     }
+
+
+def _by_device(loaded: LoadedModel, sizes: Sizes) -> dict[torch.device, Sizes]:
+    """What each device holds; orders and kept sets of all layers meet on one of them."""
+    places = [next(layer.parameters()).device for layer in loaded.layers]
+    evictable = loaded.info.evictable_layers
+    meeting = places[evictable[0]]
+    by_device = {}
+    for device in dict.fromkeys(places):
+        own = places.count(device)
+        own_evictable = sum(places[layer] == device for layer in evictable)
+        one = replace(sizes, own_layers=own, own_evictable=own_evictable)
+        if device != meeting:
+            one = replace(one, layers=own, evictable=own_evictable)
+        by_device[device] = one
+    return by_device
 
 
 def _droppable(run: Run, prefills: PrefillCache, sizes: Sizes) -> int:

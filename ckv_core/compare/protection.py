@@ -8,12 +8,11 @@ import re
 from collections.abc import Sequence
 
 from ckv_core.errors import PromptError
-from ckv_core.request.compare_request import MAX_PROTECTED
+from ckv_core.request.compare_request import MAX_PROTECTED, TOKEN_RANGE, no_passage
 from ckv_core.results.passages import spans_of
 from ckv_core.results.records import PromptInfo
 from ckv_core.runtime.spans import merged
 
-_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)
 _NAME_CHARS = 24
 
 
@@ -43,15 +42,11 @@ def short_name(protect: Sequence[str]) -> str:
 
 
 def _places(prompt: PromptInfo, text: str) -> list[range]:
-    match, compressed = _RANGE.fullmatch(text), prompt.compressed_tokens
+    match, compressed = TOKEN_RANGE.fullmatch(text), prompt.compressed_tokens
     if match is None:
         places = [range(*span) for span in spans_of(prompt, text)]
         if not places:
-            shown = text if len(text) <= 60 else f"{text[:57]}..."
-            raise PromptError(
-                f"The protected text {shown!r} does not occur in the compressed prompt; copy the "
-                "words from the context, or give positions (tokens:12-39)."
-            )
+            raise no_passage(text)
         return places
     first, last = int(match[1]), int(match[2])
     if not first <= last < compressed:

@@ -18,6 +18,9 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Outcome, RunEvent, RunResult
 
+# Reading a longer prompt takes a CPU seconds to minutes, and decoding it with others saves little.
+GROUP_TOKENS = 4_096
+
 
 def compare_together(
     requests: Iterable[CompareRequest],
@@ -27,9 +30,10 @@ def compare_together(
 ) -> Iterator[Outcome]:
     """Run comparisons one after another, but decode their rows together.
 
-    Each goes on until its rows are to be decoded; once `GROUP_ROWS` rows wait, or nothing else is
-    to do, all of them are, in one batch. What finds no room beside others, or fails in a batch, is
-    run again alone.
+    Each goes on until its rows are to be decoded. All that wait are decoded in one batch once
+    `GROUP_ROWS` rows wait, or on a CPU prompts of `GROUP_TOKENS` tokens together, or nothing else
+    is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
+    no room beside others, or fails in a batch, is run again alone.
 
     `requests`: the next one is asked for only when it can be begun. `should_stop`: asked at every
     layer of every pass.
@@ -66,10 +70,16 @@ class _Together:
     def run(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
             yield from self._go_on(self._begun(place, request))
-            while self._shared.rows >= GROUP_ROWS:
+            while self._is_group_full():
                 yield from self._decode()
         while self._waiting:
             yield from self._decode()
+
+    def _is_group_full(self) -> bool:
+        if self._loaded.device.type != "cpu":
+            return self._shared.rows >= GROUP_ROWS
+        tokens = sum(run.result.prompt.tokens for run in self._waiting if run.result.prompt)
+        return self._shared.rows >= GROUP_ROWS or tokens >= GROUP_TOKENS
 
     def _begun(self, place: int, request: CompareRequest) -> _Run:
         events = compare(request, self._loaded, self._should_stop, self._prefills, self._shared)

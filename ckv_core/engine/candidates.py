@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ckv_core.engine.head_tables import table_of
 from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.outside import checked_keep, checked_scorer
 from ckv_core.engine.prefill import Prefill
 from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import LAYOUT, page_size
@@ -44,11 +45,12 @@ class PromptCandidates:
     """Those of one variant in one prompt; `parts.base.Candidates` tells what each thing is."""
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
-        self.scorer: Scorer = spec.scorer
+        self._spec = spec
         self.parameters: Parameters = {**spec.params, "budget": budget}
         self.kv_heads = prefill.loaded.info.kv_heads
         free = (~protected_mask(spec, prefill.prompt_len)).nonzero().flatten()
         first, last = int(free[0]), int(free[-1])
+        self.scorer: Scorer = checked_scorer(spec, last + 1)
         # They lie together, but for a span in the middle that is protected.
         together = last - first + 1 == len(free)
         self.columns: slice | Tensor = slice(first, last + 1) if together else free
@@ -82,9 +84,9 @@ class PromptCandidates:
 
         return self._prefill.memo.order((key, self._key), lambda: self._sort(scores))
 
-    def keep(self, selector: Selector, layers: slice, head_budgets: Tensor) -> Kept:
-        """What the selector keeps in some layers; see `Selector.keep`."""
-        return selector.keep(self, layers, head_budgets)
+    def keep(self, layers: slice, head_budgets: Tensor) -> Kept:
+        """What the variant's selector keeps in some layers; see `Selector.keep`."""
+        return checked_keep(self._spec, self, layers, head_budgets)
 
     def stage_one(
         self, selector: Selector, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
@@ -153,13 +155,13 @@ class PageCandidates(SharedCandidates):
         sizes: Tensor = place.bincount(minlength=self.entries)
         return totals / sizes
 
-    def keep(self, selector: Selector, layers: slice, head_budgets: Tensor) -> Kept:
+    def keep(self, layers: slice, head_budgets: Tensor) -> Kept:
         """What the selector keeps as pages, cut where the budget of entries ends.
 
         Protected pages come first, then as many whole pages as the rest of the budget holds, as the
         selector chooses; what is left goes to the best other page, from its first entry on.
         """
-        chosen = selector.keep(self, layers, self._pages(head_budgets)).mask
+        chosen = super().keep(layers, self._pages(head_budgets)).mask
         ranked = self.first()[layers].long()
         places = torch.arange(2, self.entries + 2, device=ranked.device).expand_as(ranked)
         turn = torch.empty_like(ranked).scatter(-1, ranked, places)

@@ -6,8 +6,10 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from ckv_core.methods.partial_attention import flash_on_cpu, join, partial, written_out
+from ckv_core.runtime.devices import is_cuda_like
 
 _SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
+_FLASH_HEAD_DIM = 256  # the largest that CUDA's flash kernel takes
 _QUERIES = 128  # of one KV head's group whose logits exist at a time, where written out
 
 
@@ -34,16 +36,13 @@ def causal_attention(
     if tokens == entries and same and query.device.type == "cpu":
         out, total = flash_on_cpu(query, keys, values, scaling, is_causal=True)
         return out.to(query.dtype), total
-    if tokens == entries:
-        return functional.scaled_dot_product_attention(
-            query, keys, values, is_causal=True, scale=scaling, enable_gqa=True
-        ), None
-    if has_cuda_flash(query.device, query.dtype) and same:
+    if same and has_cuda_flash(query.device, query.dtype, query.shape[3]):
         return functional.scaled_dot_product_attention(
             query,
             keys,
             values,
-            attn_mask=causal_lower_right(tokens, entries),
+            attn_mask=None if tokens == entries else causal_lower_right(tokens, entries),
+            is_causal=tokens == entries,
             scale=scaling,
             enable_gqa=True,
         ), None
@@ -110,19 +109,16 @@ def visible(
     return seen if window is None else seen & (key > query - window)
 
 
-def has_cuda_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether PyTorch's flash kernel serves there: half precision, from Ampere on."""
-    is_half = dtype in (torch.float16, torch.bfloat16)
-    return device.type == "cuda" and is_half and torch.cuda.get_device_capability(device) >= (8, 0)
+def has_cuda_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether PyTorch's flash kernel serves there: half precision, from Ampere on, small heads."""
+    fits = dtype in (torch.float16, torch.bfloat16) and head_dim <= _FLASH_HEAD_DIM
+    return fits and is_cuda_like(device) and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
     _, query_heads, tokens, _ = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
-    before, before_total = partial(
-        _grouped(query, keys), keys[0, :, :earlier], values[0, :, :earlier], scaling
-    )
     own_keys, own_values = keys[:, :, earlier:], values[:, :, earlier:]
     if query.device.type == "cpu" and keys.shape[3] == values.shape[3]:
         own = flash_on_cpu(query, own_keys, own_values, scaling, is_causal=True)
@@ -134,6 +130,11 @@ def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tupl
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril_()
         out, total = written_out(query[0], own_keys, own_values, scaling, mask)
         own = out[None], total[None]
+    if not earlier:
+        return own[0].to(query.dtype), own[1]
+    before, before_total = partial(
+        _grouped(query, keys), keys[0, :, :earlier], values[0, :, :earlier], scaling
+    )
     shape = (1, query_heads, tokens)
     before_part = (before.reshape(*shape, values.shape[3]), before_total.reshape(shape))
     return join(own, before_part).to(query.dtype), torch.logaddexp(own[1], before_part[1])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.layer_view import GeneratedLayer
+from ckv_core.engine.outside import checked_keep, checked_scorer
 from ckv_core.engine.prefill import LayerStates
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.top_k import order
@@ -21,9 +22,9 @@ class GeneratedCandidates:
     layers = 1
 
     def __init__(self, spec: VariantSpec, layer: GeneratedLayer, spare: int) -> None:
-        self.scorer, self.parameters = spec.scorer, spec.params
-        self.kv_heads = layer.kv_heads
+        self.kv_heads, self.parameters = layer.kv_heads, spec.params
         self.entries = layer.keys.shape[1] - spec.queries
+        self.scorer = checked_scorer(spec, self.entries)
         self.columns: slice | Tensor = slice(0, self.entries)
         self.spare = spare
         self.protected = spec.queries
@@ -73,6 +74,6 @@ class Chooser:
         candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)
         budgets = torch.full((1, view.kv_heads), candidates.spare)
         kept = torch.ones_like(view.keys[..., 0], dtype=torch.bool)
-        chosen = self.spec.selector.keep(candidates, slice(0, 1), budgets)
+        chosen = checked_keep(self.spec, candidates, slice(0, 1), budgets)
         kept[:, candidates.columns] = chosen.mask[0]
         return kept

@@ -32,7 +32,9 @@ class DecodeContext:
         """Between them `parts` have all places of the batch, from 0 on."""
         self.parts = list(parts)
         self._should_stop = should_stop
-        self._rows: dict[tuple[tuple[tuple[int, ...], ...], torch.device], list[Tensor]] = {}
+        # Rows of each part by device, of the places below.
+        self._rows: dict[torch.device, list[Tensor]] = {}
+        self._placed: tuple[tuple[int, ...], ...] = ()
         self.record_row: int | None = None
         self.recorded: list[Tensor | None] = [None] * loaded.info.layers
 
@@ -95,11 +97,13 @@ class DecodeContext:
     def _rows_of_parts(self, device: torch.device) -> list[Tensor]:
         """Where each part's rows lie in the pass, copied to the device once, not in every layer."""
         now = tuple(tuple(part.places) for part in self.parts)
-        if (now, device) not in self._rows:
+        if now != self._placed:
+            self._placed, self._rows = now, {}
+        if device not in self._rows:
             row_of = {place: row for row, place in enumerate(sorted(self.places))}
             lists = [[row_of[place] for place in places] for places in now]
-            self._rows = {(now, device): [torch.tensor(rows, device=device) for rows in lists]}
-        return self._rows[now, device]
+            self._rows[device] = [torch.tensor(rows, device=device) for rows in lists]
+        return self._rows[device]
 
 
 class Decoder:

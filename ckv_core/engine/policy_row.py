@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -111,15 +112,18 @@ class PolicyRow:
         if not answers:
             return
         meeting = answers[0][2].device
-        counts = torch.stack([keep.sum(1).to(meeting) for *_, keep in answers]).tolist()
-        for (index, slots, keep), kept in zip(answers, counts, strict=True):
+        counted = [slots.counted(keep) for _, slots, keep in answers]
+        counts = iter(torch.cat([each.to(meeting) for each in counted]).tolist())
+        for (index, slots, keep), own_counts in zip(answers, counted, strict=True):
+            counts_here = list(islice(counts, len(own_counts)))
+            kept = slots.by_head(counts_here)
             gone = [held - own for held, own in zip(slots.lengths, kept, strict=True)]
             if any(gone):
                 positions = slots.positions()
                 leaving = places(~keep & (positions >= 0), max(gone))
                 where = positions.gather(1, leaving.clamp(min=0))
                 self.evicted.append((self.step, index, where.masked_fill_(leaving < 0, -1)))
-                slots.evict(keep, kept)
+                slots.evict(keep, counts_here)
 
     def _answer(self, index: int, slots: EvictingSlots) -> Tensor | None:
         """What to go on with in one layer, [kv_heads, entries] bool, False for padding."""

@@ -19,6 +19,7 @@ from ckv_core.models.rotary import LayerRotary
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress
 from ckv_core.runtime.device_memory import trim
+from ckv_core.runtime.devices import is_cuda_like
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
@@ -27,7 +28,7 @@ CUDA_CHUNK = 4096  # there a pass of few tokens is launches more than arithmetic
 
 def chunk_tokens(device: torch.device) -> int:
     """Tokens that a forward pass over a prompt reads on a device."""
-    return CUDA_CHUNK if device.type == "cuda" else CHUNK
+    return CUDA_CHUNK if is_cuda_like(device) else CHUNK
 
 
 @dataclass(slots=True)

@@ -9,9 +9,12 @@ from ckv_core.errors import ModelError
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.request.compare_request import Scenario, check_context, check_text
 from ckv_core.results.records import PromptInfo
+from ckv_core.runtime.memory_line import human_bytes
+from ckv_core.runtime.process_limits import memory_limited
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
 _SEPARATOR = "\n\n"
+TEMPLATE_BYTES = 2**30  # a prompt of 4 million characters takes 50 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,14 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: PromptInfo) -> Pro
 def _fill(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
     chat = [{"role": "user", "content": content}]
     try:
-        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+        with memory_limited(TEMPLATE_BYTES):
+            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return str(text)
+    except MemoryError:
+        raise ModelError(
+            f"The model's chat template takes over {human_bytes(TEMPLATE_BYTES)} of memory; choose "
+            "another model."
+        ) from None
     except Exception as error:  # a template is a program of the model's, and may raise at will
         said = (str(error).strip().splitlines() or [""])[0][:200]
         raise ModelError(

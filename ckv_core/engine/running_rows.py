@@ -8,6 +8,7 @@ from torch import Tensor
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation, Generations
 from ckv_core.errors import EngineError
+from ckv_core.runtime.devices import is_cuda_like
 
 
 def fetches_late(device: torch.device) -> bool:
@@ -15,7 +16,7 @@ def fetches_late(device: torch.device) -> bool:
 
     On the CPU nothing is waited for, and a row that has stopped would take part in one step more.
     """
-    return device.type == "cuda"
+    return is_cuda_like(device)
 
 
 class Chosen:
@@ -32,7 +33,7 @@ class Chosen:
         self._found = torch.stack([best.double(), self.tokens.double()])
         self._rows: list[int] | None = None
         self._arrived: torch.cuda.Event | None = None
-        if self._found.is_cuda:
+        if is_cuda_like(logits.device):
             host = torch.empty_like(self._found, device="cpu", pin_memory=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._found = host.copy_(self._found, non_blocking=True)

@@ -13,6 +13,7 @@ from ckv_core.engine.candidates import (
     SharedCandidates,
     order_keys,
 )
+from ckv_core.engine.outside import checked_budgets
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.layout import is_shared, page_size
@@ -123,7 +124,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
         )
         return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
     entries, candidates = _candidates(spec, prefill, budget)
-    head_budgets = rule.head_budgets(entries, entries.spare, spec.params)
+    head_budgets = checked_budgets(spec, rule, entries)
     kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
@@ -165,7 +166,7 @@ def _keep(
     arrays: dict[str, list[Tensor]] = {}
     for start in range(0, layers, at_once):
         part = slice(start, min(start + at_once, layers))
-        chosen = candidates.keep(spec.selector, part, head_budgets[part])
+        chosen = candidates.keep(part, head_budgets[part])
         kept[part, :, candidates.columns] = chosen.mask.to(kept.device)
         for name, array in chosen.arrays.items():
             arrays.setdefault(name, []).append(array.to(kept.device).expand(-1, heads))

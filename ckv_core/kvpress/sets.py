@@ -46,7 +46,11 @@ def kvpress_python(given: str | None = None) -> str:
 
 
 def kept_by_presses(
-    python: str, model: Path, texts: Sequence[Sequence[int]], jobs: Sequence[Job]
+    python: str,
+    model: Path,
+    texts: Sequence[Sequence[int]],
+    jobs: Sequence[Job],
+    module: Path | None = None,
 ) -> Iterator[KeepMask | CkvError]:
     """What each job keeps, as it comes.
 
@@ -55,6 +59,7 @@ def kept_by_presses(
         model: folder of the checkpoint.
         texts: tokens of each compressed prompt.
         jobs: what to run, in the order of their texts.
+        module: a Python file with more presses.
 
     Yields:
         Per job [layers, kv_heads, tokens], or why that press cannot run.
@@ -64,6 +69,7 @@ def kept_by_presses(
     """
     document = {
         "model": str(model),
+        "module": module and str(module),
         "texts": [list(tokens) for tokens in texts],
         "jobs": [_document(job, len(texts[job.text])) for job in jobs],
     }

@@ -2,13 +2,16 @@
 
 Only its standard library is imported at the top, so that our own Python can read it too.
 
-stdin, one JSON document: {"model": folder, "texts": [[token, ...], ...], "jobs": [job, ...]}, a job
+stdin, one JSON document: {"model": folder, "module": a file with more presses or null,
+"texts": [[token, ...], ...], "jobs": [job, ...]}, a job
 {"text": index, "removed": share, "press": [[class, {argument: value}], ...] from the outermost in}.
 stdout, a JSON line each: {"version"} or {"error"}, then per job {"kept": [base64, ...]}, bits of
 [kv_heads, tokens] per layer, or {"error": sentence}.
 """
 
 import base64
+import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -35,13 +38,17 @@ def main() -> None:
 
         try:
             import kvpress  # noqa: F401 - here to be missed
-
-            say({"version": version("kvpress")})
         except ImportError as error:
             say({"error": f"kvpress cannot be imported there ({error})."})
             return
         document = json.loads(sys.stdin.read())
-        runner = Runner(document["model"])
+        try:
+            own = _module(document["module"])
+        except Exception as error:  # the user's own code
+            say({"error": f"{document['module']!r} cannot be imported ({_first(error)})."})
+            return
+        say({"version": version("kvpress")})
+        runner = Runner(document["model"], own)
         for text, tokens in enumerate(document["texts"]):
             jobs = [job for job in document["jobs"] if job["text"] == text]
             for answer in runner.answers(tokens, jobs):
@@ -51,11 +58,11 @@ def main() -> None:
 class Runner:
     """A model on the CPU in float32, and presses at work on it, as after `torch.manual_seed(0)`."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, own: Any = None) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        self._torch = torch
+        self._torch, self._own = torch, own
         self._seeded = torch.Generator().manual_seed(0).get_state()
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._model = model.eval()
@@ -75,7 +82,7 @@ class Runner:
         shared: dict[str, dict[int, Any]] = {"sdpa": {}, "eager": {}}
         for place, job in enumerate(jobs):
             try:
-                press = _built(job["press"], job["removed"])
+                press = _built(job["press"], job["removed"], self._own)
             except UnfitPressError as error:
                 answers[place] = {"error": str(error)}
                 continue
@@ -159,14 +166,29 @@ class Runner:
         return mask.numpy()
 
 
-def _built(chain: list[tuple[str, dict[str, Any]]], removed: float) -> Any:
+def _module(path: str | None) -> Any:
+    if path is None:
+        return None
+    spec = importlib.util.spec_from_file_location("own_presses", path)
+    if spec is None or spec.loader is None:
+        raise ImportError("a file of Python code is expected")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["own_presses"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _built(chain: list[tuple[str, dict[str, Any]]], removed: float, own: Any = None) -> Any:
     import kvpress
 
     (name, arguments), *inner = chain
-    made = getattr(kvpress, name, None)
+    made = getattr(own, name, None) or getattr(kvpress, name, None)
     if not (isinstance(made, type) and issubclass(made, kvpress.BasePress)):
-        raise UnfitPressError(f"kvpress has no press {name!r}.")
-    given = {"press": _built(inner, removed)} if inner else {"compression_ratio": removed}
+        where = "neither kvpress nor the module has a" if own else "kvpress has no"
+        raise UnfitPressError(f"{where} press {name!r}.")
+    given = {"press": _built(inner, removed, own)} if inner else {"compression_ratio": removed}
+    if not inner and "compression_ratio" not in inspect.signature(made).parameters:
+        given = {}  # it decides by itself how much it keeps
     try:
         return made(**given, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
@@ -182,8 +204,12 @@ def _packed(mask: Any) -> str:
 def _sentence(error: Exception) -> str:
     if isinstance(error, UnfitPressError):
         return str(error)
-    first = (str(error).strip().splitlines() or [""])[0][:200]
-    return f"The press failed ({type(error).__name__}: {first})."
+    return f"The press failed ({_first(error)})."
+
+
+def _first(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {line}"
 
 
 if __name__ == "__main__":

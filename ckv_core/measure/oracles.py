@@ -45,12 +45,16 @@ def greedy_mask(
     Returns:
         [entries] bool with `count` True.
     """
+    # Sums that nearly cancel: in float32 the rounding of a CPU's kernels would choose.
+    attention, values = attention.double(), values.double()
+    attention = attention / attention.sum(-1, keepdim=True)
     mask = candidates.clone()
     remaining = (candidates & ~protected).nonzero()[:, 0]
+    most = count - int(protected.sum())  # read once: each round would wait for the device
     target = attention @ values
     kept = attention * candidates
     kept_sum, kept_mass = kept @ values, kept.sum(-1)
-    while (excess := len(remaining) + int(protected.sum()) - count) > 0 and len(remaining):
+    while (excess := len(remaining) - most) > 0 and len(remaining):
         losses = torch.cat(
             [
                 _losses(
@@ -82,4 +86,4 @@ def _losses(
     without = kept_sum[:, None] - attention[..., None] * values
     mass = (kept_mass[:, None] - attention).clamp_min(tiny)
     moved = target[:, None] - without / mass[..., None]
-    return (moved @ output_weight).abs().sum(-1).sum(0)
+    return (moved.to(output_weight.dtype) @ output_weight).abs().sum(-1).sum(0)

@@ -65,7 +65,8 @@ def rounding_floor(step: MeasuredStep, reference: int, first: int) -> RoundingFl
 
     The controls are the rows from `first` on; `reference` is the full cache's.
     """
-    layers = [hidden_l1(hidden[first:], hidden[reference]).amax() for hidden in step.hidden]
+    moved = [hidden_l1(hidden[first:], hidden[reference]).amax() for hidden in step.hidden]
+    layers = [each.to(step.logits.device) for each in moved]  # of a model on several devices
     kl = kl_divergence(step.logits[first:], step.logits[reference]).tolist()
     check_finite(kl)
     return RoundingFloor(layer_hidden_l1=torch.stack(layers).cpu().numpy(), kl=max(kl))

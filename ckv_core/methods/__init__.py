@@ -1,9 +1,6 @@
 """All methods; importing this package registers them. Order here is the order on screen."""
 # ruff: noqa: I001 - in that order
 
-import logging
-from importlib.metadata import entry_points
-
 from ckv_core.methods.parameters import Parameter
 import ckv_core.methods.full
 import ckv_core.methods.streaming_llm
@@ -33,6 +30,7 @@ import ckv_core.methods.parts.compaction
 import ckv_core.methods.parts.int8
 import ckv_core.methods.parts.int4
 import ckv_core.methods.parts.think  # noqa: F401 - each registers its own
+from ckv_core.methods import plug_ins
 from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_parameters
 
 __all__ = [
@@ -45,13 +43,7 @@ __all__ = [
     "Method",
 ]
 
-ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
-
-for point in entry_points(group=ENTRY_POINTS):
-    try:
-        point.load()
-    except Exception:  # another package's code; its methods are then unknown, ours go on
-        logging.getLogger(__name__).exception("The parts of %r cannot be loaded.", point.value)
+plug_ins.load_all()
 
 PARAMETERS: dict[str, Parameter] = all_parameters()
 # Those that only a selector after a SPEC's '+' reads.

@@ -18,8 +18,6 @@ METHODS.register(
         label="AdaKV",
         summary="SnapKV's scores; heads with spread-out attention get more of the layer's budget.",
         source="Feng et al. 2024, arXiv:2407.11550",
-        title="Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient "
-        "LLM Inference",
         scorer=WINDOW_SCORER,
         budget_rule=ADAPTIVE,
         press=adaptive(SNAPKV),

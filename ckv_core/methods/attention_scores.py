@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ckv_core.runtime.devices import is_cuda_like
 from ckv_core.runtime.lazy_torch import check_shape
 
 
@@ -75,7 +76,7 @@ def value_norm(values: Tensor, output_weight: Tensor, order: int = 1) -> Tensor:
     weight = output_weight.view(hidden, kv_heads, group_size, value_dim).permute(1, 3, 2, 0)
     weight = weight.flatten(2).to(values.dtype)
     norms = torch.empty(kv_heads, prompt_len, group_size, dtype=torch.float32, device=values.device)
-    positions = max(1, block_rows(on_cuda=values.is_cuda) // group_size)
+    positions = max(1, block_rows(on_cuda=is_cuda_like(values.device)) // group_size)
     for head in range(kv_heads):
         for start in range(0, prompt_len, positions):
             block = values[head, start : start + positions] @ weight[head]

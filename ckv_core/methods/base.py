@@ -32,6 +32,14 @@ PRESET = Parameter(
     default="paper",
     parse=Choice("preset", "paper", "kvpress"),
 )
+KEEP_QUESTION = Parameter(
+    name="keep_question",
+    help="Query-agnostic methods: in scenario regular, what stands behind the context (question "
+    "and chat template) is always kept, inside the budget.",
+    default="on",
+    kvpress="off",
+    parse=Choice("keep_question", "on", "off"),
+)
 # By the word after a SPEC's '+'.
 SELECTORS: dict[str, Selector] = {part.name: part for part in (CRITICAL, CRITICAL_AUTO)}
 # What a SPEC may ask for of any method that it fits: a policy by the key of its first parameter, a
@@ -92,7 +100,6 @@ class Method:
     label: str  # what a reader sees
     summary: str  # one sentence; shown beside the control and in the README's table
     source: str  # the paper: authors, year, arXiv number
-    title: str = ""  # of that paper
     scorer: Scorer | None = None  # which evidence ranks the entries; None where there is no ranking
     # How the budget is divided over layers and KV heads; None where there is none.
     budget_rule: BudgetRule | None = None
@@ -172,12 +179,18 @@ class Method:
             return "has a selector of its own"
         return selector.unfit(self.scorer)
 
+    def _keeps_question(self) -> tuple[Parameter, ...]:
+        """The key of a method that would evict the question, which it does not look at."""
+        scorer = self.scorer
+        evicts = scorer and not (scorer.query_aware or scorer.prefers_newest)
+        return (KEEP_QUESTION,) if evicts else ()
+
     def parameters(self, selector: Selector | None = None) -> dict[str, Parameter]:
         """The SPEC keys that it reads with a selector, its own by default."""
         if not self.evicts:
             return {}
         selectors = dict.fromkeys((self.selector, selector or self.selector))
-        first = (BUDGET, *_parameters(self.scorer))
+        first = (BUDGET, *_parameters(self.scorer), *self._keeps_question())
         rest = [
             parameter
             for part in (self.budget_rule, self.policy, *selectors)
@@ -210,6 +223,11 @@ class MethodRegistry:
 
     def __init__(self) -> None:
         self._methods: dict[str, Method] = {}
+
+    @property
+    def by_name(self) -> dict[str, Method]:
+        """The registry itself."""
+        return self._methods
 
     def register(self, method: Method) -> None:
         """Add one method; ConfigError where its name is taken or its parts do not go together."""

@@ -1,7 +1,8 @@
 """CAKE: attention and how it shifts within the window; layers share the budget by both.
 
 The authors search tau1 and tau2 per model and budget (1.6 and 0.4 for Llama-3.1-8B at 1,024) and
-take 1 elsewhere. They also evict while generating, and round layer budgets in another order.
+take 1 elsewhere. They also evict while generating, keep a prompt whole that exceeds the budget by
+no more than the window, and round layer budgets in another order.
 """
 
 from __future__ import annotations
@@ -115,7 +116,6 @@ METHODS.register(
         label="CAKE",
         summary="Window attention and its variance; layers share the budget by spread and shift.",
         source="Qin et al. 2025, arXiv:2503.12491",
-        title="CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences",
         scorer=MeanAndVariance(),
         budget_rule=Preferences(),
     )

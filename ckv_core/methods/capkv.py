@@ -133,7 +133,6 @@ METHODS.register(
         label="CapKV",
         summary="Keeps values that add most to what the others can express; weighs by keys.",
         source="Yang et al. 2026, arXiv:2604.25975",
-        title="Rethinking KV Cache Eviction via a Unified Information-Theoretic Objective",
         scorer=Capacity(),
         budget_rule=UNIFORM,
         press=Press("CapPress", {"tau": "tau", "n_future_positions": "future", "n_sink": "sinks"}),

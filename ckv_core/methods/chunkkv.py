@@ -70,8 +70,6 @@ METHODS.register(
         label="ChunkKV",
         summary="SnapKV's scores; keeps whole chunks of `chunk` tokens by their mean.",
         source="Liu et al. 2025, arXiv:2502.00299",
-        title="ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM "
-        "Inference",
         scorer=WINDOW_SCORER,
         budget_rule=UNIFORM,
         selector=Chunks(),

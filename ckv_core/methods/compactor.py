@@ -3,10 +3,12 @@
 The paper's serving engine and kvpress, both by its author, leave logits unscaled, as here, and
 differ: the engine blends half of the leverage in, kvpress as much as it evicts; tiles of 128
 against 256; kvpress multiplies by the value's size, smooths, and lets padding draw attention. The
-engine also takes leverage by chunks of 512, this and kvpress of the whole prompt. kvpress draws
-its sketch from torch's own generator, so no two runs agree, unless `torch.manual_seed` comes
-before: then `preset=kvpress` draws the same numbers. Costs attention within tiles and one matrix of
-the sketch's size squared per KV head.
+engine also takes leverage by chunks of 512, has tiles begin at the first token, and lets the KV
+heads of a layer compete for its budget; this and kvpress take leverage of the whole prompt, have
+tiles begin after the sinks, and all heads keep equally many. kvpress draws its sketch from torch's
+own generator, so no two runs agree, unless `torch.manual_seed` comes before: then `preset=kvpress`
+draws the same numbers. Costs attention within tiles and one matrix of the sketch's size squared per
+KV head.
 """
 
 from __future__ import annotations
@@ -231,8 +233,6 @@ METHODS.register(
         label="Compactor",
         summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
         source="Chari and Van Durme 2025, arXiv:2507.08143",
-        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
-        "Leverage Scores",
         scorer=Outliers(),
         budget_rule=UNIFORM,
         press=Press(

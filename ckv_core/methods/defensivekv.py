@@ -146,7 +146,7 @@ def first_counts(candidates: Candidates, place: int) -> Tensor:
     view, parameters = candidates.view(place), candidates.parameters
     attention = _attention(view, candidates.scorer, parameters, candidates.kv_heads)
     mass = attention[:, candidates.columns].double()
-    falling = mass.gather(-1, by_attention(candidates)[place].long())
+    falling = mass.gather(-1, by_attention(candidates)[place].to(mass.device).long())
     held = 1 - mass.sum(-1, keepdim=True) + falling.cumsum(-1)
     counts = (held < float(parameters["mass"])).sum(-1)
     return counts.clamp(max=candidates.spare).cpu()
@@ -164,7 +164,6 @@ METHODS.register(
         label="DefensiveKV",
         summary="Keeps most of each head's attention, then the worst case over window and group.",
         source="Feng et al. 2025, arXiv:2510.13334",
-        title="Taming the Fragility of KV Cache Eviction in LLM Inference",
         scorer=WORST_CASE,
         budget_rule=MassThenScores(),
         selector=MASS_SELECTOR,
@@ -176,7 +175,6 @@ METHODS.register(
         label="LayerDefensiveKV",
         summary="DefensiveKV's scores and first stage; the heads of all layers share one budget.",
         source="Feng et al. 2025, arXiv:2510.13334",
-        title="Taming the Fragility of KV Cache Eviction in LLM Inference",
         scorer=WORST_CASE,
         budget_rule=MassThenScoresOfAll(),
         selector=MASS_SELECTOR,

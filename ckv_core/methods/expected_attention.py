@@ -138,8 +138,6 @@ METHODS.register(
         label="Expected Attention",
         summary="Keeps what queries like the prompt's would attend to in the next `future` tokens.",
         source="Devoto et al. 2025, arXiv:2510.00636",
-        title="Expected Attention: KV Cache Compression by Estimating Attention from Future "
-        "Queries Distribution",
         scorer=ExpectedAttention(),
         budget_rule=UNIFORM,
         press=EXPECTED_ATTENTION,
@@ -151,8 +149,6 @@ METHODS.register(
         label="Expected Attention, AdaKV",
         summary="Expected Attention's scores; the heads of a layer share its budget as in AdaKV.",
         source="Devoto et al. 2025, arXiv:2510.00636",
-        title="Expected Attention: KV Cache Compression by Estimating Attention from Future "
-        "Queries Distribution",
         scorer=OffsetExpectedAttention(),
         budget_rule=ADAPTIVE,
         press=adaptive(EXPECTED_ATTENTION),

@@ -2,10 +2,10 @@
 
 The authors add attention up, over the batch too, and in a version of their code give keys positions
 inside the cache; it works where each query head has keys of its own. Here heads that share a KV
-head share their mean, and keys keep the positions of the text. kvpress divides by the queries that
-see an entry and keeps no newest half: that is `observed_attention`. Costs the products of all
-queries and keys once more while the prompt is read, a number per query head and entry, and the
-newest query's attention at every step.
+head share their mean, keys keep the positions of the text, and a question that is read after the
+context is not added up. kvpress divides by the queries that see an entry and keeps no newest half:
+that is `observed_attention`. Costs the products of all queries and keys once more while the prompt
+is read, a number per query head and entry, and the newest query's attention at every step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.layout import page_size
 from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import order
@@ -79,12 +80,23 @@ class Accumulated(Scorer):
 
 
 class HalfRecent(Selector):
-    """The newest entries for half of each head's budget, the rest by the order of the others."""
+    """The newest entries for half of each head's budget, the rest by the order of the others.
+
+    Half of the whole budget: a method's own sinks lie in the other half, its window in this one.
+    Protected passages of a request are taken off the budget before it is halved.
+    """
 
     name = "half_recent"
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
-        return Kept(_half_recent(candidates.first()[layers].long(), head_budgets))
+        parameters = candidates.parameters
+        own = candidates.scorer.protects(parameters)
+        last = sum(-part.start for part in own.values() if part.start < 0)
+        first = max((part.stop for part in own.values() if part.start >= 0), default=0)
+        size = page_size(parameters) or 1  # then budgets are of pages
+        half = (size * head_budgets + min(first + last, candidates.protected)) // 2
+        newest = ((half - last) // size).clamp(min=0).minimum(head_budgets)
+        return Kept(_half_recent(candidates.first()[layers].long(), head_budgets, newest))
 
 
 class HeavyHitters(StepPolicy):
@@ -110,7 +122,7 @@ class HeavyHitters(StepPolicy):
         if entries <= budget:
             return None
         budgets = torch.full((kv_heads,), budget, device=total.device)
-        return _half_recent(order(total).long(), budgets)
+        return _half_recent(order(total).long(), budgets, budgets // 2)
 
 
 def _grouped(view: LayerView) -> Tensor:
@@ -119,19 +131,20 @@ def _grouped(view: LayerView) -> Tensor:
     return seen.view(view.kv_heads, -1, seen.shape[-1]).mean(1)
 
 
-def _half_recent(ranked: Tensor, budgets: Tensor) -> Tensor:
-    """Mark the newest entries for half of each budget, and the first of the others in an order.
+def _half_recent(ranked: Tensor, budgets: Tensor, newest: Tensor) -> Tensor:
+    """Mark the newest entries, and the first of the others in an order.
 
     Args:
         ranked: [..., heads, entries] int64, best first; the result is shaped alike.
-        budgets: [..., heads] int64, each from 0 to entries; of an odd one the newest have less.
+        budgets: [..., heads] int64, each from 0 to entries.
+        newest: shaped alike, how many of these entries are the newest, whatever their rank.
     """
-    budgets = budgets.to(ranked.device)[..., None]
+    budgets, newest = (each.to(ranked.device)[..., None] for each in (budgets, newest))
     entries = ranked.shape[-1]
-    recent = torch.arange(entries, device=ranked.device) >= entries - budgets // 2
+    recent = torch.arange(entries, device=ranked.device) >= entries - newest
     is_recent = recent.gather(-1, ranked)
     place = (~is_recent).cumsum(-1)  # among the others, from 1 on
-    chosen = is_recent | (place <= budgets - budgets // 2)
+    chosen = is_recent | (place <= budgets - newest)
     return torch.zeros_like(chosen).scatter(-1, ranked, chosen)
 
 
@@ -141,8 +154,6 @@ METHODS.register(
         label="H2O",
         summary="At every step keeps the newest half, and what was attended to most so far.",
         source="Zhang et al. 2023, arXiv:2306.14048",
-        title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
-        "Models",
         scorer=Accumulated(),
         budget_rule=UNIFORM,
         selector=HalfRecent(),

@@ -1,9 +1,9 @@
 """HeadKV: SnapKV's scores; heads that find needles get more of the budget, in all layers.
 
 The authors publish tables for two models; for others a probe makes one (`engine/needle_probe.py`).
-Their formula and their words disagree on beta: `beta_sign`. Their code keeps a set for each query
-head; here heads that share a KV head share its mean. Theirs rounds and may leave entries over;
-here totals are exact.
+Their formula and their words disagree on beta: `beta_sign`. Their runs have a window of 8. Their
+code keeps a set for each query head; here heads that share a KV head share its mean. Theirs rounds
+and may leave entries over; here totals are exact.
 """
 
 from __future__ import annotations
@@ -100,8 +100,6 @@ METHODS.register(
         label="HeadKV",
         summary="SnapKV's scores; heads that find needles, by a probe, get more of the budget.",
         source="Fu et al. 2024, arXiv:2410.19258",
-        title="Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated "
-        "Retrieval and Reasoning",
         scorer=WINDOW_SCORER,
         budget_rule=HeadShares(),
     )

@@ -37,8 +37,6 @@ METHODS.register(
         label="KeyDiff",
         summary="Keeps the keys that differ most from a head's mean key; looks at no query.",
         source="Park et al. 2025, arXiv:2504.15364",
-        title="KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in "
-        "Resource-Constrained Environments",
         scorer=KeyDifference(),
         budget_rule=UNIFORM,
         press=Press("KeyDiffPress"),

@@ -1,7 +1,8 @@
 """Knorm: entries with small keys; it needs no query.
 
-The authors leave the first layers whole and evict again at each step; kvpress and this do neither.
-On models that normalise keys (Qwen3, Gemma3) the norms hardly differ.
+The authors leave the first layers and prompts below 2,048 tokens whole, and evict again at each
+step; kvpress and this do neither. On models that normalise keys (Qwen3, Gemma3) the norms hardly
+differ.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ METHODS.register(
         label="Knorm",
         summary="Keeps the keys of smallest L2 norm; looks at no query.",
         source="Devoto et al. 2024, arXiv:2406.11430",
-        title="A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
         scorer=KeyNorm(),
         budget_rule=UNIFORM,
         press=Press("KnormPress"),

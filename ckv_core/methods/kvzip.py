@@ -2,8 +2,9 @@
 
 Read behind the prompt: "Repeat the previous context exactly." and, after the chat template's end of
 a turn, a part of the prompt's own tokens, part by part. An entry's evidence is the most that any
-token of the pass about it attends to it, with the softmax over the lead, the part and the pass.
-The authors' code and kvpress compute that softmax in the model's type, this in float32.
+token of the pass about it attends to it, with the softmax over the lead, the part and the pass. The
+authors' code and kvpress compute that softmax in the model's type, this in float32. The authors'
+share is of the text, and what the template writes before it comes on top; here the budget holds it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _FIRST = "\n\nRepeat the previous context exactly."
 _NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
+_NEXT_OF_AUTHORS = f"{_NEXT} "  # kvpress left the space out
 _OVERLAP = 8  # tokens of the part before, which a later pass is told to start with
 _OVERHEAD = 512  # tokens of instruction and template, a bound for the memory estimate
 _QUERIES = 128  # of one query head whose attention exists at a time
@@ -54,7 +56,8 @@ class Reconstruction:
         planned = []
         for start in range(prompt.lead, len(prompt.token_ids), self.repeat):
             part = slice(start, min(start + self.repeat, len(prompt.token_ids)))
-            asked = [*prompt.encode(_FIRST if start == prompt.lead else _NEXT)]
+            following = _NEXT_OF_AUTHORS if self.sinks is None else _NEXT
+            asked = [*prompt.encode(_FIRST if start == prompt.lead else following)]
             if start > prompt.lead:
                 asked += prompt.token_ids[max(prompt.lead, start - _OVERLAP) : start]
             tokens = (*asked, *prompt.closing, *prompt.token_ids[part])
@@ -102,7 +105,7 @@ REPEAT = Parameter(
 LEAD = Parameter(
     name="lead",
     help="KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
-    "nothing repeats it.",
+    "nothing repeats it (kvpress, whose later instructions also lack the authors' last space).",
     default="first",
     kvpress="last",
     parse=Choice("lead", "first", "last"),
@@ -138,7 +141,6 @@ METHODS.register(
         label="KVzip",
         summary="Keeps what the model attends to while it repeats the prompt: 2 to 3 prefills.",
         source="Kim et al. 2025, arXiv:2505.23416",
-        title="KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
         scorer=Repeated(),
         budget_rule=TopScoresOfAll(),
         press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),

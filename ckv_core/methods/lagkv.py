@@ -4,6 +4,7 @@ The authors sum the scores of keys and values, kvpress averages them: the same o
 keep a share of each partition, and sinks and tail always; here the share is what makes the total
 the budget, so the sets are theirs wherever the budget holds sinks and tail. Of less they keep more
 than was asked for (`tail=protected` refuses it), kvpress any tokens of the tail, this the newest.
+Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 
 from __future__ import annotations
@@ -125,7 +126,6 @@ METHODS.register(
         label="LagKV",
         summary="Keeps in each partition what stands out from the next one, and the last tokens.",
         source="Liang et al. 2025, arXiv:2504.04704",
-        title="LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
         scorer=LagRelative(),
         budget_rule=UNIFORM,
         selector=Partitions(),

@@ -33,8 +33,8 @@ class OutputShare(Window):
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         window = int(parameters["window"])
-        columns = torch.empty(view.query_heads, view.keys.shape[1] - window)
-        columns = columns.to(view.keys.device)
+        shape = view.query_heads, view.keys.shape[1] - window
+        columns = torch.empty(shape, device=view.keys.device)
         for head, rows in enumerate(view.window_rows(window)):
             columns[head] = torch.linalg.vector_norm(rows[:, : columns.shape[1]], dim=0)
         return columns
@@ -49,7 +49,6 @@ METHODS.register(
         label="LaProx",
         summary="Window attention times projected values; all heads of all layers share a budget.",
         source="Mai and Kim 2026, arXiv:2605.07234",
-        title="Reformulating KV Cache Eviction Problem for Long-Context LLM Inference",
         scorer=OutputShare(),
         budget_rule=TopScoresOfAll(),
     )

@@ -35,8 +35,6 @@ METHODS.register(
         label="Observed attention",
         summary="Keeps what all queries that could see an entry attended to most, on average.",
         source="after Zhang et al. 2023, arXiv:2306.14048",
-        title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
-        "Models",
         scorer=MeanAttention(),
         budget_rule=UNIFORM,
         press=Press("ObservedAttentionPress"),

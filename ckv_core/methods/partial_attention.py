@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from ckv_core.runtime.devices import is_cuda_like
+
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 
 Part = tuple[Tensor, Tensor]  # output in float32, log of the part's softmax denominator
@@ -67,7 +69,7 @@ def _block(
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
     # Half precision has no room for large logits and too few digits for softmax.
-    if queries.dtype != torch.float32 and queries.device.type == "cuda":
+    if queries.dtype != torch.float32 and is_cuda_like(queries.device):
         logits = torch.bmm(queries, keys.transpose(1, 2), out_dtype=torch.float32)
     else:
         logits = torch.bmm(queries.float(), keys.transpose(1, 2).float())

@@ -3,8 +3,11 @@
 The authors' code shares what lies beyond the window and rounds steps down, so that totals come out
 higher, by up to an eighth; kvpress shares the whole budget and gives all layers the same where the
 last one's share would not hold its window, which of short prompts leaves SnapKV
-(`pyramid_window=inside`). AdaKV's version of it computes shares from a process's first prompt and
-keeps them. Here totals are exact. Costs what SnapKV does: a layer's place decides its budget.
+(`pyramid_window=inside`). Of a prompt shorter than twice what a head keeps beyond the window the
+authors' code gives all layers the same; here, as in AdaKV's version of it, the first layer's share
+is cut to the prompt, and the last one's grows. That version computes shares from a process's first
+prompt and keeps them. Here totals are exact. Costs what SnapKV does: a layer's place decides its
+budget.
 """
 
 from __future__ import annotations
@@ -82,7 +85,6 @@ METHODS.register(
         label="PyramidKV",
         summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
         source="Zhang et al. 2024, arXiv:2406.02069",
-        title="PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
         scorer=WINDOW_SCORER,
         budget_rule=Pyramid(),
         press=Press("PyramidKVPress", {**SNAPKV.arguments, "beta": "beta"}),

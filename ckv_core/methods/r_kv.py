@@ -119,8 +119,6 @@ METHODS.register(
         label="R-KV",
         summary="At the prompt's end and now and then: attended to, and unlike other keys.",
         source="Cai et al. 2025, arXiv:2505.24133",
-        title="R-KV: Redundancy-aware KV Cache Compression for Training-Free Reasoning Models "
-        "Acceleration",
         scorer=ImportanceMinusRedundancy(),
         budget_rule=UNIFORM,
         policy=CutBuffer(),

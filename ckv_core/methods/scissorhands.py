@@ -136,8 +136,6 @@ METHODS.register(
         label="Scissorhands",
         summary="Drops, half of the budget at a time, what newest queries passed over most often.",
         source="Liu et al. 2023, arXiv:2305.17118",
-        title="Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache "
-        "Compression at Test Time",
         scorer=SeldomLow(),
         budget_rule=UNIFORM,
         policy=DropLow(),

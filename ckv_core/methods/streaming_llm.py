@@ -45,6 +45,7 @@ class Position(Scorer):
     name = "position"
     parameters = (replace(SINKS, default=4),)
     query_aware = False
+    prefers_newest = True
     by_position = True
     across_heads = False
 
@@ -85,7 +86,6 @@ METHODS.register(
         label="StreamingLLM",
         summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
         source="Xiao et al. 2023, arXiv:2309.17453",
-        title="Efficient Streaming Language Models with Attention Sinks",
         scorer=Position(),
         budget_rule=UNIFORM,
         policy=Roll(),

@@ -82,7 +82,6 @@ METHODS.register(
         label="TOVA",
         summary="At every step drops what the newest token attends to least, in all heads alike.",
         source="Oren et al. 2024, arXiv:2401.06104",
-        title="Transformers are Multi-State RNNs",
         scorer=NewestQuery(),
         budget_rule=UNIFORM,
         policy=KeepAttended(),

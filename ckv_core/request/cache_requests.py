@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ckv_core.errors import ConfigError, PromptError
+from ckv_core.errors import ConfigError, PromptError, about
 from ckv_core.request.compare_request import DTYPES, MAX_NEW_TOKENS, CompareRequest, check_text
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
@@ -64,11 +64,13 @@ class AskRequest:
 
     def validate(self) -> None:
         """PromptError for the question, ConfigError for the number of tokens."""
-        check_text("question", self.question)
-        if not self.question.strip():
-            raise PromptError("The question is empty; write one.")
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise ConfigError(f"New tokens must be from 1 to {MAX_NEW_TOKENS}.")
+        with about("question"):
+            check_text("question", self.question)
+            if not self.question.strip():
+                raise PromptError("The question is empty; write one.")
+        with about("max_new_tokens"):
+            if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
+                raise ConfigError(f"New tokens must be from 1 to {MAX_NEW_TOKENS}.")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}.")
 

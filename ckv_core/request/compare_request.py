@@ -1,13 +1,14 @@
 """What a run is asked to do: the request, checked as far as it can be without a model. No torch."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-from ckv_core.errors import ConfigError, PromptError
+from ckv_core.errors import ConfigError, PromptError, about
 from ckv_core.request.external_selection import ExternalSelection
-from ckv_core.request.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec, written_parameters
 
 Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
@@ -21,12 +22,14 @@ ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+HUB_ID = f"HuggingFaceTB/{DEFAULT_MODEL}"
 MAX_VARIANTS = 16
 MAX_SWEEP_POINTS = 256
 MAX_NEW_TOKENS = 1024
 MAX_FOLLOW_UPS = 8
 MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter of a record
 MAX_TEXT_CHARS = 4_000_000
+TOKEN_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)  # positions that are protected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +61,17 @@ class CompareRequest:
     @cached_property
     def specs(self) -> tuple[VariantSpec, ...]:
         """The parsed variants, those of given positions last; ConfigError for a wrong one."""
-        specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
-        specs += [own.spec() for own in self.own_indices]
         seen: dict[tuple[object, ...], str] = {}
-        for spec in specs:
-            key = spec.settings()
-            if key in seen:
-                raise ConfigError(f"Variant {spec.spec!r} is listed twice; change or remove one.")
-            seen[key] = spec.spec
+        with about("variants"):
+            specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
+            specs += [own.spec() for own in self.own_indices]
+            for spec in specs:
+                key = spec.settings()
+                if key in seen:
+                    raise ConfigError(
+                        f"Variant {spec.spec!r} is listed twice; change or remove one."
+                    )
+                seen[key] = spec.spec
         return tuple(specs)
 
     def __getstate__(self) -> dict[str, object]:
@@ -74,46 +80,76 @@ class CompareRequest:
 
     def validate(self) -> tuple[VariantSpec, ...]:
         """Check all that needs no model: PromptError for a text, ConfigError for a setting."""
-        for name, text in (
-            ("question", self.question),
-            ("reference answer", self.answer),
-            *(("follow-up question", text) for text in self.follow_ups),
-            *(("protected text", text) for text in self.protect),
+        for field_name, name, texts in (
+            ("question", "question", (self.question,)),
+            ("answer", "reference answer", (self.answer,)),
+            ("follow_ups", "follow-up question", self.follow_ups),
+            ("protect", "protected text", self.protect),
         ):
-            check_text(name, text)
+            with about(field_name):
+                for text in texts:
+                    check_text(name, text)
         check_context(self.context)
         words = {"scenario": SCENARIOS, "device": DEVICES, "dtype": DTYPES, "kind": KINDS}
         for name, known in words.items():
             if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+                with about(name):
+                    raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
-        self._check_extras()
+        with about("protect"):
+            self._check_protected()
+        with about("follow_ups"):
+            self._check_extras()
         return self.specs
 
-    def _check_counts(self) -> None:
-        count = len(self.variants) + len(self.own_indices)
-        if not count:
-            raise ConfigError("Choose at least one variant.")
-        is_sweep = self.kind == "sweep"
-        if is_sweep and self.own_indices:
-            raise ConfigError("A sweep varies methods; compare your own kept positions instead.")
-        limit = MAX_SWEEP_POINTS if is_sweep else MAX_VARIANTS
-        if count > limit:
-            raise ConfigError(
-                f"{count} variants are too many; one {'sweep' if is_sweep else 'run'} "
-                f"takes up to {limit}."
-            )
-        least = 0 if is_sweep else 1
-        if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
+    def check_budgets(self, compressed: int, question: int) -> None:
+        """Refuse a budget that is too small for its prompt; see `VariantSpec.check_prompt`."""
+        for text, spec in zip(self.variants, self.specs, strict=False):
+            is_own = self.kind == "compare" and "budget" in written_parameters(text)
+            with about("variants" if is_own else "budget"):
+                spec.check_prompt(compressed, question)
 
-    def _check_extras(self) -> None:
+    def _check_counts(self) -> None:
+        count, is_sweep = len(self.variants) + len(self.own_indices), self.kind == "sweep"
+        limit = MAX_SWEEP_POINTS if is_sweep else MAX_VARIANTS
+        with about("variants"):
+            if not count:
+                raise ConfigError("Choose at least one variant.")
+            if is_sweep and self.own_indices:
+                raise ConfigError(
+                    "A sweep varies methods; compare your own kept positions instead."
+                )
+            if count > limit:
+                raise ConfigError(
+                    f"{count} variants are too many; one {'sweep' if is_sweep else 'run'} "
+                    f"takes up to {limit}."
+                )
+        least = 0 if is_sweep else 1
+        with about("max_new_tokens"):
+            if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
+                raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
+
+    def _check_protected(self) -> None:
+        """Refuse passages of which the text alone says that they are none."""
         if len(self.protect) > MAX_PROTECTED:
             raise ConfigError(
                 f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
             )
         if not all(text.strip() for text in self.protect):
             raise ConfigError("A protected text is empty; write it or remove it.")
+        if not self.protect:
+            return
+        # A template may add words of its own; positions protect them.
+        asked = self.question if self.scenario == "regular" else ""
+        prompt = " ".join(f"{self.context}\n\n{asked}".casefold().split())
+        for text in map(str.strip, self.protect):
+            match = TOKEN_RANGE.fullmatch(text)
+            if match is None and " ".join(text.casefold().split()) not in prompt:
+                raise no_passage(text)
+            if match is not None and int(match[1]) > int(match[2]):
+                raise PromptError(f"{text!r} ends before it begins; give the first position first.")
+
+    def _check_extras(self) -> None:
         for name in self.analysis:
             if name not in ANALYSES:
                 raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
@@ -132,16 +168,28 @@ class CompareRequest:
 
 def check_context(text: str) -> None:
     """Refuse a context that is empty, or that `check_text` refuses."""
-    check_text("context", text)
-    if not text.strip():
-        raise PromptError("The context is empty; paste or upload a text first.")
+    with about("context"):
+        check_text("context", text)
+        if not text.strip():
+            raise PromptError("The context is empty; paste or upload a text first.")
+
+
+def no_passage(text: str) -> PromptError:
+    """What to raise for a protected text that does not occur."""
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    return PromptError(
+        f"The protected text {shown!r} does not occur in the compressed prompt; copy the words "
+        "from the context, or give positions (tokens:12-39)."
+    )
 
 
 def too_many_tokens(tokens: int, most: int) -> PromptError:
     """What to raise for a prompt that is longer than this app takes, whatever its model takes."""
-    return PromptError(
+    error = PromptError(
         f"The prompt has {tokens:,} tokens; this app takes {most:,}. Shorten the context."
     )
+    error.for_good = False  # the app's setting may be raised
+    return error
 
 
 def check_text(name: str, text: str) -> None:

@@ -16,8 +16,9 @@ from ckv_core.request.variants import NAME, selector_of, spec_without, written_p
 
 NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
-# Of what is protected, `protect` names the texts; a name decides nothing.
-_APART = frozenset({"budget", "preset", "protected", NAME})
+# Of what is protected, `protect` names the texts, `keep_question` the question; a name decides
+# nothing.
+_APART = frozenset({"budget", "preset", "protected", "question_at", NAME})
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from ckv_core.errors import ConfigError
+from ckv_core.errors import ConfigError, about
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
-from ckv_core.methods.base import OWN_PART, composing_parameters
+from ckv_core.methods.base import KEEP_QUESTION, OWN_PART, composing_parameters
 from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
 from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.critical import READINGS
@@ -35,8 +35,10 @@ class VariantSpec:
     params: Mapping[str, ParameterValue]  # every parameter that this variant uses, by SPEC key
     # The keys that the user wrote, so that the SPEC can be shown short.
     given: tuple[str, ...] = field(default=())
-    # Positions that the request protects, beyond those that its parts do.
+    # Positions that the request protects, beyond those that its parts do; the question, where it
+    # is kept, among them.
     passages: tuple[range, ...] = ()
+    question_tokens: int = 0  # of the passages
     own_name: str = ""  # what its author calls it; no part of what it is
 
     @classmethod
@@ -56,7 +58,11 @@ class VariantSpec:
         parameters, options = method.parameters(selector), method.options()
         known = {**parameters, **options}
         _check_policies(method, written_parameters(text))
-        chosen = {k: known[k].parse(v) for k, v in (defaults or {}).items() if k in known}
+        chosen: dict[str, ParameterValue] = {}
+        for key, value in (defaults or {}).items():
+            if key in known:
+                with about(key):
+                    chosen[key] = known[key].parse(value)
         chosen |= _parse_pairs(tail, head.strip(), known)
         preset = str(chosen.get("preset", "paper"))
         params = {key: _default(parameter, preset) for key, parameter in parameters.items()}
@@ -72,7 +78,9 @@ class VariantSpec:
             if reason:
                 raise ConfigError(f"{variant.spec!r}: {reason}")
         if "budget" in params and variant.budget.unit == "tokens":
-            variant.check_budget(int(variant.budget.amount))
+            is_own = "budget" in written_parameters(text)
+            with about("variants" if is_own else "budget"):
+                variant.check_budget(int(variant.budget.amount))
         return variant
 
     @property
@@ -143,12 +151,26 @@ class VariantSpec:
             return {}
         return {k: v for part in self.parts for k, v in part.protects(self.params).items()}
 
-    def protecting(self, passages: Sequence[range], prompt_len: int) -> "VariantSpec":
-        """The same variant, which never evicts these positions of a prompt either."""
+    def protecting(
+        self, passages: Sequence[range], prompt_len: int, question: range = range(0)
+    ) -> "VariantSpec":
+        """The same variant, which never evicts these positions of a prompt either.
+
+        `question`: what stands behind the context; a variant with keep_question keeps it.
+        """
+        if not self.method.evicts:
+            return self
         own = [range(*part.indices(prompt_len)) for part in self.protected.values()]
-        return (
-            replace(self, passages=without(merged(passages), own)) if self.method.evicts else self
+        asked = (question,) if self.keeps_question and question else ()
+        return replace(
+            self,
+            passages=without(merged((*passages, *asked)), own),
+            question_tokens=sum(map(len, without(asked, own))),
         )
+
+    @property
+    def keeps_question(self) -> bool:
+        return self.params.get(KEEP_QUESTION.name) == "on"
 
     def always_kept(self, prompt_len: int) -> tuple[range, ...]:
         """Positions of a prompt that it never evicts, for whatever reason."""
@@ -159,7 +181,9 @@ class VariantSpec:
     def protected_counts(self) -> dict[str, int]:
         """How many tokens it never evicts, by reason."""
         own = {name: _length(part) for name, part in self.protected.items()}
-        return own | ({"protected text": sum(map(len, self.passages))} if self.passages else {})
+        text = sum(map(len, self.passages)) - self.question_tokens
+        asked = {"question": self.question_tokens, "protected text": text}
+        return own | {name: count for name, count in asked.items() if count}
 
     @property
     def protected_tokens(self) -> int:
@@ -217,6 +241,22 @@ class VariantSpec:
                 f"kept ({self.protected_text or 'one token'}); raise the budget to at least "
                 f"{needed}."
             )
+
+    def check_prompt(self, compressed: int, question: int) -> None:
+        """Refuse a budget in tokens or percent that is too small for a prompt of this length.
+
+        Args:
+            compressed: tokens from which methods evict.
+            question: how many of them stand behind the context.
+
+        Raises:
+            ConfigError: the budget does not hold what is always kept. Of a budget in MiB only the
+                model knows, and protected text is counted by the engine alone.
+        """
+        if not self.method.evicts or self.budget.unit == "mib":
+            return
+        spec = self.protecting((), compressed, range(compressed - question, compressed))
+        spec.check_budget(self.budget.resolve(compressed, 1), compressed)
 
     def _unfit(self) -> str:
         """Why it cannot have its layout; empty if it can."""

@@ -116,7 +116,7 @@ def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[st
         [np.flatnonzero(row).tolist() for row in heads] if layer in evictable else None
         for layer, heads in enumerate(variant.retained.mask())
     ]
-    return document | {"retained": kept}
+    return document | {"retained": kept, "answer_found": variant.is_right}
 
 
 # --- reading ----------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Reader:
             if not at[name].absent:
                 values[name] = self.read(at[name], declared)
             elif fill is not None:
-                values[name] = fill(self)
+                values[name] = fill(self, at)
             elif name not in optional or Needed() in _parts(declared)[1]:
                 values[name] = self.read(at[name], declared)
             if isinstance(values.get(name), int | tuple):
@@ -365,7 +365,7 @@ def _floor(reader: Reader, at: JsonField) -> RoundingFloor | None:
     return None if reader.root["model"].absent else reader.record(at, RoundingFloor)
 
 
-def _evictable(reader: Reader) -> tuple[int, ...]:
+def _evictable(reader: Reader, _: JsonField) -> tuple[int, ...]:
     """Where a file does not list them: the layers of the first kept set, or else all."""
     layers = reader.sizes["layers"]
     for variant in reader.root["variants"].items(MAX_SWEEP_POINTS):
@@ -445,13 +445,15 @@ _BOUNDED: dict[type, Callable[[Reader, JsonField, Any, Any], Any]] = {
     Measured: lambda _, at, __, bound: _measured(at, bound.most),
     Within: Reader.number,
 }
-# What members mean that files of earlier versions, or made elsewhere, lack.
-_FILLED: dict[tuple[type, str], Callable[[Reader], Any]] = {
-    (ModelInfo, "context_limit"): lambda _: 0,
+# What members mean that files made elsewhere lack.
+_FILLED: dict[tuple[type, str], Callable[[Reader, JsonField], Any]] = {
+    (ModelInfo, "context_limit"): lambda *_: 0,
     (ModelInfo, "evictable_layers"): _evictable,
-    (PromptInfo, "context_tokens"): lambda reader: (0, reader.sizes["compressed_tokens"]),
-    (PromptInfo, "pieces"): lambda reader: ("",) * reader.sizes["token_ids"],
-    (RunResult, "finished"): lambda _: True,
+    (PromptInfo, "context_tokens"): lambda reader, _: (0, reader.sizes["compressed_tokens"]),
+    (PromptInfo, "pieces"): lambda reader, _: ("",) * reader.sizes["token_ids"],
+    # Null there: a text that was cut before an answer is not wrong.
+    (VariantResult, "answer_found"): lambda _, at: False if at["outcome"].value == "cut" else None,
+    (RunResult, "finished"): lambda *_: True,
 }
 _CHECKS: dict[type, Callable[[Reader, JsonField, Any], None]] = {
     HeldSeries: _check_held,

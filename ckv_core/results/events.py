@@ -180,7 +180,7 @@ class RunResult:
     """A run folded from its events; whole once `finished` is true.
 
     Attributes:
-        floor: None until measured, and in runs of earlier versions.
+        floor: None until measured.
     """
 
     kind: Kind = "compare"

@@ -3,10 +3,9 @@
 What is read may be hand-made or hostile. docs/external_selection.md describes the format.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, MAX_VARIANTS
@@ -14,13 +13,13 @@ from ckv_core.request.external_selection import ExternalSelection, pack, unpack
 from ckv_core.results.codec import SCHEMA
 from ckv_core.results.records import MAX_HEADS, MAX_LAYERS, MAX_TOKEN_ID
 from ckv_core.runtime.json_fields import JsonField
-from ckv_core.runtime.json_text import JsonBounds
+from ckv_core.runtime.json_text import JsonBounds, NoJsonError
+from ckv_core.runtime.read_apart import SMALL_BYTES, Data, read_apart
 
 MAX_CHARS = 64 * 2**20
 MAX_LABEL = 200
-# 8 million positions in rows of 64 at least; parsing holds up the process meanwhile.
+# 8 million positions in rows of 64 at least.
 BOUNDS = JsonBounds(containers=2**17, values=2**23)
-_SPACE = " \t\r\n"
 _WHOLE = "file of kept positions"
 
 
@@ -36,8 +35,10 @@ def read_external_selection(text: str) -> tuple[ExternalSelection, ...]:
             f"The kept positions have {len(text):,} characters; {MAX_CHARS:,} can be read. Leave "
             "out all members but model, prompt.token_ids and variants.retained."
         )
-    BOUNDS.check(text.encode("utf-8", "surrogatepass"))
-    return own_from_json([JsonField(each, whole=_WHOLE) for each in _documents(text)])
+    if len(text) <= SMALL_BYTES:
+        return tuple(_variants(text))
+    with read_apart(_variants, text) as variants:
+        return tuple(variants)
 
 
 def own_from_json(documents: Sequence[JsonField]) -> tuple[ExternalSelection, ...]:
@@ -55,37 +56,18 @@ def own_to_json(variants: Sequence[ExternalSelection]) -> list[dict[str, Any]]:
     return [_document_json(own) for own in variants]
 
 
-def own_to_text(variants: Sequence[ExternalSelection]) -> str:
-    """One document a line; empty without any."""
-    return "\n".join(json.dumps(each, separators=(",", ":")) for each in own_to_json(variants))
-
-
 # --- reading ----------------------------------------------------------------------------
 
 
-def _documents(text: str) -> Iterator[object]:
-    def refuse_constant(name: str) -> NoReturn:
-        raise ConfigError(f"The kept positions hold {name}, which is no JSON; remove it.")
-
-    decoder = json.JSONDecoder(parse_constant=refuse_constant)
-    text = text.removeprefix("\ufeff").strip(_SPACE)
-    at = 0
-    while at < len(text):
-        try:
-            document, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            raise ConfigError(
-                f"The kept positions are not valid JSON (line {error.lineno}, column "
-                f"{error.colno}); save the file again."
-            ) from None
-        except (ValueError, RecursionError):  # a number of thousands of digits; deep nesting
-            raise ConfigError(
-                "The kept positions hold a number that is too long, or are nested too deeply; "
-                "write them as docs/external_selection.md shows."
-            ) from None
-        yield document
-        while at < len(text) and text[at] in _SPACE:
-            at += 1
+def _variants(text: Data) -> Iterator[ExternalSelection]:
+    try:
+        documents = [JsonField(each, whole=_WHOLE) for each in BOUNDS.documents(text)]
+    except NoJsonError as error:
+        raise ConfigError(
+            f"The kept positions are not valid JSON ({error}); write them as "
+            "docs/external_selection.md shows."
+        ) from None
+    yield from own_from_json(documents)
 
 
 def _document(field: JsonField) -> list[ExternalSelection]:

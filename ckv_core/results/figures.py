@@ -21,9 +21,7 @@ from ckv_core.results.records import Perturbation, Receipt, VariantResult
 
 
 def _answer(variant: VariantResult) -> float | None:
-    if variant.answer_found is None or is_cut(variant):
-        return None
-    return float(variant.answer_found)
+    return None if variant.is_right is None else float(variant.is_right)
 
 
 def _score(key: str) -> Reader:
@@ -56,8 +54,8 @@ _ALL: tuple[Figure, ...] = (
         label="Answer found",
         unit="1",
         group="outcome",
-        definition="Whether the reference answer occurs in the generated text. Cut: the limit of "
-        "new tokens ended it before, which is no wrong answer.",
+        definition="Whether the expected answer occurs in the generated text. Cut: the limit of "
+        "new tokens ended the text before an answer, which is neither right nor wrong.",
         read=_answer,
         better="higher",
         has_own_full=True,

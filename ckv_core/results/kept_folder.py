@@ -2,12 +2,15 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, about
+from ckv_core.results.kept_check import check_file
 from ckv_core.results.kept_record import KeptRecord, read_record
 from ckv_core.runtime.home import home_folder
 
@@ -41,12 +44,15 @@ class KeptFolder:
         folder = home_folder() / "caches"
         if owner is not None:  # a user's name may hold anything
             folder = folder / "of" / blake2b(owner.encode(), digest_size=16).hexdigest()
-        self._folder = folder
+        self.folder = folder
 
     def entries(self) -> list[KeptEntry]:
         """All of them, by name."""
-        files = (path for path in self._folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
-        return [_entry(path) for path in sorted(files)]
+        return [_entry(path) for path in self._files()]
+
+    def size(self) -> int:
+        """Bytes of all its files, also of those that are spoilt or half written."""
+        return _bytes_of(self.folder)
 
     def entry(self, name: str) -> KeptEntry:
         return _entry(self.find(name))
@@ -59,13 +65,14 @@ class KeptFolder:
 
     def free(self, name: str) -> Path:
         """Where a new one of that name goes; the folder is there."""
-        path = self._path(name)
-        if path.exists():
-            raise ConfigError(f"A cache {name!r} is kept already; choose another name.")
-        if len(self.entries()) >= MAX_CACHES:
+        with about("name"):
+            path = self._path(name)
+            if path.exists():
+                raise ConfigError(f"A cache {name!r} is kept already; choose another name.")
+        if len(self._files()) >= MAX_CACHES:
             raise ConfigError(f"{MAX_CACHES} caches are kept; delete one first.")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _failed(path, "written", error) from None
         return path
@@ -75,7 +82,7 @@ class KeptFolder:
 
         def checked(beside: Path) -> None:
             write(beside)
-            read_record(beside)
+            check_file(beside)
 
         write_whole(self.free(name), checked)
 
@@ -93,13 +100,35 @@ class KeptFolder:
         except OSError as error:
             raise _failed(path, "deleted", error) from None
 
+    def _files(self) -> list[Path]:
+        files = (path for path in self.folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
+        return sorted(files)
+
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 "A cache's name has up to 64 letters, digits, blanks and . _ + -, and begins with "
                 "a letter or digit."
             )
-        return self._folder / f"{name}{SUFFIX}"
+        return self.folder / f"{name}{SUFFIX}"
+
+
+def unclaimed(owners: Iterable[str]) -> dict[Path, int]:
+    """Folders of users who are none of these, with the bytes of their files."""
+    folder = home_folder() / "caches" / "of"
+    known = {KeptFolder(owner).folder for owner in owners}
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    sizes = {each: _bytes_of(each) for each in found if each not in known}
+    return {each: size for each, size in sizes.items() if size}
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    with suppress(OSError), os.scandir(folder) as files:
+        for file in files:
+            with suppress(OSError):  # deleted meanwhile
+                total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -116,11 +145,20 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def _entry(path: Path) -> KeptEntry:
     try:
-        return KeptEntry(path.stem, path.stat().st_size, read_record(path))
-    except CkvError:
-        return KeptEntry(path.stem, 0, None)
+        file = path.stat()
     except OSError:  # deleted meanwhile
         return KeptEntry(path.stem, 0, None)
+    record = _known_record(path, file.st_ino, file.st_size, file.st_mtime_ns)
+    return KeptEntry(path.stem, 0 if record is None else file.st_size, record)
+
+
+@lru_cache(maxsize=4 * MAX_CACHES)
+def _known_record(path: Path, *_: int) -> KeptRecord | None:
+    """The record of a file of that number, size and time, read once; None where it is spoilt."""
+    try:
+        return read_record(path)
+    except CkvError:
+        return None
 
 
 def _failed(path: Path, what: str, error: OSError) -> CkvError:

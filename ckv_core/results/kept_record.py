@@ -5,6 +5,7 @@ header's metadata has the record as JSON. docs/kept_caches.md describes the form
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +16,18 @@ from ckv_core.results.codec import Reader, record_json
 from ckv_core.results.records import ModelInfo, Params, Receipt, Versions
 from ckv_core.runtime.bounds import Chars, Within
 from ckv_core.runtime.json_fields import JsonField
-from ckv_core.runtime.json_text import JsonBounds
+from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 
 SCHEMA = 1
 METADATA_KEY = "criticalkv_cache"
 MAX_HEADER_BYTES = 8 * 2**20  # 60 layers of 40 heads, each of its own length, take 3 MiB
 _LENGTH_BYTES = 8
-_HEADER = JsonBounds(containers=300_000, values=1_500_000, depth=4)
+TENSORS = 16  # of the heads that keep as many entries; stores have up to ten
+# As safetensors writes it: the metadata, texts by name, comes first.
+_METADATA = re.compile(
+    rb'\s*\{\s*"__metadata__"\s*:\s*(\{(?:\s*"(?:[^"\\]++|\\.)*+"\s*[:,]?)*+\s*\})', re.DOTALL
+)
+_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,18}\s*,\s*(\d{1,18})\s*\]')
 _RECORD = JsonBounds(containers=2_000, values=10_000, depth=6)
 
 
@@ -58,6 +64,41 @@ def read_record(path: Path) -> KeptRecord:
         ConfigError: it is no kept cache, or is cut short.
         CkvError: it cannot be read.
     """
+    raw, size = _header(path)
+    head = _METADATA.match(raw)
+    if head is None:
+        raise _refused("its header does not begin with the receipt of a cache")
+    metadata = _object(head[1])
+    if _LENGTH_BYTES + len(raw) + _tensor_bytes(raw, head.end()) != size:
+        raise _refused("its length is not the one that its header tells; copy it again")
+    text = metadata.get(METADATA_KEY)
+    if not isinstance(text, str):
+        raise _refused("its metadata has no receipt of a cache")
+    root = JsonField(_object(text.encode("utf-8", "replace")), whole="cache's receipt")
+    root["schema"].integer(SCHEMA, SCHEMA)
+    record = Reader(root).record(root, KeptRecord)
+    most = _most_tensors(record)
+    if raw.count(b"data_offsets") > most:
+        raise _refused(f"it has more than the {most:,} tensors that its receipt allows")
+    return record
+
+
+def read_tensors(path: Path, record: KeptRecord) -> dict[str, JsonField]:
+    """What the header of a file with that record says of each tensor; raises as `read_record`."""
+    containers = min(3 * _most_tensors(record) + 2, MAX_HEADER_BYTES // 16)
+    bounds = JsonBounds(containers=containers, values=5 * containers, depth=4)
+    header = JsonField(_object(_header(path)[0], bounds), whole="cache's header")
+    tensors = header.members(containers)
+    tensors.pop("__metadata__", None)
+    return tensors
+
+
+def _most_tensors(record: KeptRecord) -> int:
+    return TENSORS * (1 + record.model.layers * record.model.kv_heads)
+
+
+def _header(path: Path) -> tuple[bytes, int]:
+    """The JSON at the begin of a file, and the file's length."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -67,40 +108,25 @@ def read_record(path: Path) -> KeptRecord:
             size = file.seek(0, 2)
     except OSError as error:
         raise CkvError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
-    header = _object(raw, _HEADER)
-    if _LENGTH_BYTES + length + _tensor_bytes(header) != size:
-        raise _refused("its length is not the one that its header tells; copy it again")
-    metadata = header.get("__metadata__")
-    text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
-    if not isinstance(text, str):
-        raise _refused("its metadata has no receipt of a cache")
-    root = JsonField(_object(text.encode("utf-8", "replace"), _RECORD), whole="cache's receipt")
-    root["schema"].integer(SCHEMA, SCHEMA)
-    return Reader(root).record(root, KeptRecord)
+    return raw, size
 
 
-def _object(raw: bytes, bounds: JsonBounds) -> dict[str, Any]:
-    bounds.check(raw)
+def _object(raw: bytes, bounds: JsonBounds = _RECORD) -> dict[str, Any]:
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = bounds.read(raw)
+    except NoJsonError:
         raise _refused("its header is no JSON") from None
     if not isinstance(value, dict):
         raise _refused("its header is no JSON object")
     return value
 
 
-def _tensor_bytes(header: dict[str, Any]) -> int:
-    """Where the last tensor ends, as the header has it; -1 where it says nonsense."""
-    ends = []
-    for name, told in header.items():
-        if name == "__metadata__":
-            continue
-        offsets = told.get("data_offsets") if isinstance(told, dict) else None
-        if not isinstance(offsets, list) or not all(type(each) is int for each in offsets):
-            return -1
-        ends.append(max(offsets, default=-1))
-    return max(ends, default=-1)
+def _tensor_bytes(raw: bytes, begin: int) -> int:
+    """Where the last tensor ends, as the header has it; -1 where it tells of none.
+
+    Only this is read of the tensors: `kept_check.py` reads them all, once, when a file comes.
+    """
+    return max((int(match[1]) for match in _OFFSETS.finditer(raw, begin)), default=-1)
 
 
 def _refused(reason: str) -> ConfigError:

@@ -18,6 +18,7 @@ from ckv_core.request.compare_request import (
     MAX_TEXT_CHARS,
     Scenario,
 )
+from ckv_core.results.loops import loops
 from ckv_core.runtime.bounds import Axes, Chars, Many, Measured, Needed, Within
 
 MAX_LAYERS = 1024
@@ -34,6 +35,10 @@ TokenIds = Annotated[tuple[TokenId, ...], Many(MAX_NEW_TOKENS)]
 TokenTexts = Annotated[tuple[LongText, ...], Many("token_ids")]
 Step = Annotated[int, Within(0, MAX_NEW_TOKENS)]
 Stop = Literal["eos", "length"]
+# Of one generation. cut: the limit of new tokens ended it before an answer, so that it is neither
+# right nor wrong, and neither is failed; none: no answer is expected.
+Outcome = Literal["answered", "missed", "cut", "failed", "none"]
+_IS_RIGHT: dict[Outcome | None, bool] = {"answered": True, "missed": False}
 Params = Annotated[Mapping[str, ParameterValue], Many(64), Needed()]
 Milliseconds = Annotated[Mapping[str, Annotated[float, Within(0)]], Many(64), Needed()]
 Memory = Annotated[Mapping[str, Count], Many(64)]
@@ -88,6 +93,11 @@ class PromptInfo:
     @property
     def tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def question(self) -> range:
+        """Positions of the compressed prompt behind the context: the question and the template."""
+        return range(self.context_tokens[1], self.compressed_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,14 +297,18 @@ class VariantResult:
         agreement: share of the full cache's generated tokens that this variant reproduces
             before its first difference; None until the run is done.
         first_difference: index of the first generated token that differs; None if none does.
-        answer_found: whether the reference answer occurs in the text; None without one.
+        answer_found: whether the expected answer occurs in the text, also in one that was cut;
+            None without one. What it means says `outcome`.
         answer_scores: exact_match, token_f1 and edit_similarity of the text against the reference
             answer, 0 to 1; empty without one.
         analysis: measured arrays by the names of `quantities.QUANTITIES`.
         forced_steps: one per position of the full cache's continuation; empty if not asked for.
         follow_ups: one per follow-up question.
         held: None where nothing is evicted while it generates.
+        failure: why there is no whole text, of a run that failed; else empty.
     """
+
+    derived: ClassVar = ("outcome", "loops")
 
     spec: Annotated[str, Chars(1000)]
     label: Annotated[str, Chars(200)]
@@ -317,3 +331,24 @@ class VariantResult:
     forced_steps: Annotated[tuple[ForcedStep, ...], Many(MAX_NEW_TOKENS)] = ()
     follow_ups: Annotated[tuple[FollowUp, ...], Many(MAX_FOLLOW_UPS)] = ()
     held: HeldSeries | None = None
+    failure: Annotated[str, Chars(10_000)] = ""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the generation came to; None until it is over."""
+        if self.answer_found is not None:
+            cut = not self.answer_found and self.stopped == "length"
+            return "cut" if cut else "answered" if self.answer_found else "missed"
+        if self.failure:
+            return "failed"
+        return None if self.stopped is None else "none"
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether it answers; None where that is unknown, as of a cut text."""
+        return _IS_RIGHT.get(self.outcome)
+
+    @property
+    def loops(self) -> bool:
+        """Whether the limit cut a text that repeats itself; a higher limit would not help."""
+        return self.stopped == "length" and loops(self.token_ids)

@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from ckv_core.runtime.devices import is_cuda_like
+
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc(5): set the peak resident size to the present one
@@ -15,7 +17,7 @@ _RESET_PEAK = "5"  # proc(5): set the peak resident size to the present one
 
 def available_bytes(device: torch.device) -> int:
     """Bytes that a run may still take: of the device, or of this process's share of the host."""
-    if device.type == "cuda":
+    if is_cuda_like(device):
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + cached)
@@ -82,18 +84,19 @@ def trim() -> None:
 class PeakMemory:
     """The most memory that was in use since this object was made, above what was in use then.
 
-    On CUDA it is what the allocator handed out, on Linux the resident size of the process
-    (small samples of the kernel may be some hundred KiB late), less the pages of files that came
-    in since: weights are mapped from theirs, and the system drops and reads them as it likes.
-    Elsewhere it is not known.
+    On CUDA it is what the allocator handed out (of several GPUs the sum of their peaks), on Linux
+    the resident size of the process (small samples of the kernel may be some hundred KiB late),
+    less the pages of files that came in since: weights are mapped from theirs, and the system drops
+    and reads them as it likes. Elsewhere it is not known.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, *devices: torch.device) -> None:
+        self._gpus = [device for device in devices if is_cuda_like(device)]
         self._start: int | None = None
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self._start = torch.cuda.memory_allocated(device)
+        if self._gpus:
+            for device in self._gpus:
+                torch.cuda.reset_peak_memory_stats(device)
+            self._start = sum(map(torch.cuda.memory_allocated, self._gpus))
             return
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
@@ -106,8 +109,8 @@ class PeakMemory:
         """Bytes; None where the system does not tell."""
         if self._start is None:
             return None
-        if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device)) - self._start
+        if self._gpus:
+            return int(sum(map(torch.cuda.max_memory_allocated, self._gpus))) - self._start
         peak = _status_bytes("VmHWM")
         if peak is None:
             return None

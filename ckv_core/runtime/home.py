@@ -17,6 +17,14 @@ def home_folder() -> Path:
     return platformdirs.user_data_path("criticalkv-lab", appauthor=False)
 
 
+def keep_private() -> None:
+    """From here on, what this process and those that it starts write is its user's alone.
+
+    Files are made 0600 and folders 0700: the database with its log, backups, exports, caches.
+    """
+    os.umask(0o077)
+
+
 def models_folder() -> Path:
     """Prepared models, and those that users put there."""
     return home_folder() / "models"

@@ -33,7 +33,11 @@ class JsonField:
         Raises:
             ConfigError: always.
         """
-        self._refuse(f"{expected}, got {reprlib.repr(self.value)}")
+        try:
+            got = reprlib.repr(self.value)
+        except ValueError:  # Python writes no number of over 4,300 digits
+            got = "a number that is too long"
+        self._refuse(f"{expected}, got {got}")
 
     def __getitem__(self, key: str) -> "JsonField":
         """A member of an object; one that is absent reads as null."""
@@ -114,6 +118,15 @@ class JsonField:
         if pattern is not None and not re.fullmatch(pattern, self.value):
             self.fail(f"text of the form {pattern} is expected")
         return self.value
+
+    def text_or_number(self, most: int) -> str:
+        """A text, or a finite number as one, of at most `most` characters."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return self.text(most)
+        if not abs(value) <= 1e300 or len(f"{value}") > most:
+            self.fail(f"a finite number of at most {most} digits is expected")
+        return f"{value}"
 
     def _part(self, value: object, path: str) -> "JsonField":
         return JsonField(value, path, self.whole)

@@ -1,15 +1,25 @@
-"""Bounds on JSON texts from strangers, checked before an object is made of any of it.
+"""The one reader of JSON texts from strangers: bounded before an object is made of any of it.
 
 A megabyte of `{}` becomes 32 times as much in memory, and parsing holds up the whole process.
+What is large even within its bounds is read in a process of its own (`runtime/read_apart.py`).
 """
 
+import json
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from ckv_core.errors import ConfigError
 
 # Strings whole (the last one may not end), brackets one by one, and all that stands between.
 _PARTS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]|[^"\[\]{}]++', re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class NoJsonError(ConfigError):
+    """The text is not JSON; the message is a sentence's end, which says where or why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +36,41 @@ class JsonBounds:
     values: int
     depth: int = 32
 
-    def check(self, text: bytes) -> None:
+    def read(self, text: str | bytes) -> object:
+        """The value of a JSON text, in Python's types; raises as `documents`."""
+        values = [*self.documents(text)]
+        if len(values) != 1:
+            raise NoJsonError("one value is expected")
+        return values[0]
+
+    def documents(self, text: str | bytes) -> Iterator[object]:
+        """The values of JSON texts that follow one another, in Python's types.
+
+        Raises:
+            ConfigError: they would become more than the bounds allow, or have a key twice.
+            NoJsonError: one is no JSON, or has a number that is not finite or of thousands of
+                digits.
+        """
+        try:
+            self.check(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+            text = text if isinstance(text, str) else text.decode("utf-8")
+            at = _SPACE.match(text, text.startswith("\ufeff")).end()  # type: ignore[union-attr]
+            while at < len(text):
+                value, at = _DECODER.raw_decode(text, at)
+                yield value
+                at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # may be empty
+        except json.JSONDecodeError as error:
+            raise NoJsonError(f"line {error.lineno}, column {error.colno}") from None
+        except UnicodeDecodeError as error:
+            raise NoJsonError(f"byte {error.start:,} is not UTF-8") from None
+        except (ValueError, RecursionError):
+            raise NoJsonError("a number in it is too long") from None
+
+    def check(self, text: bytes) -> int:
         """Refuse a text in UTF-8 with more; whether it is JSON is for the parser to say.
+
+        Returns:
+            How many values there are.
 
         Raises:
             ConfigError: it has more.
@@ -47,3 +90,19 @@ class JsonBounds:
                 raise ConfigError(f"The JSON has over {self.containers:,} objects and arrays.")
             if values + containers > self.values:
                 raise ConfigError(f"The JSON has over {self.values:,} values.")
+        return values + containers
+
+
+def _not_finite(name: str) -> NoReturn:
+    raise NoJsonError(f"it holds {name}")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ConfigError(f"The JSON has the key {twice[:80]!r} twice; remove one.")
+    return members
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_finite, object_pairs_hook=_members)

@@ -25,7 +25,7 @@ def memory_line(memory: Mapping[str, int]) -> str:
     if "measured_peak" in memory:
         measured = human_bytes(memory["measured_peak"])
     return (
-        f"memory: peak {measured}, estimated at most {human_bytes(memory['total'])} of "
+        f"memory: peak {measured}, estimated about {human_bytes(memory['total'])} of "
         f"{human_bytes(memory['available'])}; of it full cache {human_bytes(memory['cache'])}, "
         f"variants' caches {human_bytes(memory['variants'])}{held}"
     )

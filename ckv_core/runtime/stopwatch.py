@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from ckv_core.runtime.devices import is_cuda_like
+
 
 class Stopwatch:
     """Adds up milliseconds per name.
@@ -34,6 +36,6 @@ class Stopwatch:
 
     def now(self) -> float:
         """Seconds, after the device has finished what it was given."""
-        if self._device.type == "cuda":
+        if is_cuda_like(self._device):
             torch.cuda.synchronize(self._device)
         return time.perf_counter()

@@ -1,7 +1,10 @@
 """What the commands print: no text of a model, file or user reaches the terminal as a command."""
 
+import io
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
 # C0 but line feed and tab, DEL and C1; line separators, and what turns the direction of text.
@@ -23,6 +26,26 @@ def show_line(text: str) -> None:
     """Put one line in the place of the last one, for progress; only on a terminal."""
     if sys.stderr.isatty():
         _write(sys.stderr, "\r\033[K" + plain(text).replace("\n", " ")[:200])
+
+
+@contextmanager
+def neutralised() -> Iterator[None]:
+    """Let what other packages print in the block reach standard error as plain text."""
+    with _Plain(sys.stderr) as stream, redirect_stdout(stream), redirect_stderr(stream):
+        yield
+
+
+class _Plain(io.StringIO):
+    """What is written to it is plain."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        """Write the text with each control character as its code."""
+        _write(self._stream, plain(text))
+        return len(text)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -10,7 +10,7 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ LOST = (
     f"The worker was lost {TRIES} times while it ran this sample; the log of the cluster has the "
     "reason. Often the machine was out of memory."
 )
+MOST_AT_ONCE = 8  # samples of a context that come back together, and are lost together
 _Job = list[tuple[Sample, list[Point]]]  # samples of one context, which share its prefill
 
 
@@ -76,6 +77,8 @@ class Cluster:
         # At Ray's own 15 a worker stands nearly still beside anything else on its machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # who asks after `close` must start none
+        if address == LOCAL:  # loopback only; Ray looks at it when it is imported, and never again
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         import ray
         import ray.data
 
@@ -154,7 +157,7 @@ class Cluster:
         standing: Collection[Key],
         commit: Commit,
         served: Served,
-    ) -> Iterator[Progress]:
+    ) -> Generator[Progress]:
         """What is left of a study, in the order in which samples end; see `LocalEngine.run_study`.
 
         Raises:
@@ -164,7 +167,12 @@ class Cluster:
             self.kill(self._engine)  # its room is for the workers
             self._engine = None
         todo = open_samples(study, samples, standing)
-        jobs = [[*group] for _, group in groupby(todo, key=lambda left: left[0].context)]
+        groups = [[*group] for _, group in groupby(todo, key=lambda left: left[0].context)]
+        jobs = [
+            group[at : at + MOST_AT_ONCE]
+            for group in groups
+            for at in range(0, len(group), MOST_AT_ONCE)
+        ]
         done, started = len(samples) - len(todo), time.monotonic()
         open_jobs = dict(enumerate(jobs))
         before = done
@@ -184,7 +192,7 @@ class Cluster:
                 yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
         for job in open_jobs.values():
             for sample, points in job:
-                commit(failed_sample(sample, points, LOST))
+                commit(failed_sample(sample, points, CkvError(LOST)))
         yield Progress(done=len(samples), total=len(samples), sample="", seconds_left=0.0)
 
     def _outcomes(self, study: Study, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:

@@ -2,14 +2,17 @@
 
 import csv
 import io
-import json
+import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest, check_context
 from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.json_text import JsonBounds, NoJsonError
+from ckv_core.runtime.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.studies.records import (
     MAX_ANSWER_CHARS,
     MAX_ANSWERS,
@@ -21,6 +24,8 @@ from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import MAX_SAMPLES
 
 MAX_FILE_BYTES = 256 * 2**20
+MAX_VALUES = 2**21  # in all lines of JSON
+LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
 ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 # LongBench's published files: the metric of each data set is part of its definition.
@@ -74,12 +79,24 @@ def read_samples(
             raise ConfigError(
                 f"data.columns has {column!r}; it maps {', '.join(COLUMNS)} to the file's names."
             )
-    rows = _csv_rows(text, columns or {}) if name.lower().endswith(".csv") else _json_rows(text)
-    samples: list[Sample] = []
+    own = partial(_samples, name=name, columns=dict(columns or {}))
+    # Nothing bounds the cells of a row before it is read; lines of JSON are counted.
+    if not _is_csv(name) or len(text) <= SMALL_BYTES:
+        return tuple(own(text))
+    with read_apart(own, text) as samples:
+        return tuple(samples)
+
+
+def _is_csv(name: str) -> bool:
+    return name.lower().endswith(".csv")
+
+
+def _samples(text: Data, name: str, columns: Mapping[str, str]) -> Iterator[Sample]:
+    rows = _csv_rows(str(text), columns) if _is_csv(name) else _json_rows(str(text))
     lines: dict[str, int] = {}
     for line, values in rows:
         try:
-            sample = _sample(values, columns or {}, f"line {line}")
+            sample = _sample(values, columns, f"line {line}")
         except CkvError as error:
             raise ConfigError(f"{name}, line {line}: {error}") from None
         if sample.id in lines:
@@ -88,12 +105,11 @@ def read_samples(
                 f"{sample.id[:80]!r}; give each sample its own."
             )
         lines[sample.id] = line
-        samples.append(sample)
-        if len(samples) > MAX_SAMPLES:
+        if len(lines) > MAX_SAMPLES:
             raise ConfigError(f"{name} has over {MAX_SAMPLES:,} samples; take fewer.")
-    if not samples:
+        yield sample
+    if not lines:
         raise ConfigError(f"{name} has no samples; write one JSON object a line.")
-    return tuple(samples)
 
 
 def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
@@ -130,28 +146,47 @@ def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
     return tuple(samples)
 
 
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines from 1, one by one; only a line feed ends a line, as a text may hold U+2028."""
+    for line, match in enumerate(re.finditer("^.*$", text, re.MULTILINE), start=1):
+        yield line, match[0]
+
+
 def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for line, content in enumerate(text.split("\n"), start=1):  # a line may hold U+2028
+    left = MAX_VALUES
+    for line, content in numbered_lines(text):
         if not content.strip():
             continue
+        left -= LINE_BOUNDS.check(content.encode("utf-8", "surrogatepass"))
+        if left < 0:
+            raise ConfigError(f"Line {line}: the lines hold over {MAX_VALUES:,} values.")
         try:
-            values = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deep or long"
-            raise ConfigError(f"Line {line} is no JSON object: {reason}.") from None
+            values = LINE_BOUNDS.read(content)
+        except NoJsonError as error:
+            raise ConfigError(f"Line {line} is no JSON object: {error}.") from None
+        except ConfigError as error:
+            raise ConfigError(f"Line {line}: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"Line {line} is no JSON object with context, question and answers.")
         yield line, values
 
 
 def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The columns that are read, whatever others there are; a cell that is missing is None."""
     csv.field_size_limit(MAX_TEXT_CHARS)
     answers = columns.get("answers", "answers")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    read = {columns.get(name, name) for name in COLUMNS} | _LONGBENCH | {"_id", "choices"}
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
-        for row in reader:
-            cell = str(row.get(answers) or "")
-            yield reader.line_num, row | {answers: cell.split(ANSWER_SEPARATOR)}
+        header = [(name, at) for at, name in enumerate(next(reader, [])) if name in read]
+        if len(dict(header)) < len(header):
+            raise ConfigError("The first line names a column twice; rename one.")
+        for cells in filter(None, reader):
+            row: dict[str, Any] = {
+                name: cells[at] if at < len(cells) else None for name, at in header
+            }
+            row[answers] = (row.get(answers) or "").split(ANSWER_SEPARATOR, MAX_ANSWERS)
+            yield reader.line_num, row
     except csv.Error as error:
         raise ConfigError(f"Line {reader.line_num} is no CSV: {error}.") from None
 
@@ -186,9 +221,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
 
 def _text(field: JsonField, most: int) -> str:
     """A text or a number; what is not there is empty."""
-    if isinstance(field.value, int | float) and not isinstance(field.value, bool):
-        return f"{field.value}"
-    return "" if field.absent else field.text(most)
+    return "" if field.absent else field.text_or_number(most)
 
 
 def _id(field: JsonField) -> str:

@@ -109,4 +109,4 @@ class LocalEngine:
     def _size(self, request: CompareRequest) -> PromptSize:
         texts = (request.context, request.question)
         prompt = build_prompt(self._loaded.tokenizer, *texts, request.scenario)
-        return PromptSize(prompt.tokens, prompt.compressed_tokens)
+        return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))

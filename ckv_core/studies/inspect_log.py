@@ -7,7 +7,6 @@ score for each method and budget with the text that it generated as its answer.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import Row, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 from ckv_core.studies.spec import study_values
@@ -30,7 +29,7 @@ def inspect_log(
     return {
         "version": VERSION,
         "status": "success" if facts.get("state") == "done" else "started",
-        "eval": _spec(study, samples, results, facts),
+        "eval": _spec(study, samples, facts),
         "plan": {
             "steps": [{"solver": "generate", "params": {"scenario": study.scenario}}],
             "config": {"max_tokens": study.max_new_tokens, "temperature": 0.0},
@@ -48,12 +47,7 @@ def inspect_log(
     }
 
 
-def _spec(
-    study: Study,
-    samples: Sequence[Sample],
-    results: Sequence[SampleResult],
-    facts: Mapping[str, Any],
-) -> dict[str, Any]:
+def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "created": facts["created_at"],
         "task": study.name,
@@ -66,11 +60,7 @@ def _spec(
         "model": study.model,
         "config": {"epochs": 1},
         "packages": dict(facts.get("environment") or {}),
-        "metadata": {
-            "made_by": "CriticalKV Lab",
-            "model_info": facts.get("model_info"),
-            "methods": methods_text(study, samples, results, facts),
-        },
+        "metadata": {"made_by": "CriticalKV Lab", "model_info": facts.get("model_info")},
     }
 
 
@@ -80,7 +70,7 @@ def _score(study: Study, row: Row) -> dict[str, Any]:
         "name": point_name(row.point),
         "scorer": study.metric,
         "scored_samples": row.n,
-        "unscored_samples": row.failed,
+        "unscored_samples": row.failed + row.cut,
         "params": {"variant": row.point.variant, "budget": row.point.budget},
         "metrics": {
             name: {"name": name, "value": value}
@@ -93,7 +83,7 @@ def _score(study: Study, row: Row) -> dict[str, Any]:
 def _sample(study: Study, sample: Sample, results: Sequence[SampleResult]) -> dict[str, Any]:
     full = next((each for each in results if each.variant == FULL), None)
     prompt = f"{sample.context}\n\n{sample.question}" if sample.question else sample.context
-    failed = {_name(each): each.reason for each in results if each.score is None}
+    failed = {_name(r): r.reason or r.outcome for r in results if r.score is None}
     values: dict[str, Any] = {
         "id": sample.id,
         "epoch": 1,

@@ -6,10 +6,16 @@ from itertools import groupby
 
 import numpy as np
 
-from ckv_core.analysis.intervals import Interval, Values, mean_interval
-from ckv_core.analysis.pairs import mcnemar
+from ckv_core.experiment.stats import (
+    Difference,
+    Interval,
+    difference_interval,
+    holm,
+    paired,
+    rank_correlation,
+    score_interval,
+)
 from ckv_core.request.variants import VariantSpec
-from ckv_core.studies.intervals import difference_ends, holm, score_ends
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 
 FULL_POINT = Point(FULL, None)
@@ -22,7 +28,8 @@ class Row:
 
     Attributes:
         n: sources with a score; samples of one source count once, with their mean.
-        failed: samples without a result.
+        failed: samples without a generation.
+        cut: samples whose text the limit of new tokens ended before an answer; in no mean.
         score: mean over the sources; None where there is none.
         low, high: 95 % interval.
         cache_share: mean bytes of the cache over the full cache's; None where not known.
@@ -32,6 +39,7 @@ class Row:
     point: Point
     n: int
     failed: int
+    cut: int
     score: float | None
     low: float | None
     high: float | None
@@ -44,21 +52,13 @@ class PairedRow:
     """One point against the full cache, or its base without CriticalKV, on the same sources.
 
     Attributes:
-        mean: its score minus the other's; low and high its 95 % interval.
-        lower, higher: sources where its score is below or above the other's.
-        p: exact McNemar, two-sided; None where scores are not all 0 or 1.
-        holm_p: the same, adjusted over all pairs that have one.
+        found: its score minus the other's, by source; p where all scores are 0 or 1.
+        holm_p: the same p, adjusted over all pairs that have one.
     """
 
     point: Point
     other: Point
-    n: int
-    mean: float
-    low: float
-    high: float
-    lower: int
-    higher: int
-    p: float | None
+    found: Difference
     holm_p: float | None
 
 
@@ -99,15 +99,6 @@ def read_results(
         l1_answers=_l1_answers([result for found in by_point.values() for result in found]),
         scores=scores,
     )
-
-
-def scores_of(
-    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
-) -> dict[Point, Scores]:
-    """Of each point by source, the full cache first; `read_results` has the arguments."""
-    source_of = {sample.id: source(sample) for sample in samples}
-    by_point = _by_point(study, samples, results)
-    return {point: _by_source(found, source_of) for point, found in by_point.items()}
 
 
 def full_row(study: Study, samples: Sequence[Sample], results: Collection[SampleResult]) -> Row:
@@ -153,7 +144,7 @@ def _by_source(results: Sequence[SampleResult], source_of: Mapping[str, str]) ->
 
 
 def _row(point: Point, results: Sequence[SampleResult], scores: Scores) -> Row:
-    low, high = score_ends([*scores.values()]) if scores else (None, None)
+    score = score_interval([*scores.values()]) if scores else None
     shares = [
         result.cache_bytes / result.full_cache_bytes
         for result in results
@@ -163,10 +154,11 @@ def _row(point: Point, results: Sequence[SampleResult], scores: Scores) -> Row:
     return Row(
         point=point,
         n=len(scores),
-        failed=sum(result.state == "failed" for result in results),
-        score=sum(scores.values()) / len(scores) if scores else None,
-        low=low,
-        high=high,
+        failed=sum(result.outcome == "failed" for result in results),
+        cut=sum(result.outcome == "cut" for result in results),
+        score=score.mean if score else None,
+        low=score.low if score else None,
+        high=score.high if score else None,
         cache_share=sum(shares) / len(shares) if shares else None,
         head_l1=sum(moved) / len(moved) if moved else None,
     )
@@ -189,31 +181,18 @@ def _settings(point: Point) -> tuple[object, ...]:
 
 
 def _pair(point: Point, other: Point, scores: Mapping[Point, Scores]) -> Iterator[PairedRow]:
-    found = differences(scores[point], scores[other])
-    if not found:
-        return
-    low, high = difference_ends(found)
-    lower, higher = sum(each < 0 for each in found), sum(each > 0 for each in found)
-    is_binary = all(each in (0.0, 1.0) for at in (point, other) for each in scores[at].values())
-    yield PairedRow(
-        point=point,
-        other=other,
-        n=len(found),
-        mean=sum(found) / len(found),
-        low=low,
-        high=high,
-        lower=lower,
-        higher=higher,
-        p=mcnemar(lower, higher) if is_binary else None,
-        holm_p=None,
-    )
+    own, theirs = scores[point], scores[other]
+    is_yes_no = {*own.values(), *theirs.values()} <= {0.0, 1.0}
+    found = paired(own, theirs, is_share=True, is_yes_no=is_yes_no)
+    if found is not None:
+        yield PairedRow(point=point, other=other, found=found, holm_p=None)
 
 
 def _with_holm(pairs: Iterator[PairedRow]) -> Iterator[PairedRow]:
-    found = [*pairs]
-    adjusted = iter(holm([pair.p for pair in found if pair.p is not None]))
-    for pair in found:
-        yield pair if pair.p is None else replace(pair, holm_p=next(adjusted))
+    known = [*pairs]
+    adjusted = iter(holm([pair.found.p for pair in known if pair.found.p is not None]))
+    for pair in known:
+        yield pair if pair.found.p is None else replace(pair, holm_p=next(adjusted))
 
 
 def _l1_answers(results: Sequence[SampleResult]) -> Interval | None:
@@ -225,15 +204,6 @@ def _l1_answers(results: Sequence[SampleResult]) -> Interval | None:
         points = [(-float(r.head_l1 or 0), float(r.score or 0)) for r in group]
         l1, scores = np.array(points).T
         if len(points) >= 3 and np.ptp(l1) > 0 and np.ptp(scores) > 0:
-            by_sample.setdefault(sample, []).append(_rank_correlation(l1, scores))
+            by_sample.setdefault(sample, []).append(rank_correlation(l1, scores))
     means = [sum(each) / len(each) for each in by_sample.values()]
-    return mean_interval(means) if means else None
-
-
-def _rank_correlation(left: Values, right: Values) -> float:
-    """Spearman's; ties share their mean rank. scipy's takes a hundred times as long on so few."""
-    one, other = (
-        (each[:, None] > each).sum(1) + (each[:, None] == each).sum(1) / 2 for each in (left, right)
-    )
-    one, other = one - one.mean(), other - other.mean()
-    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+    return difference_interval(means) if means else None

@@ -1,10 +1,10 @@
 """What a study is made of: its definition, samples, points and results. Plain values; no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
-from ckv_core.errors import ConfigError
+from ckv_core.errors import ConfigError, about
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.request.compare_request import (
     DEFAULT_MODEL,
@@ -14,12 +14,12 @@ from ckv_core.request.compare_request import (
     Scenario,
 )
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import Count, LongText, Share, Stop
+from ckv_core.results.records import Count, LongText, Outcome, Share, Stop
 from ckv_core.runtime.bounds import Chars, Many, Measured
 
 FULL = "full"
 MAX_TOLERANCE = 100.0  # points
-DEFAULT_TOLERANCE = 2.0
+DEFAULT_TOLERANCE = 5.0
 MAX_NAME = 80
 ResultState = Literal["done", "failed"]
 MAX_ID = 200
@@ -88,6 +88,10 @@ class Study:
         budgets: all in tokens or all in percent.
         metric: of `scores.METRICS`; a sample's own wins.
         tolerance: points (hundredths) that a method may lose against the full cache.
+        read_once: its size is fixed and nothing is decided before its end, which takes fewer
+            samples.
+        earlier_tolerances, earlier_variants: of this name, since it had results; the decision
+            counts all methods that were ever tried.
     """
 
     name: str
@@ -99,6 +103,19 @@ class Study:
     max_new_tokens: int = 32
     metric: str = "string_match"
     tolerance: float = DEFAULT_TOLERANCE
+    read_once: bool = False
+    earlier_tolerances: tuple[float, ...] = ()
+    earlier_variants: tuple[str, ...] = ()
+
+    def after(self, old: "Study") -> "Study":
+        """The same in place of another one of its name that has results."""
+        tolerances = dict.fromkeys((*old.earlier_tolerances, old.tolerance))
+        variants = dict.fromkeys((*old.earlier_variants, *old.variants))
+        return replace(
+            self,
+            earlier_tolerances=tuple(each for each in tolerances if each != self.tolerance),
+            earlier_variants=tuple(each for each in variants if each not in self.variants),
+        )
 
     def points(self) -> tuple[Point, ...]:
         """The full cache, then each variant at each budget, by rising budget.
@@ -106,7 +123,8 @@ class Study:
         Raises:
             ConfigError: no or a wrong variant or budget, or too many points.
         """
-        budgets = self._budgets()
+        with about("budgets"):
+            budgets = self._budgets()
         found: dict[tuple[object, ...], Point] = {}
         for text in self.variants:
             spec = VariantSpec.parse(text)
@@ -153,11 +171,18 @@ class Study:
         if self.scenario not in SCENARIOS:
             known = ", ".join(SCENARIOS)
             raise ConfigError(f"scenario must be one of {known}; got {self.scenario!r}.")
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise ConfigError(f"max_new_tokens must be from 1 to {MAX_NEW_TOKENS}.")
-        if not 0 <= self.tolerance <= MAX_TOLERANCE:
-            raise ConfigError(f"tolerance must be from 0 to {MAX_TOLERANCE:g} points.")
-        return self.points()
+        with about("max_new_tokens"):
+            if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
+                raise ConfigError(f"max_new_tokens must be from 1 to {MAX_NEW_TOKENS}.")
+        with about("tolerance"):
+            if not 0 <= self.tolerance <= MAX_TOLERANCE or round(self.tolerance, 1) != (
+                self.tolerance
+            ):
+                raise ConfigError(
+                    f"tolerance must be from 0 to {MAX_TOLERANCE:g} points, in steps of 0.1."
+                )
+        with about("variants"):
+            return self.points()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +192,8 @@ class SampleResult:
     Attributes:
         sample: its id.
         state: `failed` where there is no generation; `reason` says why.
-        score: 0 to 1, by the sample's metric; None where it failed.
+        for_good: it fails each time; other failures may pass.
+        score: 0 to 1, by the sample's metric; None where it failed, or was cut before an answer.
         stopped: why generation ended.
         prompt_tokens, budget_tokens: of the prompt; entries per KV head asked for.
         cache_bytes, full_cache_bytes: of the compressed prompt's entries.
@@ -175,11 +201,14 @@ class SampleResult:
         agreement: share of the full cache's tokens before the first difference.
     """
 
+    derived: ClassVar = ("outcome",)
+
     sample: Id
     variant: SpecText
     budget: Annotated[str, Chars(20)] | None
     state: ResultState
     reason: Annotated[str, Chars(2_000)] = ""
+    for_good: bool = False
     score: Share | None = None
     text: LongText = ""
     stopped: Stop | None = None
@@ -196,3 +225,12 @@ class SampleResult:
     def key(self) -> Key:
         """What no two results of a study share."""
         return (self.sample, self.variant, self.budget)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Answered is any score above 0; a cut or failed text is neither right nor wrong."""
+        if self.state == "failed":
+            return "failed"
+        if not self.score:
+            return "cut" if self.stopped == "length" else "missed"
+        return "answered"

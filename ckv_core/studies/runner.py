@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Protocol
 
-from ckv_core.errors import CkvError, ConfigError
-from ckv_core.methods.parameters import Budget
+from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import estimate_seconds
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import Outcome, RunResult
+from ckv_core.results.outcomes import raise_sentence
 from ckv_core.results.records import ModelInfo, VariantResult
 from ckv_core.studies.records import FULL, Key, Point, Sample, SampleResult, Study
-from ckv_core.studies.scores import score
+from ckv_core.studies.scores import is_before_answer, score
 
 Commit = Callable[[Sequence[SampleResult]], None]
 Served = Callable[[ModelInfo, Mapping[str, str]], None]
@@ -26,10 +26,11 @@ Served = Callable[[ModelInfo, Mapping[str, str]], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptSize:
-    """Tokens of a prompt, and of it those from which methods evict."""
+    """Tokens of a prompt, of it those from which methods evict, and of these the question's."""
 
     tokens: int
     compressed: int
+    question: int = 0  # behind the context, with the chat template's end
 
 
 class Engine(Protocol):
@@ -150,8 +151,8 @@ def run_study(
 ) -> Iterator[Progress]:
     """Run what is not there yet; yields before the first sample and after each.
 
-    `standing`: results that stand; the others are computed, failed ones again. `commit`: stores the
-    results of one sample, all or none of them.
+    `standing`: results that stand; the others are computed, also what failed and may pass.
+    `commit`: stores the results of one sample, all or none of them.
 
     Raises:
         RunCancelledError: the engine was stopped; what was committed stays.
@@ -204,7 +205,7 @@ class _Asked:
     study: Study
     sample: Sample
     points: Sequence[Point]
-    refused: Mapping[Point, str]
+    refused: Mapping[Point, CkvError]
 
     @property
     def fit(self) -> list[Point]:
@@ -213,7 +214,7 @@ class _Asked:
     def results(self, outcome: RunResult | CkvError) -> list[SampleResult]:
         """Of every point."""
         if isinstance(outcome, CkvError):
-            return failed_sample(self.sample, self.points, str(outcome), self.refused)
+            return failed_sample(self.sample, self.points, outcome, self.refused)
         variants = dict(zip(self.fit, outcome.variants, strict=True))
         return [
             _failed(self.sample, point, self.refused[point])
@@ -224,37 +225,47 @@ class _Asked:
 
 
 def _asked(study: Study, sample: Sample, points: Sequence[Point], engine: Engine) -> _Asked:
+    refused: Mapping[Point, CkvError]
     try:
         refused = _unfit(points, engine.size(request_of(study, sample, points)))
+    except RunCancelledError:  # stopped while it was counted, which is no result
+        raise
     except CkvError as error:
-        refused = dict.fromkeys(points, str(error))
+        refused = dict.fromkeys(points, error)
     return _Asked(study, sample, points, refused)
 
 
 def failed_sample(
-    sample: Sample, points: Sequence[Point], reason: str, refused: Mapping[Point, str] | None = None
+    sample: Sample,
+    points: Sequence[Point],
+    reason: CkvError,
+    refused: Mapping[Point, CkvError] | None = None,
 ) -> list[SampleResult]:
     """All points of a sample failed for one reason, but those that were refused for their own."""
     return [_failed(sample, point, (refused or {}).get(point, reason)) for point in points]
 
 
-def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, str]:
+def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, CkvError]:
     """Why points cannot run on a prompt of this size: the budget holds not what is always kept."""
-    reasons = {}
+    reasons: dict[Point, CkvError] = {}
     for point in points:
         if point.budget is None:
             continue
-        tokens = Budget.parse(point.budget).resolve(size.compressed, 1)
         try:
-            VariantSpec.parse(point.spec).check_budget(tokens, size.compressed)
+            VariantSpec.parse(point.spec).check_prompt(size.compressed, size.question)
         except ConfigError as error:
-            reasons[point] = str(error)
+            reasons[point] = error
     return reasons
 
 
-def _failed(sample: Sample, point: Point, reason: str) -> SampleResult:
+def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
     return SampleResult(
-        sample=sample.id, variant=point.variant, budget=point.budget, state="failed", reason=reason
+        sample=sample.id,
+        variant=point.variant,
+        budget=point.budget,
+        state="failed",
+        reason=str(error),
+        for_good=error.for_good,
     )
 
 
@@ -264,7 +275,7 @@ def _scored(
     try:
         return _result(study, sample, point, variant, run)
     except CkvError as error:
-        return _failed(sample, point, str(error))
+        return _failed(sample, point, error)
 
 
 def _result(
@@ -272,12 +283,18 @@ def _result(
 ) -> SampleResult:
     receipt, moved = variant.receipt, variant.perturbation
     is_full = point.variant == FULL
+    found: float | None = score(variant.text, sample, study.metric)
+    if variant.stopped == "length" and is_before_answer(
+        variant.text, found or 0.0, sample, study.metric
+    ):
+        found = None
     return SampleResult(
         sample=sample.id,
         variant=point.variant,
         budget=point.budget,
         state="done",
-        score=score(variant.text, sample, study.metric),
+        score=found,
+        reason=raise_sentence(1, 1) if found is None and variant.loops else "",
         text=variant.text,
         stopped=variant.stopped,
         prompt_tokens=run.prompt.tokens if run.prompt else None,

@@ -109,6 +109,23 @@ def score(text: str, sample: Sample, metric: str) -> float:
     return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
 
 
+_ANY_SHARE = ("string_match_part", "classification", "retrieval", "count")
+
+
+def is_before_answer(text: str, score: float, sample: Sample, metric: str) -> bool:
+    """Whether a text that the limit of new tokens cut has not given its answer yet.
+
+    An answer is there with the whole score, with any where the metric looks for one of several,
+    and with an answer's own words, of which `string_match` wants all.
+    """
+    name = sample.metric or metric
+    if score == 1 or (name in _ANY_SHARE and score > 0):
+        return False
+    if name == "code_similarity":  # its first line is all that counts
+        return "\n" not in text.strip("\n")
+    return name == "string_match" or not any(spaced(a) in spaced(text) for a in sample.answers)
+
+
 def _f1(own: Sequence[str], wanted: Sequence[str], common: int) -> float:
     return 2 * common / (len(own) + len(wanted)) if common else 0.0
 

@@ -1,5 +1,7 @@
 """A study as a YAML file: read with every value checked, and written. No torch."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -15,6 +17,9 @@ from ckv_core.studies.tasks import TASKS
 
 MAX_DEPTH = 8  # a study has three levels
 MAX_FILE_CHARS = 100_000
+MAX_PARTS = 10_000  # values and keys; a study names up to 5,000 runs
+# YAML reads digits with colons as sums of powers of 60, too.
+_LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxX_:.]{40}")
 MAX_SAMPLES = 5_000
 MAX_LENGTH = 1_000_000  # tokens
 _WHOLE = "study file"
@@ -28,6 +33,9 @@ STUDY_KEYS = {
     "max_new_tokens",
     "metric",
     "tolerance",
+    "read_once",
+    "earlier_tolerances",
+    "earlier_variants",
 }
 _DATA_KEYS = {
     "file": {"file", "columns"},
@@ -41,11 +49,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Plain values only; a key that comes twice is refused instead of read once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = {str(key) for key in keys if keys.count(key) > 1}
-        if twice:
-            raise ConfigError(f"The {_WHOLE} has {sorted(twice)[0]!r} twice; remove one.")
-        return dict(super().construct_mapping(node, deep))
+        values = dict(super().construct_mapping(node, deep))
+        if len(values) < len(node.value):
+            keys = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
+            ((twice, _),) = keys.most_common(1)
+            raise ConfigError(f"The {_WHOLE} has {str(twice)[:80]!r} twice; remove one.")
+        return values
 
 
 def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
@@ -74,6 +83,11 @@ def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
         max_new_tokens=top["max_new_tokens"].maybe(lambda at: at.integer(1, MAX_NEW_TOKENS)) or 32,
         metric=_one_of(top["metric"], METRICS, "string_match"),
         tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
+        read_once=top["read_once"].maybe(JsonField.boolean) or False,
+        earlier_tolerances=tuple(
+            each.number(0, MAX_TOLERANCE) for each in _listed(top["earlier_tolerances"])
+        ),
+        earlier_variants=tuple(_word(each, 200) for each in _listed(top["earlier_variants"])),
     )
     study.validate()
     return study
@@ -86,6 +100,11 @@ def write_study(study: Study) -> str:
 
 def study_values(study: Study) -> dict[str, Any]:
     """The definition as plain JSON values, by the keys of the file."""
+    rare = {
+        "read_once": study.read_once,
+        "earlier_tolerances": list(study.earlier_tolerances),
+        "earlier_variants": list(study.earlier_variants),
+    }
     return {
         "name": study.name,
         "model": study.model,
@@ -96,12 +115,14 @@ def study_values(study: Study) -> dict[str, Any]:
         "max_new_tokens": study.max_new_tokens,
         "metric": study.metric,
         "tolerance": study.tolerance,
+        **{key: value for key, value in rare.items() if value},
     }
 
 
 def read_values(values: Mapping[str, Any]) -> Study:
     """What `study_values` gave; of a trusted place, such as our own database."""
-    lists = {key: tuple(values[key]) for key in ("variants", "budgets")}
+    known = ("variants", "budgets", "earlier_tolerances", "earlier_variants")
+    lists = {key: tuple(values[key]) for key in known if key in values}
     return Study(**{**values, **lists})
 
 
@@ -125,7 +146,7 @@ def _load(text: str) -> object:
     try:
         _check_events(yaml.parse(text, _Loader))
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
@@ -135,7 +156,14 @@ def _load(text: str) -> object:
 def _check_events(events: Iterable[yaml.Event]) -> None:
     """Refuse what makes a few lines into gigabytes, or a parser that works at them for hours."""
     depth = 0
-    for event in events:
+    for at, event in enumerate(events):
+        if at > MAX_PARTS:
+            raise ConfigError(f"The {_WHOLE} has over {MAX_PARTS:,} values.")
+        if getattr(event, "tag", None) is not None:
+            raise ConfigError(f"The {_WHOLE} uses a YAML tag ({event.tag[:80]}); remove it.")
+        is_plain = isinstance(event, yaml.ScalarEvent) and event.style is None
+        if is_plain and _LONG_NUMBER.match(event.value):
+            raise ConfigError(f"The {_WHOLE} has a number that is too long.")
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(f"The {_WHOLE} uses a YAML alias (*name); write the value out.")
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -194,12 +222,13 @@ def _one_of(field: JsonField, words: Iterable[str], default: str) -> str:
     return default if field.absent else field.one_of(*words)
 
 
+def _listed(field: JsonField) -> list[JsonField]:
+    return [] if field.absent else field.items(64)
+
+
 def _word(field: JsonField, most: int) -> str:
     """A text, or a number that YAML read out of one; not empty."""
-    value = field.value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value}"
-    text = field.text(most).strip()
+    text = field.text_or_number(most).strip()
     if not text:
         field.fail("text is expected")
     return text

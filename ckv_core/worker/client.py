@@ -141,6 +141,10 @@ class WorkerClient:
         """Tokenise in a process of its own; waits. Failure is in the answer's `error`."""
         return self._counter.count(request, timeout_s)
 
+    def ask_tokens(self, request: CompareRequest) -> Future[TokensCounted]:
+        """The same without waiting; cancel the answer to give it up."""
+        return self._counter.ask(request)
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel all jobs and end the workers; returns within the time, leaves no process."""
         deadline = time.monotonic() + timeout_s

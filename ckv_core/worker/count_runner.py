@@ -36,7 +36,7 @@ class CountRunner:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
+    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
         """Needs no weights; the first count of a model may fetch its tokenizer."""
         with self._lock:
             kept = self._kept.setdefault(request.model, _Kept())
@@ -48,7 +48,7 @@ class CountRunner:
             characters = len(request.context) + len(request.question)
             step("Counting the prompt's tokens", COUNT_S + characters / CHARACTERS_PER_S)
             prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
-        return prompt.tokens, prompt.compressed_tokens, limit
+        return prompt.tokens, prompt.compressed_tokens, limit, len(prompt.question)
 
     def _tokenizer(
         self, kept: _Kept, model: str, step: Steps

@@ -14,6 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
+from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import CountTokens, Reply, TokensCounted, Within
 from ckv_core.worker.process import WorkerProcess, make_runner, serve_until_the_end
@@ -29,8 +30,10 @@ Steps = Callable[[str, float | None], None]
 class Counter(Protocol):
     """What the counting process needs; `count_runner.CountRunner` is the real one."""
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
-        """Prompt tokens, compressed tokens, context limit; called from several threads at once.
+    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
+        """Prompt tokens, compressed tokens, context limit, and tokens behind the context.
+
+        Called from several threads at once; of the compressed tokens those behind the context.
 
         `step` is told what is done next, as a sentence's beginning, and how long it may take.
         """
@@ -45,9 +48,10 @@ class _Asked:
     timer: threading.Timer | None = None
     lost: int = 0
 
-    def give(self, error: str) -> None:
+    def give(self, error: str, *, is_busy: bool = False) -> None:
         if not self.answer.done():
-            self.answer.set_result(TokensCounted(self.query.query_id, 0, 0, 0, error))
+            none = TokensCounted(self.query.query_id, 0, 0, 0, error, is_busy=is_busy)
+            self.answer.set_result(none)
 
     def disarm(self) -> None:
         if self.timer is not None:
@@ -67,21 +71,31 @@ class TokenCounter:
         self._refused: dict[str, tuple[float, str]] = {}
         self._closed = False
 
-    def count(self, request: CompareRequest, timeout_s: float) -> TokensCounted:
-        """Ask and wait. Failure is in the answer's `error`."""
+    def ask(self, request: CompareRequest) -> Future[TokensCounted]:
+        """Ask; failure is in the answer's `error`. Whoever cancels it gives the answer up."""
         asked = _Asked(CountTokens(uuid.uuid4().hex, request))
         with self._lock:
             refusal = self._refusal(request.model)
             if refusal:
                 asked.give(refusal)
+            elif len(self._asked) >= MAX_WAITING:
+                asked.give("Many counts are waiting; the run will count again.", is_busy=True)
             else:
                 self._asked[asked.query.query_id] = asked
                 self._send(asked)
+        return asked.answer
+
+    def count(self, request: CompareRequest, timeout_s: float) -> TokensCounted:
+        """Ask and wait. Failure is in the answer's `error`."""
+        answer = self.ask(request)
         try:
-            return asked.answer.result(timeout_s)
+            return answer.result(timeout_s)
         except TimeoutError:  # its own limit may be longer; that still ends the process
-            asked.give(f"Counting took longer than {timeout_s:g} s; the run will count again.")
-            return asked.answer.result()
+            with self._lock:
+                if not answer.cancel():
+                    return answer.result()
+            told = f"Counting took longer than {timeout_s:g} s; the run will count again."
+            return TokensCounted("", 0, 0, 0, told, is_busy=True)
 
     def close(self) -> None:
         """End the process; whoever waits is told."""
@@ -101,8 +115,6 @@ class TokenCounter:
             return self._refused[model][1]
         if self._closed:
             return "The app is closing."
-        if len(self._asked) >= MAX_WAITING:
-            return "Many counts are waiting; the run will count again."
         return ""
 
     def _send(self, asked: _Asked) -> None:
@@ -189,10 +201,14 @@ def serve_counts(channel: Channel, counter: Counter) -> None:
             send(Within(query.query_id, what, limit_s))
 
         try:
-            counted = TokensCounted(query.query_id, *counter.count_tokens(query.request, step))
+            tokens, compressed, limit, question = counter.count_tokens(query.request, step)
+            counted = TokensCounted(
+                query.query_id, tokens, compressed, limit, question_tokens=question
+            )
         except Exception as error:
             sentence = sentence_of(error, "Counting tokens")
-            counted = TokensCounted(query.query_id, 0, 0, 0, sentence)
+            for_good = isinstance(error, CkvError) and error.for_good
+            counted = TokensCounted(query.query_id, 0, 0, 0, sentence, for_good)
         send(counted)
 
     while True:

@@ -98,6 +98,7 @@ class JobFailed:
 
     job_id: str
     message: str
+    for_good: bool = False  # the same request fails each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,9 @@ class TokensCounted:
     compressed_tokens: int
     limit: int
     error: str = ""
+    for_good: bool = False  # it fails each time
+    is_busy: bool = False  # there was no time or room to count; it may be asked again
+    question_tokens: int = 0  # of the compressed ones, behind the context
 
 
 Reply = (

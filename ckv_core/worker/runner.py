@@ -10,6 +10,7 @@ import torch
 from ckv_core.compare.compare import compare
 from ckv_core.compare.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
+from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
@@ -18,6 +19,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunEvent
 from ckv_core.results.records import ModelInfo
 from ckv_core.runtime.device_memory import available_bytes
+from ckv_core.runtime.devices import is_cuda_like
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
@@ -55,9 +57,15 @@ class EngineRunner:
         if key not in self._models:
             if self._bytes() > KEPT_BYTES:
                 self.release()
-            loaded = load_model(model, device, dtype, report)
+            try:
+                loaded = load_model(model, device, dtype, report)
+            except ModelTooLargeError:
+                if not self._models:
+                    raise
+                self.release()  # beside a smaller one there was no room
+                loaded = load_model(model, device, dtype, report)
             kept = KEPT_PREFILL_BYTES
-            if loaded.device.type == "cuda":  # prefills of a large model are large too
+            if is_cuda_like(loaded.device):  # prefills of a large model are large too
                 kept = max(kept, available_bytes(loaded.device) // KEPT_CUDA_SHARE)
             self._models[key] = _Served(loaded, PrefillCache(kept))
         self._models.move_to_end(key)

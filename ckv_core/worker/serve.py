@@ -15,6 +15,7 @@ from ckv_core.errors import (
     is_device_lost,
     is_out_of_memory,
 )
+from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.request.cache_requests import AskRequest, KeepRequest
 from ckv_core.request.compare_request import CompareRequest
@@ -174,7 +175,8 @@ class WorkerLoop:
         except RunCancelledError:
             return JobCancelled(task.job_id)
         except Exception as error:
-            return JobFailed(task.job_id, sentence_of(error, "The run"))
+            for_good = isinstance(error, CkvError) and error.for_good
+            return JobFailed(task.job_id, sentence_of(error, "The run"), for_good)
         return JobDone(task.job_id)
 
     def _stream(self, runner: Runner, job: Job, stop: threading.Event) -> None:
@@ -246,4 +248,6 @@ def sentence_of(error: Exception, what: str) -> str:
     if is_device_lost(error):
         return DEVICE_LOST
     first_line = (str(error).splitlines() or [""])[0][:200]
-    return f"{what} failed ({type(error).__name__}: {first_line}); the log has the details."
+    return fault(error) or (
+        f"{what} failed ({type(error).__name__}: {first_line}); the log has the details."
+    )

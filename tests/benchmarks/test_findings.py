@@ -98,7 +98,7 @@ def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("7 texts (2 code, 5 news), 900 to 906 prompt tokens.")
     assert "### snapkv, budget 64, n = 7 texts: the ablation" in printed
-    assert printed.count("an interval of a mean needs at least 10") == 2
+    assert printed.count("an interval of L1, KL or times needs at least 10") == 2
     assert "(" in findings.interval([float(at) for at in range(10)])
 
 

@@ -15,11 +15,3 @@ def head_tables_apart(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head_tables, "head_tables_folder", lambda: home)
         yield home
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory) -> str:
-    """A tiny model as a user would have it; nobody changes it."""
-    from tests.factories.models import saved_model  # transformers takes seconds
-
-    return saved_model(tmp_path_factory.mktemp("models") / "tiny")

@@ -1,4 +1,4 @@
-"""One running app as a process, and what its pages must not do."""
+"""One running app as a process."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.processes import free_port
@@ -42,14 +42,6 @@ class App:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_LIMIT_S)
-
-
-@dataclass
-class Watched:
-    """What a page must not do."""
-
-    external: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
@@ -87,16 +79,3 @@ def scripted_app(home: Path, **environ: str) -> Iterator[App]:
     finally:
         app.process.kill()
         app.process.wait()
-
-
-def note_request(watched: Watched, address: str, url: str) -> None:
-    """Keep requests that leave the app."""
-    if not url.startswith((address, "data:", "blob:", "about:")):
-        watched.external.append(url)
-
-
-def note_message(watched: Watched, kind: str, text: str) -> None:
-    """Keep errors; leaving a page cuts its event stream, and a 404 is some tests' purpose."""
-    harmless = ("AbortError", "Connection errored out", "net::ERR_", "404", "BodyStreamBuffer")
-    if kind == "error" and not any(word in text for word in harmless):
-        watched.errors.append(text)

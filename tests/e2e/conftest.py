@@ -1,4 +1,4 @@
-"""Opens an app in a real browser, as a visitor whose pages are watched."""
+"""Opens an app in a real browser, as a visitor."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import BrowserContext, Page
 
 from tests.e2e import steps
-from tests.e2e.app_runner import Watched, note_message, note_request
 from tests.ui.served_app import Served
 
 
@@ -17,33 +16,19 @@ def app(open_app) -> Served:
 
 
 @pytest.fixture(scope="module")
-def visitor(browser, app) -> Iterator[tuple[BrowserContext, Watched]]:
+def visitor(browser) -> Iterator[BrowserContext]:
     """Somebody whose browser keeps what it loaded from one test to the next."""
-    context = browser.new_context(viewport=steps.DESK)
-    watched = Watched()
-    context.on("request", lambda request: note_request(watched, app.url, request.url))
-    context.on("console", lambda message: note_message(watched, message.type, message.text))
-    context.on("weberror", lambda error: watched.errors.append(str(error.error)))
-    context.new_page()
-    yield context, watched
-    context.close()
+    with browser.new_context(viewport=steps.DESK) as context:
+        yield context
 
 
 @pytest.fixture
-def context(visitor) -> Iterator[BrowserContext]:
-    """A visitor's one blank page; none of theirs may leave the app's origin or log errors."""
-    context, watched = visitor
-    page, *others = context.pages
-    for each in others:
+def context(visitor) -> BrowserContext:
+    """The visitor with one blank page, in which nothing was typed yet."""
+    for each in visitor.pages:
         each.close()
-    page.set_viewport_size(steps.DESK)
-    page.goto("about:blank")
-    yield context
-    external, errors = watched.external.copy(), watched.errors.copy()
-    watched.external.clear()
-    watched.errors.clear()
-    assert external == []
-    assert errors == []
+    visitor.new_page()
+    return visitor
 
 
 @pytest.fixture

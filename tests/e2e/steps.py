@@ -62,10 +62,9 @@ def set_new_tokens(page: Page, count: int) -> None:
     page.locator("#max-new-tokens input").fill(str(count))
 
 
-def open_more(page: Page) -> None:
-    """Show the fields for more variants and for kept positions of other code."""
-    page.get_by_role("button", name="More variants").click()
-    page.locator("#own-bar [data-ready]").wait_for()
+def open_advanced(page: Page) -> None:
+    """Show the parameters and the field for more variants, or hide them."""
+    page.get_by_role("button", name="Advanced").click()
 
 
 def run(page: Page) -> None:

@@ -35,24 +35,42 @@ def test_a_refusal_goes_once_the_form_changes_and_comes_again(page):
     expect(refusal).to_contain_text("lone surrogate) at position 5")
 
 
-def test_wrong_lines_and_positions_are_named_as_soon_as_they_are_left_and_stay_as_typed(page):
+def test_a_wrong_field_is_marked_with_the_sentence_beside_it_and_nothing_is_queued(page, app):
     steps.fill(page)
-    steps.open_more(page)
-    box, line = page.get_by_label("One variant per line"), page.locator("#variants-line")
+    before = app.services.count_by_state()
+    field = page.locator("#protect textarea")
+    field.fill("words that are nowhere")
+    steps.run(page)
+    told = page.locator("#protect .ckv-wrong")
+    expect(told).to_contain_text("'words that are nowhere' does not occur in the compressed")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert told.get_attribute("id") in field.get_attribute("aria-describedby")
+    expect(told).to_be_in_viewport()
+    steps.expect_well_made(page)
+    field.fill("the weather was fair")
+    expect(told).to_have_count(0)
+    expect(field).not_to_have_attribute("aria-invalid", "true")
+    steps.open_advanced(page)
+    page.locator("#parameter-window input").fill("many")
+    steps.open_advanced(page)
+    steps.run(page)
+    expect(page.locator("#parameter-window .ckv-wrong")).to_be_in_viewport()
+    assert app.services.count_by_state() == before
+
+
+def test_a_wrong_line_is_named_as_soon_as_it_is_left_and_stays_as_typed(page):
+    steps.fill(page)
+    steps.open_advanced(page)
+    box, line = page.get_by_label("More variants"), page.locator("#variants-line")
     box.fill("snapkv:budget=64\nsnapkw")
     box.blur()
     expect(line).to_contain_text("line 2: Unknown method 'snapkw'. Did you mean 'snapkv'?")
+    steps.run(page)
+    expect(page.locator("#notice [role=alert]")).to_contain_text("line 2: Unknown method")
+    assert box.input_value() == "snapkv:budget=64\nsnapkw"
     box.fill("snapkv:budget=64")
     box.blur()
     expect(line).to_contain_text("3 variants:")
-    box = page.get_by_label("External selections")
-    typed = '{"schema": 1, "variants": [{"label": "A", "retained": [3, 3]}]}'
-    box.fill(typed)
-    box.blur()
-    expect(line).to_contain_text("position 3 is expected once")
-    steps.run(page)
-    expect(page.locator("#notice [role=alert]")).to_contain_text("variants[0].retained")
-    assert box.input_value() == typed
 
 
 def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page):

@@ -22,9 +22,9 @@ def page(context) -> Page:
     return page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def slugs(app) -> dict[str, str]:
-    """Two runs on one prompt, one on another."""
+    """Two runs on one prompt, one on another; stored for each test, since one deletes all."""
     kept = np.zeros((3, 2, 10), np.bool_)
     kept[..., 2:6] = True
     changed = done_result()
@@ -46,7 +46,8 @@ def slugs(app) -> dict[str, str]:
     }
 
 
-def test_a_run_is_listed_opened_and_deleted(page, app):
+def test_a_run_is_listed_opened_and_deleted(page, app, faults):
+    faults.expect("404")
     question = "Which run is to go?"
     slug = store_run(app.services, request(question=question), done_result())
     page.goto(f"{app.url}/runs")

@@ -53,7 +53,9 @@ def attack(page: Page, base: str, slug: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def context(browser) -> Iterator[BrowserContext]:
+def context(browser, faults) -> Iterator[BrowserContext]:
+    """Somebody whom a hostile page makes ask for what the app and the browser then refuse."""
+    faults.expect("CORS policy", "Opener-Policy", "frame-ancestors", "403", "net::ERR_")
     with browser.new_context() as context:
         yield context
 

@@ -54,7 +54,6 @@ def test_a_link_is_made_opened_and_revoked(browser, app, slug, guest):
         expect(guest.get_by_role("link", name=name, exact=True)).to_be_hidden()
     guest.locator(".ckv-menu summary:visible").click()
     expect(guest.get_by_role("link", name="Result (JSON)")).to_be_visible()
-    expect(guest.locator("#lineage")).not_to_contain_text("Reproduce", use_inner_text=True)
 
     ann.get_by_role("button", name="Revoke the link").click()
     expect(ann.locator("#share")).to_contain_text("The link is revoked")
@@ -116,7 +115,8 @@ WORDS = {"ann": "ann-apricot ann-acorn ann-alder", "bob": "bob-barley bob-birch 
 STEPS = {"ann": 20, "bob": 30}
 
 
-def test_two_runs_at_once_do_not_mix(browser, app):
+def test_two_runs_at_once_do_not_mix(browser, app, faults):
+    faults.expect("404")
     pages: dict[str, Page] = {}
     for user, words in WORDS.items():
         page = pages[user] = browser.new_page(viewport=steps.DESK)

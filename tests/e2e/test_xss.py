@@ -55,21 +55,29 @@ Slugs = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def slugs(app) -> Slugs:
+def stored() -> Slugs:
+    """What `slugs` stored; a test that deletes all runs empties it."""
+    return {}
+
+
+@pytest.fixture
+def slugs(app, stored) -> Slugs:
     """Runs full of hostile text; `other` failed and came out of an imported bundle."""
+    if stored:
+        return stored
     failed = store(app, fails=True)
     bundle = app.services.export_bundle([failed])
     app.services.library.delete([failed])
     (imported,) = app.services.import_bundle(bundle).imported
-    found = {
+    stored |= {
         "slug": store(app),
         "second": store(app, first_token=5),
         "other": imported,
         "sweep": store(app, kind="sweep"),
     }
-    for slug in found.values():
+    for slug in stored.values():
         app.services.library.annotate(slug, HOSTILE[:200], HOSTILE, [TAG])
-    return found
+    return stored
 
 
 def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: bool = False) -> str:
@@ -182,8 +190,9 @@ def test_the_reason_of_an_imported_run_is_text(page, app, slugs):
     assert_nothing_ran(page)
 
 
-def test_the_counter_counts(page, app):
+def test_the_counter_counts(page, app, faults):
     """The payloads would be seen if they ran."""
+    faults.expect("404")
     page.goto(app.url + "/healthz")
     for payload in PAYLOADS[:2]:
         page.evaluate("html => { document.body.innerHTML = html }", payload)
@@ -265,9 +274,11 @@ def give(page: Page, path: Path, data: bytes) -> None:
 
 
 def test_a_hostile_file_is_one_sentence_and_stores_nothing_and_a_right_one_is_taken_after_it(
-    page, app, tmp_path_factory
+    page, app, stored, tmp_path_factory, faults
 ):
+    faults.expect("400")
     empty(app.services)
+    stored.clear()
     page.set_viewport_size(PHONE)
     page.goto(f"{app.url}/runs")
     expect(page.locator("#runs")).to_contain_text("No runs yet")

@@ -13,12 +13,13 @@ from sqlalchemy import delete
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunResult
+from ckv_core.results.outcomes import Tally
 from ckv_core.results.records import RetainedSet
 from ckv_core.studies.records import FULL, Sample, SampleResult, Study
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.models import Base
-from storage.records import Lineage, Outcome, RunNotes, RunSummary
+from storage.records import Lineage, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests.factories.events import events_of
 from tests.factories.runs import done_result, sweep_result
@@ -108,7 +109,7 @@ def store_run(
 
 def prompt_run(prompt: int, better: float = 0.5, **changes: object):
     """A run on its own prompt."""
-    result = sweep_result(better=better)
+    result = sweep_result(better=better, plain=0.75 + better / 2)  # prompts differ
     tokens = tuple(range(prompt, prompt + 10))
     result.prompt = replace(result.prompt, token_ids=tokens)
     return sweep_snapshot(slug=f"runabc{prompt}", result=result, **changes)
@@ -216,7 +217,7 @@ class FakeLibrary:
                 variant_specs=run.request.variants,
                 prompt_tokens=None,
                 created_at=run.created_at,
-                outcome=Outcome(agreeing=1, compared=2),
+                outcome=Tally(same=1, compared=2),
             )
             for run in self.runs.values()
         ]

@@ -1,6 +1,7 @@
-"""Files of kept caches without any tensor worth the name, for pages and services."""
+"""Files of kept caches of zeros, for pages and services."""
 
-import json
+import numpy as np
+from safetensors.numpy import save
 
 from ckv_core.results.kept_record import KeptRecord, metadata_of
 from ckv_core.results.records import Receipt
@@ -18,8 +19,8 @@ def kept_record(**changes: object) -> KeptRecord:
         "compressed_tokens": 300,
         "receipt": Receipt(
             budget_tokens=48,
-            requested_entries=288,
-            retained_entries=288,
+            requested_entries=192,
+            retained_entries=192,
             cache_bytes=9_216,
             full_cache_bytes=57_600,
         ),
@@ -29,11 +30,22 @@ def kept_record(**changes: object) -> KeptRecord:
     return KeptRecord(**told | changes)
 
 
-def kept_bytes(record: KeptRecord | None = None) -> bytes:
-    """A file whose head is right."""
-    header = {
-        "__metadata__": metadata_of(record or kept_record()),
-        "context": {"dtype": "U8", "shape": [len(CONTEXT)], "data_offsets": [0, len(CONTEXT)]},
+def kept_bytes(record: KeptRecord | None = None, **changes: np.ndarray) -> bytes:
+    """A file whose tensors fit its receipt; of zeros. `changes` replace some, or add."""
+    record = record or kept_record()
+    model, kept = record.model, record.receipt.budget_tokens
+    tensors = {
+        "context": np.frombuffer(CONTEXT, np.uint8),
+        "token_ids": np.zeros(record.compressed_tokens, np.int32),
     }
-    raw = json.dumps(header).encode()
-    return len(raw).to_bytes(8, "little") + raw + CONTEXT
+    for layer in range(model.layers):
+        numbers = np.zeros((model.kv_heads, kept, model.head_dim), np.float32)
+        tensors |= {
+            f"layers.{layer}.0.heads": np.arange(model.kv_heads, dtype=np.int32),
+            f"layers.{layer}.0.positions": np.tile(
+                np.arange(kept, dtype=np.int32), (model.kv_heads, 1)
+            ),
+            f"layers.{layer}.0.keys": numbers,
+            f"layers.{layer}.0.values": numbers,
+        }
+    return save(tensors | changes, metadata_of(record))

@@ -1,6 +1,6 @@
 """Tiny random models of every supported architecture, and their tokenizer, built in code."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,14 @@ CHAT_TEMPLATE = (
 def tiny_model(arch: str, **changes: object) -> LoadedModel:
     """The same random weights at every call; shared by the whole session, so never change it."""
     model = _build(arch, "sdpa", **changes)
+    return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+
+
+def tiny_model_on(
+    arch: str, place: Callable[[PreTrainedModel], PreTrainedModel], **changes: object
+) -> LoadedModel:
+    """The weights of `tiny_model(arch)` where `place` puts them."""
+    model = place(_build(arch, "sdpa", **changes))
     return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 

@@ -291,7 +291,7 @@ class Swept:
         critical = alpha is not None
         spec = f"snapkv{'+critical' if critical else ''}:budget={budget}"
         heads = cls.head_l1(budget, alpha, better=better)
-        hidden = np.linspace(1, 100 * better * 64 / budget, cls.LAYERS, dtype=np.float32)
+        hidden = np.linspace(better, 100 * better * 64 / budget, cls.LAYERS, dtype=np.float32)
         base = cls.head_l1(budget, None) if critical else None
         more: dict[str, Any] = {}
         if agreement is not None:
@@ -316,9 +316,12 @@ class Swept:
         )
 
 
-def sweep_result(*, generated: bool = False, better: float = 0.5) -> RunResult:
-    """A sweep whose curves, savings and best alphas are known; `better` scales CriticalKV's."""
-    points = [Swept.point(b, None, 1.0, b / 600 if generated else None) for b in Swept.BUDGETS]
+def sweep_result(*, generated: bool = False, better: float = 0.5, plain: float = 1.0) -> RunResult:
+    """A sweep whose curves, savings and best alphas are known.
+
+    `better` scales CriticalKV's L1, `plain` SnapKV's.
+    """
+    points = [Swept.point(b, None, plain, b / 600 if generated else None) for b in Swept.BUDGETS]
     points += [
         Swept.point(b, alpha, better, b / 512 if generated else None)
         for alpha in Swept.ALPHAS

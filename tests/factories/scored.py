@@ -11,7 +11,7 @@ def plain_samples(count: int) -> list[Sample]:
 
 
 def scored(
-    sample: str, variant: str, budget: str | None, score: float, **more: Any
+    sample: str, variant: str, budget: str | None, score: float | None, **more: Any
 ) -> SampleResult:
     """A result that is there."""
     return SampleResult(

@@ -31,7 +31,8 @@ class Reference:
         tap = Tap(rows=max_window(params))
         cache = DynamicCache(config=model.config)
         logits = forward(model, prompt.token_ids[: prompt.compressed], cache, tap=tap)
-        prefilled = Prefilled(model, tap, copy.deepcopy(cache), prompt.compressed, {})
+        positions, behind = prompt.compressed, prompt.behind
+        prefilled = Prefilled(model, tap, copy.deepcopy(cache), positions, {}, behind)
         return cls(model, prompt, prefilled, logits)
 
     def read_question(self, kept: Kept | None) -> tuple[DynamicCache, Tensor]:

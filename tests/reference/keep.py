@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import DynamicCache
 
+from tests.reference.agnostic_scores import key_difference
 from tests.reference.budgets import (
     adaptive_heads,
     exact,
@@ -25,9 +26,14 @@ from tests.reference.scores import (
 )
 from tests.reference.selection import top_k, two_stage
 
-# What `kept_sets` knows: CriticalKV stands over whatever scores entries by attention.
+# What `kept_sets` knows: each alone and with CriticalKV.
 _SCORED = ("snapkv", "pyramidkv", "adakv")
-METHODS = ("full", "streaming_llm", *(name + end for name in _SCORED for end in ("", "+critical")))
+METHODS = (
+    "full",
+    "streaming_llm",
+    "keydiff",
+    *(name + end for name in _SCORED for end in ("", "+critical")),
+)
 
 
 @dataclass
@@ -38,6 +44,7 @@ class Prefilled:
         tap: attention of (at least) the last `window` queries of every variant.
         cache: keys and values of exactly the compressed prompt.
         norms: value norms by layer, computed once.
+        behind: first position behind the context; `positions` where that is read afterwards.
     """
 
     model: Any
@@ -45,6 +52,7 @@ class Prefilled:
     cache: DynamicCache
     positions: int
     norms: dict[int, list[Row]]
+    behind: int
 
     @property
     def group_size(self) -> int:
@@ -67,13 +75,12 @@ def kept_sets(prefilled: Prefilled, method: str, critical: bool, params: dict[st
     """The kept entries of one variant; `params` holds every parameter, `budget` in tokens."""
     n, config = prefilled.positions, prefilled.model.config
     kept: Kept = [None] * config.num_hidden_layers
-    heads = config.num_key_value_heads
     layers = evictable_layers(prefilled.model)
     budget = min(params["budget"], n)
-    if method == "streaming_llm":
-        positions = _sinks_and_newest(n, budget, params["sinks"])
+    if method in ("streaming_llm", "keydiff"):
         for layer in layers:
-            kept[layer] = [_flags(n, positions)] * heads
+            keys = prefilled.cache.layers[layer].keys[0].double().tolist()
+            kept[layer] = [_without_queries(prefilled, method, row, params) for row in keys]
         return kept
     sinks, window = params["sinks"], params["window"]
     p, capacity = budget - window - sinks, n - window - sinks
@@ -117,11 +124,22 @@ def _layer_selection(
     ]
 
 
-def _sinks_and_newest(n: int, budget: int, sinks: int) -> list[int]:
-    """StreamingLLM, method sheet 2.3: {0..S-1} and the last budget - S."""
-    if budget < sinks:
-        raise ValueError("the budget is below the sinks")
-    return [*range(min(sinks, n)), *range(n - (budget - sinks), n)]
+def _without_queries(
+    prefilled: Prefilled, method: str, keys: list[Row], params: dict[str, Any]
+) -> list[bool]:
+    """Sinks, what stands behind the context where it is kept, and of the rest the best.
+
+    StreamingLLM, method sheet 2.3: {0..S-1} and the newest. KeyDiff, 2.11: by the keys.
+    """
+    n, sinks = len(keys), params.get("sinks", 0)
+    behind = prefilled.behind if params.get("keep_question") == "on" else n
+    fixed = [i for i in range(n) if i < sinks or i >= behind]
+    if params["budget"] < len(fixed):
+        raise ValueError("the budget is below what is always kept")
+    score = key_difference(keys) if method == "keydiff" else [float(i) for i in range(n)]
+    free = [i for i in range(n) if i not in fixed]
+    best = top_k([score[i] for i in free], min(params["budget"], n) - len(fixed))
+    return _flags(n, fixed + [free[i] for i in best])
 
 
 def _flags(n: int, positions: list[int]) -> list[bool]:

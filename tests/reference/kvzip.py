@@ -1,4 +1,8 @@
-"""KVzip the slow way: plain transformers passes over copies of the cache, weights read off."""
+"""KVzip the slow way: plain transformers passes over copies of the cache, weights read off.
+
+Instructions as github.com/snu-mllab/KVzip 5d84729 model/wrapper.py `self_task` has them, and as
+kvpress 0.5.5 presses/kvzip_press.py `prepare`, which leaves out the space at the end.
+"""
 
 import copy
 from typing import Any
@@ -9,7 +13,10 @@ from transformers import DynamicCache
 from tests.reference.forward import Tap, forward
 
 FIRST = "\n\nRepeat the previous context exactly."
-NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
+NEXT = {
+    "first": "\n\nRepeat the part of the previous context exactly, starting with ",
+    "last": "\n\nRepeat the part of the previous context exactly, starting with",
+}
 
 
 def repeated(
@@ -31,7 +38,8 @@ def repeated(
     found = [Tensor([[0.0] * n for _ in range(heads)]) for _ in range(layers)]
     for start in range(lead, n, size):
         part = token_ids[start : start + size]
-        asked = encode(FIRST) if start == lead else encode(NEXT) + token_ids[:start][lead:][-8:]
+        words, overlap = NEXT[parameters["lead"]], token_ids[:start][lead:][-8:]
+        asked = encode(FIRST) if start == lead else encode(words) + overlap
         fed = [*asked, *closing, *part]
         tap = Tap(rows=len(fed))
         forward(model, fed, copy.deepcopy(cache), tap=tap)
@@ -50,17 +58,21 @@ def repeated(
     return found
 
 
-def kept(scores: list[list[list[float]]], sinks: int, budget: int) -> set[tuple[int, int, int]]:
-    """(layer, KV head, position): the sinks of every head, then the best of all layers together."""
+def kept(
+    scores: list[list[list[float]]], sinks: int, behind: int, budget: int
+) -> set[tuple[int, int, int]]:
+    """(layer, KV head, position): what every head keeps, then the best of all layers together.
+
+    Every head keeps the sinks and what stands from `behind` on.
+    """
+    fixed = [i for i in range(len(scores[0][0])) if i < sinks or i >= behind]
     places = [
         (-score, layer, head, i)
         for layer, heads in enumerate(scores)
         for head, row in enumerate(heads)
         for i, score in enumerate(row)
-        if i >= sinks
+        if i not in fixed
     ]
     heads = len(scores) * len(scores[0])
-    first = {
-        (la, h, i) for la in range(len(scores)) for h in range(len(scores[0])) for i in range(sinks)
-    }
-    return first | {place[1:] for place in sorted(places)[: heads * (budget - sinks)]}
+    first = {(la, h, i) for la in range(len(scores)) for h in range(len(scores[0])) for i in fixed}
+    return first | {place[1:] for place in sorted(places)[: heads * (budget - len(fixed))]}

@@ -6,10 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReferencePrompt:
-    """token_ids of the whole prompt; the first `compressed` of them are subject to eviction."""
+    """token_ids of the whole prompt; the first `compressed` of them are subject to eviction.
+
+    `behind` is the first token that begins at the context's end or later.
+    """
 
     token_ids: list[int]
     compressed: int
+    behind: int
 
 
 def build_prompt(tokenizer: Any, context: str, question: str, scenario: str) -> ReferencePrompt:
@@ -26,12 +30,14 @@ def build_prompt(tokenizer: Any, context: str, question: str, scenario: str) -> 
         text, add_special_tokens=not tokenizer.chat_template, return_offsets_mapping=True
     )
     token_ids = list(encoded["input_ids"])
-    if scenario == "regular":
-        return ReferencePrompt(token_ids, len(token_ids))
     context_end = text.index(message) + len(context)
+    starts = [start for start, _ in encoded["offset_mapping"]]
+    behind = sum(start < context_end for start in starts)
+    if scenario == "regular":
+        return ReferencePrompt(token_ids, len(token_ids), behind)
     compressed = 0
     for _, token_end in encoded["offset_mapping"]:
         if token_end > context_end:
             break
         compressed += 1
-    return ReferencePrompt(token_ids, compressed)
+    return ReferencePrompt(token_ids, compressed, behind)

@@ -35,18 +35,20 @@ def quarter_kept(cache: DynamicCache, kept: Kept, residual: int) -> None:
 def thin_kept(cache: DynamicCache, kept: Kept, residual: int, pruned: float, queries: Any) -> None:
     """Keys of older entries lose the channels that add least to the logits.
 
-    `queries` is [layer][query_head][token][channel] of the prompt's last 32 tokens.
+    As github.com/SalesforceAIResearch/ThinK d200577 ThinK_eager/src/kv_pruning_utils.py: the size
+    of a channel is that of all kept keys, the newest too. `queries` is
+    [layer][query_head][token][channel] of the prompt's last 32 tokens.
     """
     heads = [(layer, head) for layer, rows in enumerate(kept) for head in range(len(rows or []))]
-    older = list(_older(cache, kept, residual))
-    for (layer, head), (keys, _, places) in zip(heads, older, strict=True):
+    older, all_kept = (list(_older(cache, kept, newest)) for newest in (residual, 0))
+    for (layer, head), (keys, _, places), (*_, held) in zip(heads, older, all_kept, strict=True):
         if not places:
             continue
         group = len(queries[layer]) // len(kept[layer] or [])
         own = queries[layer][head * group : (head + 1) * group]
         scores = [
             sum(float(row[channel]) ** 2 for rows in own for row in rows)
-            * sum(float(keys[i, channel]) ** 2 for i in places)
+            * sum(float(keys[i, channel]) ** 2 for i in held)
             for channel in range(keys.shape[1])
         ]
         worst = sorted(range(len(scores)), key=lambda channel: (scores[channel], -channel))

@@ -128,3 +128,26 @@ def highest_of_all(layers: list[list[Row]], total: int) -> list[list[set[int]]]:
     for _, layer, head, i in sorted(every)[:total]:
         kept[layer][head].add(i)
     return kept
+
+
+def vatp_kept(attention: list[Row], values: list[Row], budget: int, sinks: int) -> set[int]:
+    """One KV head's kept positions, as github.com/guozhiyu/vatp 39ea686 utils_hh/modify_llama.py.
+
+    Half of the whole budget is the newest (`recent_budget` and `heavy_budget` are both
+    `ratio * length`); of all others the first tokens score highest, then sums of attention times
+    ||v||_1. Its mask counts the token to come among the newest; ours is the prompt's.
+
+    Args:
+        attention: column sums over all queries of the prompt, [query heads of it][entries].
+        values: [entries][value_dim].
+        budget: at least twice the sinks.
+        sinks: first tokens.
+    """
+    length = len(values)
+    newest = set(range(length - budget // 2, length))
+    worth = [
+        math.inf if i < sinks else sum(row[i] for row in attention) * sum(map(abs, values[i]))
+        for i in range(length)
+    ]
+    others = sorted(set(range(length)) - newest, key=lambda i: (-worth[i], i))
+    return newest | set(others[: budget - budget // 2])

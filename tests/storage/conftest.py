@@ -1,10 +1,12 @@
 """A second database beside `database`: runs are taken from `there` to `here`; runs to store."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunEvent
 from storage import repository
-from storage.database import Database, open_database
+from storage.database import MIGRATIONS, Database, open_database
 from storage.recorder import Recorder
 from storage.records import Lineage, StoredRun
 from tests.factories.events import big_events
@@ -68,6 +70,21 @@ def record(
     if is_over:
         recorder.finish(slug)
     return slug
+
+
+def with_next_schema(folder: Path, monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """The app has one more migration, of these statements."""
+    copied = shutil.copytree(MIGRATIONS, folder / "migrations")
+    lines = (
+        "import sqlalchemy as sa",
+        "from alembic import op",
+        "revision = 'release_0002'",
+        "down_revision = 'release_0001'",
+        "def upgrade():",
+        *(f"    {statement}" for statement in statements),
+    )
+    (copied / "versions" / "0002_next.py").write_text("\n".join(lines))
+    monkeypatch.setattr("storage.database.MIGRATIONS", copied)
 
 
 def at_once(*actions: Callable[[], object]) -> list[object]:

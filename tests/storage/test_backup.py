@@ -12,16 +12,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from storage import backup, database, repository
-from storage.commands import main
+from cli.main import main
+from storage import backup, repository
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
-from tests.storage.conftest import record
-from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
+from tests.storage.conftest import record, with_next_schema
 
 pytestmark = pytest.mark.slow
 
@@ -245,48 +243,44 @@ def test_a_new_library_killed_at_any_step_is_whole_or_not_there(home):
     assert step > 3
 
 
-def test_an_old_database_is_kept_before_it_is_migrated(home):
-    home.mkdir()
-    make_first_release(default_url(home))
+def test_a_database_is_kept_before_it_is_migrated(home, slug, tmp_path, monkeypatch):
     old = dump(home / "ckv.sqlite3")
-    assert slugs(home) == {SLUG, UNFINISHED}
-    open_database(default_url(home)).close()
-    assert dump(home / "ckv.sqlite3.schema-0001.bak") == old
+    with monkeypatch.context() as patched:
+        column = "sa.Column('more', sa.Text(), nullable=True)"
+        with_next_schema(tmp_path, patched, f"op.add_column('runs', {column})")
+        for _ in range(2):
+            open_database(default_url(home)).close()
+        assert slugs(home) == {slug}
+    (kept,) = home.glob("*.bak")
+    assert kept.name == "ckv.sqlite3.schema-release_0001.bak"
+    assert dump(kept) == old
     assert dump(home / "ckv.sqlite3") != old
-    open_database(default_url(home)).close()
-    assert len(list(home.glob("*.bak"))) == 1
-    assert main(["restore", str(home / "ckv.sqlite3.schema-0001.bak")]) == 0
+    with pytest.raises(StorageError, match="newer version of the app"):
+        open_database(default_url(home))
+    assert main(["restore", str(kept)]) == 0
     assert dump(home / "ckv.sqlite3") == old
 
 
-def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(home, slug):
-    assert main(["downgrade", "0001"]) == 0
-    open_database(default_url(home)).close()
-    first = home / "ckv.sqlite3.schema-0001.bak"
+def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(
+    home, slug, tmp_path, monkeypatch
+):
+    with_next_schema(tmp_path, monkeypatch, "raise RuntimeError('broken')")
+
+    def start() -> None:
+        with pytest.raises(RuntimeError, match="broken"):
+            open_database(default_url(home))
+
+    start()
+    first = home / "ckv.sqlite3.schema-release_0001.bak"
     old = dump(first)
-    assert main(["downgrade", "0001"]) == 0
     with closing(sqlite3.connect(home / "ckv.sqlite3")) as changed, changed:
         changed.execute("UPDATE runs SET title = 'changed'")
-    for _ in range(2):
-        database._back_up(make_url(default_url(home)), "0001")
+    start()
+    start()
     assert dump(first) == old
-    second = home / "ckv.sqlite3.schema-0001-2.bak"
+    second = home / "ckv.sqlite3.schema-release_0001-2.bak"
     assert dump(second) != old
-    assert sorted(home.glob("*.schema-0001*")) == sorted([first, second])
-
-
-def test_the_tables_are_led_back_for_an_older_version(home, slug, capsys):
-    before = dump(home / "ckv.sqlite3")
-    assert main(["downgrade", "0001"]) == 0
-    assert "schema 0001" in capsys.readouterr().out
-    assert slugs(home) == {slug}
-    (kept,) = home.glob("*.bak")
-    assert dump(kept) == before
-    assert main(["downgrade", "9999"]) == 1
-    assert "There is no schema '9999'; there are 0001, " in capsys.readouterr().err
-    with closing(open_database(default_url(home))) as database, only_server(database):
-        assert main(["downgrade", "0001"]) == 1
-    assert "serves" in capsys.readouterr().err
+    assert sorted(home.glob("*.bak")) == sorted([first, second])
 
 
 def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):

@@ -124,15 +124,13 @@ def test_a_renamed_parent_is_followed(here, there):
     assert parent_of(here, slug).slug == report.renamed[parent]
 
 
-def test_a_bundle_from_before_notes_and_external_selections_is_imported(here, there):
+def test_a_bundle_without_notes_is_imported(here, there):
     slug = annotated(there)
     old = run_values(exported(there, slug))
     for name in ("note", "tags", "lineage"):
         del old[name]
-    del old["request"]["own_indices"]
     assert import_bundle(here, resealed(old)).imported == [slug]
     assert (listed(here, slug).note, listed(here, slug).tags) == ("", ())
-    assert load(here, slug).request.own_indices == ()
 
 
 def test_a_run_is_not_its_own_parent(here, there):

@@ -193,6 +193,8 @@ def test_runs_that_are_too_big_together_are_neither_written_nor_read(here, there
         ("request.analysis", ["other"]),
         ("request.follow_ups", ["q"] * 9),
         ("request.protect", ["q"] * 13),
+        ("request.protect", None),
+        ("request.own_indices", None),
         ("request.own_indices.0.variants.0.retained", [1, 1]),
         ("result", None),
         ("result.schema", 2),
@@ -218,7 +220,7 @@ def test_a_wrong_value_is_refused_even_with_right_checksums(here, run, path, val
 
 def test_a_figure_that_is_not_finite_is_refused_as_such(here, run):
     run["result"]["timings_ms"]["load"] = float("nan")
-    assert_refused(here, resealed(run), "a number that is not finite")
+    assert_refused(here, resealed(run), "it holds NaN")
 
 
 STRANGE = {

@@ -126,16 +126,24 @@ def test_opening_waits_for_a_program_that_writes(tmp_path):
     writer.close()
 
 
-def test_a_newer_schema_is_refused_and_left_alone(new_url):
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("release_9999", r"newer version of the app \(schema release_9999\)"),
+        ("0001", r"before the first release \(schema 0001\); export its runs with the version"),
+        ("0012", "or start with another database"),
+    ],
+)
+def test_a_schema_of_another_version_is_refused_and_left_alone(new_url, schema, told):
     url = new_url()
     open_database(url).close()
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    refused(url, r"newer version of the app \(schema 9999\)")
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{schema}'"))
+    refused(url, told)
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
-    assert found == [("9999",)]
+    assert found == [(schema,)]
     engine.dispose()
 
 

@@ -10,10 +10,11 @@ from sqlalchemy import event
 
 from ckv_core.errors import StorageError
 from ckv_core.results.events import VariantFinished
+from ckv_core.results.outcomes import Tally
 from ckv_core.results.records import VariantResult
 from storage import library, repository
 from storage.recorder import Recorder
-from storage.records import Lineage, Outcome, RunFilter, RunNotes
+from storage.records import Lineage, RunFilter, RunNotes
 from storage.repository import RunMissingError
 from tests.factories.events import big_events
 from tests.storage.conftest import START, make
@@ -106,10 +107,10 @@ def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(databas
     end_with(database, kept, ("full", 1, False), ("snapkv", 0.5, True))
     runs, _ = database.ask(library.list_runs)
     assert {run.slug: run.outcome for run in runs} == {
-        asked: Outcome(answered=1, judged=2, full_answers=True, agreeing=1, compared=2),
-        without: Outcome(agreeing=1, compared=2),
-        cut: Outcome(),
-        kept: Outcome(answered=1, judged=1, full_answers=False, compared=1),
+        asked: Tally(answered=1, missed=1, full="answered", same=1, compared=2),
+        without: Tally(same=1, compared=2),
+        cut: Tally(),
+        kept: Tally(answered=1, full="missed", compared=1),
     }
     assert found(database, answer="lost") == [asked]
     assert found(database, answer="kept") == [kept]

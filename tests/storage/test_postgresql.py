@@ -13,11 +13,13 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.studies.records import Study
 from storage import library, repository, server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.server_lock import only_server
+from storage.studies import Studies
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
@@ -45,6 +47,9 @@ OTHER = """
         print(slug, flush=True)
         sys.stdin.read()
     """
+
+
+STUDY = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("50%",))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +154,8 @@ def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
         assert Recorder(restored).recover("Gone.") >= 0
         with restored.read() as session:
             copy = repository.load_run(session, slug)
-            assert library.list_runs(session, RunFilter(text="what token63"))[1] == 1
+            found, _ = library.list_runs(session, RunFilter(text="what token63"))
+            assert slug in [run.slug for run in found]
         original = load(databases[0], slug)
         assert_same_result(copy.result, original.result)
         assert (copy.request, copy.finished_at) == (original.request, original.finished_at)
@@ -331,6 +337,23 @@ def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed
     assert end_of(services, own).state == "cancelled"
 
 
+def test_a_study_is_claimed_by_one_server_until_it_dies(url):
+    with closing(open_database(url)) as one, closing(open_database(url)) as other:
+        first, second = Studies(one), Studies(other)
+        slug = first.save(STUDY, ())
+        assert not first.claim(slug), "nobody wants it"
+        first.want(slug)
+        with only_server(one):
+            assert first.claim(slug)
+            assert first.claim(slug), "its own again"
+            assert not second.claim(slug)
+            assert second.load(slug).server == one.server
+        wait_for(lambda: second.claim(slug))
+        second.release(slug)
+        assert first.load(slug).server is None
+        first.delete(slug)
+
+
 def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkeypatch):
     monkeypatch.setattr("ui.services.stored_runs.POLL_INTERVAL_S", 0.02)
     with closing(open_database(served)) as theirs, only_server(theirs):
@@ -369,12 +392,13 @@ def test_a_run_is_cancelled_from_another_server(services, theirs):
 
 
 def test_a_run_that_was_cancelled_elsewhere_at_its_last_moment_is_not_shown_as_done(
-    services, theirs
+    services, served
 ):
-    slug = theirs.start_run(script("hang"))
-    wait_until(theirs, slug, lambda view: bool(view.result.variants))
-    watched = theirs._unfinished.find(slug)
-    services.cancel_run(slug)
-    theirs._unfinished.end(slug, "done", "")
-    seen = watched.snapshot(0)
+    with serving(served) as other:  # whose worker goes on hanging
+        slug = other.start_run(script("hang"))
+        wait_until(other, slug, lambda view: bool(view.result.variants))
+        watched = other._unfinished.find(slug)
+        services.cancel_run(slug)
+        other._unfinished.end(slug, "done", "")
+        seen = watched.snapshot(0)
     assert (seen.state, seen.reason) == ("cancelled", CANCELLED)

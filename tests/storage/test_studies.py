@@ -1,17 +1,20 @@
 """Studies in a database: one result per key whoever writes, and nothing of it lost or doubled."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import func, select, text
 
 from ckv_core.errors import ConfigError, StorageError
+from ckv_core.experiment.decide import random_order
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.export import Exported
 from ckv_core.studies.records import Sample, SampleResult, Study
+from storage import study_rows
 from storage.studies import Studies
 from storage.study_models import StudyResult, StudySample
-from storage.usage import usage_by_owner
+from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
 from tests.storage.conftest import at_once
 
 STUDY = Study(
@@ -44,11 +47,13 @@ def results_of(sample: Sample, **changes: object) -> list[SampleResult]:
 def test_what_was_saved_is_read_back(studies):
     slug = studies.save(STUDY, SAMPLES)
     assert studies.load(slug).study == STUDY
-    assert tuple(studies.samples(slug)) == SAMPLES
+    stored = studies.samples(slug)
+    assert sorted(stored, key=lambda sample: sample.id) == [*SAMPLES]
+    assert [SAMPLES.index(sample) for sample in stored] == random_order(range(4)) != [0, 1, 2, 3]
     assert studies.slug("needles") == slug
     for sample in SAMPLES[::-1]:
         studies.commit(slug, results_of(sample))
-    assert studies.results(slug) == [r for sample in SAMPLES for r in results_of(sample)]
+    assert studies.results(slug) == [r for sample in stored for r in results_of(sample)]
     found = studies.load(slug)
     assert (found.done, found.failed, found.total, found.state) == (20, 0, 20, "done")
 
@@ -85,13 +90,26 @@ def test_other_variants_and_more_samples_reuse_what_stands(studies):
     slug = studies.save(STUDY, SAMPLES[:2])
     for sample in SAMPLES[:2]:
         studies.commit(slug, results_of(sample))
-    wider = replace(STUDY, variants=("snapkv", "pyramidkv"), tolerance=5.0)
+    wider = replace(STUDY, variants=("snapkv", "pyramidkv"), tolerance=3.0)
     assert studies.save(wider, SAMPLES) == slug
     found = studies.load(slug)
     assert (found.done, found.total, found.state) == (6, 20, "unfinished")
     assert {result.variant for result in studies.results(slug)} == {"full", "snapkv"}
     studies.save(STUDY, SAMPLES)
     assert studies.load(slug).done == 10
+    study = studies.load(slug).study
+    assert (study.earlier_tolerances, study.earlier_variants) == ((3.0,), ("pyramidkv",))
+
+
+def test_appended_samples_come_behind_and_a_study_that_is_read_once_takes_none(studies):
+    slug = studies.save(STUDY, SAMPLES[:2])
+    first = studies.samples(slug)
+    studies.save(STUDY, SAMPLES)
+    assert studies.samples(slug)[:2] == first
+    once = replace(STUDY, name="once", read_once=True)
+    studies.save(once, SAMPLES[:2])
+    with pytest.raises(ConfigError, match="its 2 samples are fixed"):
+        studies.save(once, SAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +119,7 @@ def test_other_variants_and_more_samples_reuse_what_stands(studies):
         ({"max_new_tokens": 5}, "max_new_tokens"),
         ({"metric": "token_f1"}, "metric"),
         ({"model": "other"}, "model"),
+        ({"read_once": True}, "read_once"),
     ],
 )
 def test_what_decides_results_cannot_change(studies, changes, said):
@@ -150,12 +169,16 @@ def test_administrators_see_how_many_and_how_big(studies, opened):
     with opened.read() as session:
         before = {each.owner: each for each in usage_by_owner(session)}
     assert (before["ann"].studies, before[None].studies) == (2, 1)
-    assert before["ann"].bytes > before[None].bytes > 0
-    studies.commit(mine, results_of(SAMPLES[0], text="w\u00f6rd"))
+    assert before["ann"].study_bytes > before[None].study_bytes > 0
+    for _ in range(2):
+        studies.commit(mine, results_of(SAMPLES[0], text="w\u00f6rd"))
     with opened.read() as session:
         after = {each.owner: each for each in usage_by_owner(session)}
-    assert after["ann"].bytes - before["ann"].bytes == 5 * len(STUDY.points())
+    grown = after["ann"].study_bytes - before["ann"].study_bytes
+    assert grown == (5 + ROW_BYTES) * len(STUDY.points())
     assert after[None] == before[None]
+    studies.delete(mine)
+    assert opened.ask(stored_bytes, "ann")[1] < before["ann"].study_bytes
 
 
 def test_what_the_app_is_to_run_is_remembered(studies):
@@ -168,6 +191,44 @@ def test_what_the_app_is_to_run_is_remembered(studies):
     assert studies.load(slug).reason == "No room."
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        ('{"name": "x", "variants": ["snapkv:new_key=1"], "budgets": ["10%"], "data": {}}', "new_"),
+        ('{"name": "x", "variants": ["snapkv"], "budgets": ["10%"], "data": {}, "no": 1}', "no"),
+        ("[1]", "TypeError"),
+    ],
+)
+def test_a_list_holds_a_study_that_cannot_be_read_and_says_why(studies, opened, spoilt, said):
+    sound = studies.save(STUDY, SAMPLES)
+    bad = studies.save(replace(STUDY, name="other"), SAMPLES, "ann")
+    studies.want(bad)
+    with opened.write() as session:
+        change = text("UPDATE studies SET definition = :spoilt WHERE slug = :slug")
+        session.execute(change, {"spoilt": spoilt, "slug": bad})
+    row, whole = studies.every()
+    assert (whole.slug, whole.problem, whole.total) == (sound, "", 20)
+    assert (row.slug, row.owner, row.study.name, row.wanted) == (bad, "ann", "other", True)
+    assert row.state == "unreadable"
+    assert row.problem.startswith("This version cannot read the study: ")
+    assert said in row.problem
+    assert studies.owner(bad) == "ann"
+    for act in (studies.load, studies.results):
+        with pytest.raises(StorageError, match="This version cannot read the study: "):
+            act(bad)
+    assert studies.delete(bad)
+
+
+def test_what_fails_each_time_stands_and_what_may_pass_does_not(studies):
+    slug = studies.save(STUDY, SAMPLES)
+    failed = {"state": "failed", "reason": "No.", "score": None}
+    studies.commit(slug, results_of(SAMPLES[0], **failed))
+    studies.commit(slug, results_of(SAMPLES[1], for_good=True, **failed))
+    found = studies.load(slug)
+    assert (found.failed, found.failed_for_good) == (10, 5)
+    assert {sample for sample, _, _ in studies.standing(slug)} == {"s1"}
+
+
 def test_a_deleted_study_takes_everything_with_it(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
@@ -178,6 +239,27 @@ def test_a_deleted_study_takes_everything_with_it(studies, opened):
             assert session.scalar(select(func.count()).select_from(table)) == 0
     with pytest.raises(StorageError, match="no study"):
         studies.commit(slug, results_of(SAMPLES[0]))
+
+
+def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies, opened):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.commit(slug, results_of(SAMPLES[0]))
+    studies.want(slug)
+    assert opened.tell(study_rows.delete_study, slug, datetime.now(UTC))  # and then it was killed
+    studies.want(slug)
+    assert (studies.every(), studies.wanted(), studies.claim(slug)) == ([], {}, False)
+    assert opened.ask(stored_bytes, "") == opened.ask(stored_bytes, "nobody")
+    for act in (studies.load, studies.owner, studies.results):
+        with pytest.raises(StorageError, match="no study"):
+            act(slug)
+    again = studies.save(STUDY, SAMPLES[:1])
+    studies.commit(again, results_of(SAMPLES[0]))
+    studies.purge()
+    with opened.read() as session:
+        left = session.scalars(select(StudySample.study_id).distinct()).all()
+        assert left == session.scalars(select(StudyResult.study_id).distinct()).all()
+    assert len(left) == 1
+    assert [each.slug for each in studies.every()] == [again]
 
 
 def test_an_imported_study_is_whole_and_joins_what_stands(studies):
@@ -197,4 +279,4 @@ def test_an_imported_study_is_whole_and_joins_what_stands(studies):
     )
     with pytest.raises(ConfigError, match="another name"):
         studies.add(other)
-    assert studies.samples(slug) == list(SAMPLES)  # nothing of what was refused
+    assert len(studies.samples(slug)) == len(SAMPLES)  # nothing of what was refused

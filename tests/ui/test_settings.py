@@ -1,7 +1,5 @@
 """Settings from the environment: what is read, what is refused, what may be served."""
 
-from dataclasses import fields
-
 import pytest
 
 from ckv_core.errors import ConfigError
@@ -48,13 +46,19 @@ def test_what_cannot_be_meant_is_one_sentence(name, text):
         read(**{name: text})
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-def test_every_limit_can_be_set_within_its_range(name):
-    key = f"CKV_MAX_{name.upper()}"
-    assert getattr(Limits.from_environ({key: "1"}), name) == 1
+@pytest.mark.parametrize("key", Limits.settings())
+def test_a_limit_can_be_set_within_its_range(key):
+    name, highest = Limits.settings()[key]
+    for value in (1, highest):
+        assert getattr(Limits.from_environ({key: str(value)}), name) == value
     for wrong in ("0", "-1", "1.5", "many", "²", "9" * 5000, "99999999999"):
         with pytest.raises(ConfigError, match=key):
             Limits.from_environ({key: wrong})
+
+
+def test_the_other_limits_are_constants():
+    assert len(Limits.settings()) == 5
+    assert Limits.from_environ({"CKV_MAX_VARIANTS": "1", "CKV_MAX_BODY_MIB": "no"}) == Limits()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "lab.example"])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gradio.context import LocalContext
 
 from ckv_core.errors import CkvError
-from storage import repository
+from storage import credentials, repository
 from storage.credentials import Scope
 from storage.database import Database
 from ui.users import User
@@ -19,6 +19,7 @@ LOGIN_NEEDED = "Log in to do this; a share link only shows its run."
 READS_ONLY = "This token may only read; make one that may write on the page /account."
 PASSWORD_NEEDED = "Log in with the password to do this; a token is not enough."  # noqa: S105
 ADMIN_NEEDED = "Only an administrator may do this."
+DISABLED = "Its owner may no longer log in."  # why a study was stopped
 # To see a run, to see what its owner alone sees of it, to change it.
 Right = Literal["read", "own", "change"]
 
@@ -79,6 +80,15 @@ class Access:
             raise AccessError(PASSWORD_NEEDED)
         return user
 
+    def may_work(self, owner: str) -> bool:
+        """Whether what a user left to run may go on: who was removed or disabled has nothing."""
+        if not (self.with_logins and owner):
+            return True
+        if owner not in self.users:
+            return False
+        with self._database.read() as session:
+            return not credentials.is_disabled(session, owner)
+
     def check_admin(self) -> None:
         """AccessError for whoever is no administrator, or came with a token."""
         viewer = self.viewer()
@@ -132,10 +142,23 @@ def acting_as(viewer: Viewer | None) -> Iterator[None]:
 
 def _of_gradio() -> Viewer | None:
     """The viewer of the event that Gradio handles; its queue runs outside of the request."""
+    scope = gradio_scope()
+    viewer = None if scope is None else scope.get(SCOPE_KEY, Viewer())
+    return viewer if isinstance(viewer, Viewer) or viewer is None else Viewer()
+
+
+def gradio_scope() -> Mapping[str, Any] | None:
+    """The scope of the request behind the event that Gradio handles; None outside of events."""
     request = LocalContext.request.get(None)
-    if request is None:
-        return None
-    # MCP hands over the bare request, every other way Gradio's wrapper around it.
+    return None if request is None else scope_of(request)
+
+
+def scope_of(request: object) -> Mapping[str, Any]:
+    """The scope of a request, bare as MCP hands it over or in Gradio's wrapper; empty for none."""
     asked: Any = getattr(request, "request", request)
-    viewer = asked.scope.get(SCOPE_KEY) if asked is not None else None
-    return viewer if isinstance(viewer, Viewer) else Viewer()
+    return {} if asked is None else asked.scope
+
+
+def gradio_session() -> str:
+    """The session of that event; empty for none."""
+    return str(getattr(LocalContext.request.get(None), "session_hash", None) or "")

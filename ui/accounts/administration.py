@@ -7,14 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ckv_core.errors import ConfigError
+from ckv_core.results.kept_folder import KeptFolder, unclaimed
 from ckv_core.runtime.home import home_folder
-from storage import audit, credentials, repository, usage
+from storage import audit, credentials, repository, study_rows, takeover, usage
 from storage.audit import AuditFilter, AuditRecord
 from storage.credentials import AccountRecord
 from storage.database import Database
+from storage.study_records import StoredStudy
 from storage.usage import OwnerUsage, WaitingRun
-from ui.accounts.access import Access
+from ui.accounts.access import DISABLED, Access
 from ui.tables.csv_text import csv_text
+
+STUDIES = 200  # shown
+STOPPED = "Stopped by an administrator."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,16 @@ class StorageUsage:
 
     Attributes:
         owners: by user, the biggest first.
+        cache_bytes: of kept caches on this machine, by user; None for those without logins.
+        unclaimed: bytes of kept caches of users that the app does not have, by folder.
         database_bytes: of the whole database.
         free_bytes: of the disk on which a SQLite database lies, else of the data folder's.
         is_local: whether that disk is the database's.
     """
 
     owners: list[OwnerUsage]
+    cache_bytes: dict[str | None, int]
+    unclaimed: dict[Path, int]
     database_bytes: int
     free_bytes: int
     is_local: bool
@@ -53,11 +62,20 @@ def audit_csv_text(entries: Sequence[AuditRecord]) -> str:
 class Administration:
     """Every method is for administrators; without logins everybody is one."""
 
-    def __init__(self, database: Database, access: Access, stop: Callable[[str], None]) -> None:
-        """Administer an app; `stop` stops the run of a slug, whoever's it is."""
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        stop: Callable[[str], None],
+        stop_study: Callable[[str, str], None],
+    ) -> None:
+        """Administer an app.
+
+        `stop` stops the run of a slug, whoever's it is; `stop_study` a study, for a reason.
+        """
         self._database = database
         self._access = access
-        self._stop = stop
+        self._stop, self._stop_study = stop, stop_study
 
     def queue(self) -> list[WaitingRun]:
         """The runs that are not over, of all servers of the database."""
@@ -73,6 +91,20 @@ class Administration:
                 audit.record(session, actor, "cancelled", slug)
         self._stop(slug)
 
+    def studies(self) -> list[StoredStudy]:
+        """Studies of all users, those that run or wait first; the newest `STUDIES`."""
+        self._access.check_admin()
+        with self._database.read() as session:
+            return study_rows.list_studies(session, most=STUDIES)
+
+    def stop_study(self, slug: str) -> None:
+        self._access.check_admin()
+        actor = self._access.viewer().user
+        with self._database.write() as session:
+            if study_rows.study_owner(session, slug) != (actor or ""):
+                audit.record(session, actor, "cancelled", slug)
+        self._stop_study(slug, STOPPED)
+
     def storage(self) -> StorageUsage:
         self._access.check_admin()
         with self._database.read() as session:
@@ -81,7 +113,27 @@ class Administration:
         file = Path(self._database.name)
         is_local = file.is_file()
         disk = shutil.disk_usage(file.parent if is_local else home_folder())
-        return StorageUsage(owners, size, disk.free, is_local)
+        caches = {name: KeptFolder(name).size() for name in (None, *self._access.users)}
+        known = {each.owner for each in owners}
+        missing = [name for name, kept in caches.items() if kept and name not in known]
+        owners += [OwnerUsage(owner=name) for name in missing]
+        gone = unclaimed(self._access.users)
+        return StorageUsage(owners, caches, gone, size, disk.free, is_local)
+
+    def count_of_nobody(self) -> int:
+        """How many runs and studies were made without logins, and are hidden by them."""
+        self._access.check_admin()
+        if not self._access.with_logins:
+            return 0
+        with self._database.read() as session:
+            return takeover.count_of_nobody(session)
+
+    def take_over(self) -> None:
+        """Make the runs and studies that nobody owns the administrator's own."""
+        self._access.check_admin()
+        actor = self._access.account()
+        with self._database.write() as session:
+            takeover.take_over(session, actor, actor)
 
     def users(self) -> list[UserRow]:
         self._access.check_admin()
@@ -98,7 +150,10 @@ class Administration:
         return rows
 
     def set_disabled(self, name: str, *, disabled: bool) -> bool:
-        """Shut a user out, all sessions and tokens too, or in again; False for no change."""
+        """Shut a user out, or in again; False for no change.
+
+        With the user end all sessions and tokens, and what runs or waits to.
+        """
         self._access.check_admin()
         actor = self._access.account()
         if name not in self._access.users:
@@ -113,6 +168,14 @@ class Administration:
                 credentials.revoke_all(session, name, now)
             action: audit.Action = "disabled user" if disabled else "enabled user"
             audit.record(session, actor, action, name)
+            runs = [run.slug for run in usage.waiting_runs(session) if run.owner == name]
+            wanted = study_rows.wanted_studies(session).items()
+        if disabled:
+            for slug in runs:
+                self._stop(slug)
+            for slug, owner in wanted:
+                if owner == name:
+                    self._stop_study(slug, DISABLED)
         return True
 
     def audit(self, wanted: AuditFilter, limit: int) -> list[AuditRecord]:

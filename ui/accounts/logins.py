@@ -4,12 +4,14 @@ import asyncio
 import base64
 import binascii
 import hmac
+import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from argon2.exceptions import InvalidHashError, VerificationError
 
@@ -22,7 +24,10 @@ LONGEST_WAIT_S = 900.0
 WATCHED = 4096  # users and addresses whose wrong guesses are counted
 VERIFYING = 2  # argon2 runs at a time; each takes 64 MiB
 MAX_HEADER_CHARS = 1024
+NAME_CHARS = 64  # of a name in the log
 
+LOGGER = logging.getLogger(__name__)
+T = TypeVar("T")
 Told = Callable[[str | None, bool], None]
 
 
@@ -81,6 +86,8 @@ class Logins:
         self._guesses: dict[bytes, _Guesses] = {}
         self._running: dict[bytes, asyncio.Task[LoginResult]] = {}
         self._places = asyncio.Semaphore(VERIFYING)
+        # No others' work can use these up.
+        self._threads = ThreadPoolExecutor(VERIFYING + 2, "logins")
         # Checked for unknown names, so that they take as long as known ones.
         self._nobody = HASHER.hash(secrets.token_hex())
 
@@ -110,7 +117,7 @@ class Logins:
         result = await self.verify(user, password, address)
         if known is not None and result.user is not None:
             if digest not in self._remembered:
-                await asyncio.to_thread(self._told, user, True)
+                await self._in_thread(self._told, user, True)
             until = self._clock() + REMEMBERED_S
             self._remembered[digest] = _Verified(user, known.hashed, until)
             _shrink(self._remembered, REMEMBERED)
@@ -128,13 +135,18 @@ class Logins:
         async with self._places:
             known = self._users.get(user)
             hashed = known.hashed if known else self._nobody
-            is_right = await asyncio.to_thread(_is_password, hashed, password)
+            is_right = await self._in_thread(_is_password, hashed, password)
         if known is None or not is_right:
-            await asyncio.to_thread(self._told, user if known else None, False)
+            # What fail2ban and its like read. A name may hold anything, a password typed there too.
+            LOGGER.warning("A sign-in failed: name %a from %s.", user[:NAME_CHARS], address)
+            await self._in_thread(self._told, user if known else None, False)
             return LoginResult()
         for key in guessing:
             self._guesses.pop(key, None)
         return LoginResult(user)
+
+    async def _in_thread(self, act: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act, *given)
 
     def _is_current(self, known: "_Verified") -> bool:
         """Whether the user is still there, with the same password."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from ckv_core.analysis.aggregate import aggregate_joined
 from ckv_core.analysis.aggregate_runs import join
-from ckv_core.analysis.intervals import interval_note
 from ckv_core.analysis.pairs import compare_pairs
-from ckv_core.analysis.sweep import cut_note
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.stats import interval_note
+from ckv_core.results.outcomes import cut_note
 from storage.repository import is_slug
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services

@@ -5,8 +5,8 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.analysis.aggregate import Aggregate
-from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.errors import CkvError
+from ckv_core.experiment.stats import MIN_PROMPTS
 from ui.aggregate.chosen import MAX_RUNS, load_together, read_slugs
 from ui.compare.prompt_controls import text
 from ui.components.data_table import DataTable
@@ -119,8 +119,8 @@ def means_table(runs: AggregatedRuns) -> dict[str, Any]:
         ],
         file="aggregate.csv",
         head=runs.regimes.head,
-        note=f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
-        "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
+        note="Mean over prompts, and 95 % interval: Wilson's for shares and scores, Student's for "
+        f"others where n is {MIN_PROMPTS} or more. Intervals beside one "
         "another are no comparison: see the pairs below. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
         "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",

@@ -16,7 +16,7 @@ from ui.tables.aggregate import AggregatedRuns
 
 TABLES: dict[str, Callable[[AggregatedRuns], str]] = {
     "budgets": budgets_csv,
-    "ladder": ablation_means_csv,
+    "ablation": ablation_means_csv,
     "layers": layers_csv,
     "means": means_csv,
     "wins": wins_csv,

@@ -18,6 +18,7 @@ SHORT = (
     "stopped",
     "agreement",
     "first_difference",
+    "outcome",
     "answer_found",
     "answer_scores",
 )
@@ -61,6 +62,7 @@ def _variants_json(result: RunResult) -> list[Result]:
     rows = measured_json(replace(result, variants=light, prompt=None))["variants"]
     return [
         {name: row[name] for name in SHORT}
+        | {"loops": variant.loops}
         | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}
-        for row in rows
+        for row, variant in zip(rows, result.variants, strict=True)
     ]

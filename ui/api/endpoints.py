@@ -21,6 +21,7 @@ from ckv_core.runtime.json_fields import JsonField
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
+from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
 from ui.api.requests import compare_request, sweep_request
 from ui.run.routes import NOT_YET
@@ -140,7 +141,7 @@ class Api:
         longest = JsonField(wait_s, "wait_s", "request").number(0, LONGEST_WAIT_S)
         until = asyncio.get_running_loop().time() + longest
         while True:
-            snapshot = await asyncio.to_thread(self._find, slug)
+            snapshot = await in_turn(self._find, slug)
             left = until - asyncio.get_running_loop().time()
             if snapshot.is_final or left <= 0:
                 return run_json(snapshot)
@@ -238,7 +239,7 @@ def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(method):
                 answer = await method(*args, **named)
             else:
-                answer = await asyncio.to_thread(method, *args, **named)
+                answer = await in_turn(method, *args, **named)
         except CkvError as error:
             if by_mcp:
                 raise

@@ -1,8 +1,6 @@
 """The endpoints of ui/api/endpoints.py as plain JSON routes."""
 
-import asyncio
 import inspect
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +9,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.runtime.json_text import NoJsonError
 from storage.repository import RunMissingError
 from ui.accounts.access import AccessError
+from ui.accounts.turns import in_turn
 from ui.api.endpoints import Api
 from ui.limits import LimitError
+from ui.server.bodies import BOUNDS
 from ui.server.route_answers import NO_STORE
 
 STATUSES: dict[type[CkvError], int] = {
@@ -65,13 +66,13 @@ async def _call(method: Callable[..., Any], given: dict[str, Any]) -> Any:
             raise ConfigError(f"{name} is missing.")
     if inspect.iscoroutinefunction(method):
         return await method(**given)
-    return await asyncio.to_thread(method, **given)
+    return await in_turn(method, **given)
 
 
 def _read_object(body: bytes) -> dict[str, Any]:
     try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
+        given = BOUNDS.read(body)
+    except NoJsonError:
         given = None
     if not isinstance(given, dict):
         raise ConfigError(NO_OBJECT)

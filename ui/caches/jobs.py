@@ -1,12 +1,12 @@
 """Jobs on kept caches as pages follow them, with the buttons that start and stop one."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
 
 from ckv_core.errors import CkvError
+from ui.accounts.turns import in_turn
 from ui.services.caches import CacheJob, Caches
 
 
@@ -38,6 +38,6 @@ async def follow_job(
         async for job in caches.watch(job_id):
             goes_on = not job.is_final
             buttons = [gr.update(interactive=not goes_on), gr.update(interactive=goes_on)]
-            yield [await asyncio.to_thread(shown, job), *buttons]
+            yield [await in_turn(shown, job), *buttons]
     except CkvError:
         yield [gr.skip(), gr.update(interactive=True), gr.update(interactive=False)]

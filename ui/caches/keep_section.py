@@ -1,13 +1,14 @@
 """The section of the Run page that keeps the cache of one variant."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
 from gradio.blocks import Block
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, about
+from ckv_core.results.outcomes import writes_same_text
 from ui.caches.jobs import follow_job, job_sentence
 from ui.compare.prompt_controls import late_dropdown, text
 from ui.components.notice import Notice
@@ -15,7 +16,7 @@ from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, said, tried
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, refused, said, tried
 
 TO_CACHES = "Ask it on the page Caches"
 TOLD = (
@@ -53,9 +54,9 @@ class KeepSection:
     def open(self, run: RunSnapshot | None) -> list[Any]:
         """Offer the variants of a run that has caches of a context alone."""
         names = [] if run is None else self._variants(run)
-        if not names:
+        if run is None or not names:
             return [gr.skip(), gr.skip()]
-        return [gr.update(visible=True), gr.update(choices=names, value=names[-1])]
+        return [gr.update(visible=True), gr.update(choices=names, value=_offered(run, names))]
 
     def _variants(self, run: RunSnapshot) -> list[str]:
         """SPECs of those that can be kept."""
@@ -82,12 +83,13 @@ class KeepSection:
             run = find_run(self._services, slug)
             names = self._variants(run)
             if variant not in names:
-                raise ConfigError("Choose one of the run's variants.")
+                with about("variant"):
+                    raise ConfigError("Choose one of the run's variants.")
             index = run.request.variants.index(str(variant))
             wanted = str(name or "").strip()
             return [self._services.caches.keep(run.request, index, wanted), SILENT]
         except CkvError as error:
-            return ["", said(str(error), "error")]
+            return ["", refused(error, {"name": self.name, "variant": self.variant})]
 
     async def tail(self, job_id: object) -> AsyncIterator[list[Any]]:
         async for updates in follow_job(self._services.caches, job_id, _told):
@@ -95,6 +97,22 @@ class KeepSection:
 
     def stop(self, job_id: object) -> dict[str, Any]:
         return tried(self._services.caches.cancel, job_id)
+
+
+def _offered(run: RunSnapshot, names: Sequence[str]) -> str:
+    """The one with the smallest cache of those that keep the answer, else the full cache's text.
+
+    The first where none does: nothing of this run speaks for another.
+    """
+    results = zip(run.request.variants, run.result.variants, strict=False)
+    fit = [(spec, each, each.receipt) for spec, each in results if spec in names]
+    answers = any(each.answer_found is not None for _, each, _ in fit)
+    good = [
+        (receipt.cache_bytes, spec)
+        for spec, each, receipt in fit
+        if receipt and (each.outcome == "answered" if answers else writes_same_text(each))
+    ]
+    return min(good)[1] if good else names[0]
 
 
 def _told(job: CacheJob) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from ui.components.notice import Notice
 from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, said, tried
+from ui.shell.drafts import Draft
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, refused, said, tried
 
 INTRO = (
     "## Kept caches\n"
@@ -69,7 +70,8 @@ class CachesPage:
 
     def wire(self, page: gr.Blocks) -> None:
         listed: list[Component] = [self.table, self.cache, self.answers, self.notice]
-        page.load(self.open, None, listed, **AT_ONCE)
+        opened = page.load(self.open, None, listed, **AT_ONCE)
+        Draft("/caches", [self.question, self.tokens]).restore_after(opened)
         self.file.imported(self.refresh, [self.cache], listed, **AT_ONCE)
         self.cache.input(self.choose, [self.cache], [self.answers], **AT_ONCE)
         followed = [self.answers, self.ask_button, self.cancel]
@@ -105,7 +107,8 @@ class CachesPage:
                 str(name or ""), str(question or ""), count, self._device
             )
         except CkvError as error:
-            return ["", said(str(error), "error")]
+            fields = {"question": self.question, "max_new_tokens": self.tokens}
+            return ["", refused(error, fields)]
         return [job, SILENT]
 
     async def tail(self, job_id: object, name: object) -> AsyncIterator[list[Any]]:
@@ -140,7 +143,8 @@ class CachesPage:
             act()
         except CkvError as error:
             skipped = [gr.skip(), gr.skip(), gr.skip()]
-            return [*skipped, said(str(error), "error"), gr.update(visible=False)]
+            refusal = refused(error, {"name": self.name})
+            return [*skipped, refusal, gr.update(visible=False)]
         return [*self._listed(name)[:-1], said(told), gr.update(visible=False)]
 
     def _listed(self, name: str) -> list[Any]:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means, has_ablation
 from ckv_core.analysis.aggregate_runs import JoinedVariant
-from ckv_core.analysis.intervals import Interval
+from ckv_core.experiment.stats import Interval
 from ui.charts.ablation import ablation_bars
 from ui.charts.chart import Chart
 from ui.charts.interval_bars import interval_bars, interval_subtitle
@@ -23,7 +23,7 @@ def ablation_means_figure(runs: AggregatedRuns) -> go.Figure:
     """Three bars per step, all in percent, the base on top, as in the chart of one run.
 
     Definition: each number is read against the base of its own prompt, then averaged over the
-    prompts; bars are BCa bootstrap intervals, 95 %, none where n is too small.
+    prompts; bars are 95 % intervals, none where n is too small.
     Unit: percent. n = prompts that have the step.
     """
     steps = ablation_means(_variants(runs))
@@ -79,9 +79,9 @@ def _variants(runs: AggregatedRuns) -> list[JoinedVariant]:
 
 
 ABLATION_CHART: Chart[AggregatedRuns] = Chart(
-    name="ladder",
+    name="ablation",
     title="Ablation",
-    csv="ladder",
+    csv="ablation",
     has_data=lambda runs: has_ablation(_variants(runs)),
     draw=lambda runs, _: ablation_means_figure(runs),
 )

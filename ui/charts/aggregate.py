@@ -29,9 +29,9 @@ from ui.tables.csv_text import csv_text, number
 
 
 def mean_figure(runs: AggregatedRuns, figure: Figure) -> go.Figure:
-    """Mean over prompts of one figure, a point per variant; bars are bootstrap intervals.
+    """Mean over prompts of one figure, a point per variant; bars are intervals.
 
-    Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
+    Definition: mean over prompts with its 95 % interval; no bar where n is too small.
     """
     rows = [
         (runs.looks[m.joined.place], m, m.figures[figure.key])
@@ -59,11 +59,6 @@ def mean_figure(runs: AggregatedRuns, figure: Figure) -> go.Figure:
     shown.update_xaxes(title_text=f"{figure.unit_name}{of}")
     if figure.is_share:
         shown.update_xaxes(tickformat=SHARE_TICKS)
-        if (
-            len({end for _, _, each in rows for end in (each.low, each.mean, each.high)} - {None})
-            < 2
-        ):
-            shown.update_xaxes(range=[-0.05, 1.05])  # Plotly would go from -100 % on
     row_px = BAR_PX + LEGEND_ROW_PX * figure.is_covered
     shown.update_layout(showlegend=False, height=130 + row_px * max(3, len(rows)))
     return shown
@@ -175,7 +170,7 @@ _ALL: tuple[Chart[AggregatedRuns], ...] = (
     LAYER_CHART,
     ABLATION_CHART,
     Chart(
-        name="laboratory",
+        name="diagnostics",
         title="Quantities of the diagnostics",
         csv="means",
         controls=lambda runs: [

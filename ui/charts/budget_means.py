@@ -26,7 +26,7 @@ def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
     """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
 
     Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
-    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic; bars
+    its 95 % interval; no bar where n is too small. The axis is logarithmic; bars
     stand a little beside their point, in the order of the legend, so that each can be seen.
     """
     title = f"{figure.mean_label} against the budget"

@@ -168,9 +168,9 @@ _ALL: tuple[Chart[RunResult], ...] = (
         draw=lambda result, chosen: chosen_alphas_figure(result, _index(chosen)),
     ),
     Chart(
-        name="ladder",
+        name="ablation",
         title="Ablation",
-        csv="ladder",
+        csv="ablation",
         has_data=lambda result: bool(ablation_steps_of(result)),
         draw=lambda result, _: ablation_figure(result),
     ),
@@ -229,5 +229,5 @@ _ALL: tuple[Chart[RunResult], ...] = (
 CHARTS: dict[str, Chart[RunResult]] = {
     chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
 }
-PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ladder", "fidelity")
+PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ablation", "fidelity")
 DIAGNOSTICS = ("wins", "oracles", "sigma", "bounds", "tightness")

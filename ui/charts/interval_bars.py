@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis.intervals import MIN_PROMPTS, Interval
+from ckv_core.experiment.stats import MIN_PROMPTS, Interval
 
 SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
 
@@ -37,7 +37,7 @@ def interval_subtitle(intervals: Sequence[Interval]) -> str:
         return f"mean and 95 % interval, {n}"
     if any(bars):
         return f"mean; 95 % interval where n is at least {MIN_PROMPTS}; {n}"
-    return f"mean; too few prompts for an interval, {n}"
+    return f"mean; no interval of so few or equal values, {n}"
 
 
 def n_prompts(fewest: int, most: int = 0) -> str:

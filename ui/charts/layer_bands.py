@@ -36,8 +36,8 @@ def layers_figure(runs: AggregatedRuns, kind: Kind, budget: str) -> go.Figure:
 
     Definition: cascaded hidden L1, ||x_l - x^_l||_1 of the residual stream after block l, before
     the final norm; `reduction` is that of the same settings and budget without CriticalKV minus
-    the variant's own, on the same prompts, above 0 where CriticalKV is closer. A band is the BCa
-    bootstrap interval of each layer's mean, 95 %; none where n is too small.
+    the variant's own, on the same prompts, above 0 where CriticalKV is closer. A band is the
+    95 % interval of each layer's mean; none where n is too small.
     Unit: L1 over the hidden size. n = prompts.
 
     Drawn are the variants of one budget, as it was asked for.
@@ -46,7 +46,7 @@ def layers_figure(runs: AggregatedRuns, kind: Kind, budget: str) -> go.Figure:
     lines = [(each, means) for each in shown if (means := _means(runs, each, kind)) is not None]
     if not lines:
         return empty_figure(_TITLES[kind], "Not measured at this budget.")
-    subtitle = interval_subtitle([means[0] for _, means in lines])
+    subtitle = interval_subtitle([each for _, means in lines for each in means])
     figure = new_figure(_TITLES[kind], subtitle, legend_rows=len(lines))
     opacity = min(_BAND_OPACITY, _INK / len(lines))
     for at, (member, means) in enumerate(lines):
@@ -90,10 +90,13 @@ def _means(runs: AggregatedRuns, member: Aggregate, kind: Kind) -> LayerMeans | 
 
 
 def _band(means: LayerMeans, fill: str, group: str) -> list[go.Scatter]:
-    """The interval as an area under its line: the low end, then the high end filled down to it."""
-    ends = np.array([(e.low, e.high) for e in means if e.low is not None], np.float32)
-    if not ends.size:
+    """The interval as an area under its line: the low end, then the high end filled down to it.
+
+    At a layer where all prompts are equal, it is the mean.
+    """
+    if all(each.low is None for each in means):
         return []
+    ends = np.array([(e.mean, e.mean) if e.low is None else (e.low, e.high) for e in means])
     edge = {
         "mode": "lines",
         "line": {"width": 0},

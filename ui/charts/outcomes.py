@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 
 from ckv_core.analysis.sweep import AXES, budget_unit, curves
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import answer_outcome
 from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.charts.layout import BAR_PX, budget_axis, new_figure
@@ -65,7 +64,7 @@ def outcome_figure(result: RunResult, figure: Figure) -> go.Figure:
 
 
 def _word(figure: Figure, variant: VariantResult) -> str | None:
-    if figure.key == "answer" and answer_outcome(variant) == "cut":
+    if figure.key == "answer" and variant.outcome == "cut":
         return "cut"
     value = figure.read(variant)
     return None if value is None else "yes" if value else "no"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.regimes import marked_name
+from ckv_core.experiment.stats import Interval
 from ckv_core.methods.parameters import Budget
 from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
@@ -28,7 +28,7 @@ def score_figure(reading: StudyReading) -> go.Figure:
     """Mean score against the budget, one line per method; the full cache dotted.
 
     Definition: mean of the samples' metric over independent sources, points of 100; bars are 95 %
-    intervals (Wilson where every score is 0 or 1, else bootstrap). n = sources.
+    intervals (Wilson's). n = sources.
     """
     first = Budget.parse(reading.study.points()[1].budget or "1")
     figure = _lines(

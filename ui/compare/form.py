@@ -11,7 +11,6 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
-from ui.compare.editor import composed_value
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
@@ -26,8 +25,6 @@ from ui.compare.prompt_controls import (
 )
 from ui.components.model_list import ModelList
 from ui.components.notice import ModelLine, Notice
-from ui.components.text_files import OwnBar
-from ui.components.variant_editor import VariantEditor
 from ui.components.variant_picker import VariantPicker
 from ui.settings import Settings
 
@@ -35,14 +32,11 @@ DEFAULTS = FormValues()
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
     ("Teacher-forced fidelity", "forced"),
-    ("Greedy oracle (slow)", "greedy"),
 ]
 ANALYSIS_INFO = (
     "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
     "best that true attention could choose; costs about one more decoding step per variant. "
-    "Fidelity: every variant reads the full cache's own text; about one more generation. "
-    "Greedy oracle: entries dropped one by one by the true head L1; slow, seconds to minutes "
-    "per variant."
+    "Fidelity: every variant reads the full cache's own text; about one more generation."
 )
 
 
@@ -53,7 +47,6 @@ class Form(Controls):
     model_line: gr.HTML
     model_list: gr.HTML
     variants_line: gr.HTML
-    editor: gr.HTML
     ablation_base: Any
     ablation_button: gr.Button
 
@@ -70,10 +63,8 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
             model_list = ModelList(models_value(models), elem_id="model-list")
             _build_variants(controls)
     variants_line = Notice(elem_id="variants-line")
-    _build_parameters(controls, settings.device)
-    editor = _build_editor()
+    base, button = _build_advanced(controls, settings.device)
     _build_diagnostics(controls)
-    base, button = _build_more(controls)
     return Form(
         controls={name: controls[name] for name in CONTROL_NAMES},
         examples=buttons,
@@ -81,7 +72,6 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
         model_line=model_line,
         model_list=model_list,
         variants_line=variants_line,
-        editor=editor,
         ablation_base=base,
         ablation_button=button,
     )
@@ -100,13 +90,14 @@ def _build_variants(controls: dict[str, Any]) -> None:
         controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, tokens)
 
 
-def _build_parameters(controls: dict[str, Any], device: str) -> None:
-    with gr.Accordion("Advanced parameters", open=False, elem_id="advanced"):
+def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
+    """Parameters and further variants; returns the ablation's base and button."""
+    with gr.Accordion("Advanced", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
         with gr.Row(elem_classes=["parameter-grid"]):
             for parameter in ADVANCED_PARAMETERS:
                 controls[parameter.name] = parameter_control(parameter)
-            told = "auto: float32 on CPU, the checkpoint's own on CUDA."
+            told = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
             controls["dtype"] = dropdown("dtype", "dtype", told, DTYPES, "auto", min_width=220)
             controls["device"] = device_control(device)
         controls["ignore_eos"] = gr.Checkbox(
@@ -114,15 +105,26 @@ def _build_parameters(controls: dict[str, Any], device: str) -> None:
             info="Go on after the end-of-sequence token: equally many tokens for all variants.",
             elem_id="ignore-eos",
         )
-
-
-def _build_editor() -> gr.HTML:
-    with gr.Accordion("Compose a variant", open=False, elem_id="compose"):
-        gr.Markdown(
-            "Take the scores of one method, the budgets of another, a selector, a policy and a "
-            "store; what does not go together says why. A named one stands among the variants."
+        controls["more_variants"] = text(
+            "more-variants",
+            "More variants",
+            "One SPEC per line: METHOD[+critical|+critical_auto][:key=value,...], with its own "
+            f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
+            (3, 8),
+            placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
+            "snapkv+critical:preset=kvpress",
         )
-        return VariantEditor(composed_value({}), elem_id="variant-editor")
+        with gr.Row(elem_id="ablation"):
+            bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
+            told = (
+                "Controls that tell un-pooling, the value norm and alpha apart; the results then "
+                "hold a chart of them."
+            )
+            base = dropdown(
+                "ablation-base", "Ablation over", told, bases, bases[0][1], min_width=320, scale=0
+            )
+            button = gr.Button("Add the ablation", elem_id="add-ablation", scale=0, min_width=220)
+    return base, button
 
 
 def _build_diagnostics(controls: dict[str, Any]) -> None:
@@ -141,39 +143,6 @@ def _build_diagnostics(controls: dict[str, Any]) -> None:
             "the scenario Context only, where the cache does not depend on the question.",
             (2, 8),
         )
-
-
-def _build_more(controls: dict[str, Any]) -> tuple[Component, gr.Button]:
-    """Further variants; the ablation's base and button."""
-    with gr.Accordion("More variants", open=False, elem_id="more"):
-        controls["more_variants"] = text(
-            "more-variants",
-            "One variant per line",
-            "A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
-            f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
-            (3, 8),
-            placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
-            "snapkv+critical:preset=kvpress",
-        )
-        with gr.Row(elem_id="ladder"):
-            bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
-            told = (
-                "Controls that tell un-pooling, the value norm and alpha apart; the results then "
-                "hold a chart of them."
-            )
-            base = dropdown(
-                "ladder-base", "Ablation over", told, bases, bases[0][1], min_width=320, scale=0
-            )
-            button = gr.Button("Add the ablation", elem_id="add-ladder", scale=0, min_width=220)
-        controls["own"] = text(
-            "own",
-            "External selections",
-            "Kept positions from other code as JSON (docs/external_selection.md, or a "
-            "run's result JSON): each becomes one more variant. Paste them, or open files.",
-            (2, 4),
-        )
-        OwnBar(elem_id="own-bar")
-    return base, button
 
 
 def preset_updates(preset: str, alpha: float) -> list[Any]:

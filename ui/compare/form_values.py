@@ -6,18 +6,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ckv_core.analysis.ablation import ablation
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
 from ckv_core.request.compare_request import (
-    ANALYSES,
     DEFAULT_MODEL,
     MAX_NEW_TOKENS,
     MAX_VARIANTS,
     CompareRequest,
 )
-from ckv_core.request.variants import VariantSpec, is_named
-from ckv_core.results.external_selection_json import own_to_text, read_external_selection
+from ckv_core.request.variants import VariantSpec
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 
@@ -26,10 +24,10 @@ MAIN_PARAMETERS = ("budget", "alpha")
 ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
     k for k in PARAMETERS.values() if k.name not in MAIN_PARAMETERS
 )
-DEFAULT_ANALYSIS = ("bounds", "forced")
+OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
 # Fields that a request has under the same name and in the same form.
 _PROMPT = ("context", "question", "answer", "scenario", "model", "device")
-_SAME = ("dtype", "max_new_tokens", "analysis", "ignore_eos")
+_SAME = ("dtype", "max_new_tokens", "ignore_eos")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,10 @@ def read_controls(
 ) -> dict[str, Any]:
     """Controls by name; a client may send anything: ConfigError where a text is none."""
     given = dict(zip(names, values, strict=True))
-    return given | {f.name: read_text(given[f.name]) for f in fields(form) if f.type is str}
+    for name in (f.name for f in fields(form) if f.type is str):
+        with about(name):
+            given[name] = read_text(given[name])
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +74,8 @@ class FormValues(PromptValues):
         variants: SPECs ticked in the list.
         budget, alpha: for every variant that does not say otherwise.
         more_variants: one SPEC per line.
-        analysis: parts of the diagnostics to run, of ANALYSES.
+        analysis: parts of the diagnostics to run, of OFFERED_ANALYSES.
         follow_ups: one question per line.
-        own: kept positions of other code, JSON documents one after the other.
         parameters: text of each advanced parameter; empty for its default.
     """
 
@@ -84,9 +84,8 @@ class FormValues(PromptValues):
     alpha: float = 0.25
     max_new_tokens: int = 64
     more_variants: str = ""
-    analysis: tuple[str, ...] = DEFAULT_ANALYSIS
+    analysis: tuple[str, ...] = OFFERED_ANALYSES
     follow_ups: str = ""
-    own: str = ""
     dtype: str = "auto"
     ignore_eos: bool = False
     parameters: dict[str, str] = field(default_factory=dict)
@@ -98,14 +97,15 @@ class FormValues(PromptValues):
         parameters = {k.name: read_text(given.pop(k.name)).strip() for k in ADVANCED_PARAMETERS}
         if not isinstance(given["analysis"], (list, tuple)):
             raise ConfigError("The form sent no list of analyses; reload the page.")
-        alpha = "" if given["alpha"] is None else str(given["alpha"])
+        with about("alpha"):
+            alpha = PARAMETERS["alpha"].parse("" if given["alpha"] is None else str(given["alpha"]))
         return cls(
             **given
             | {
                 "variants": ticked_specs(given["variants"], "variant"),
-                "alpha": float(PARAMETERS["alpha"].parse(alpha)),
+                "alpha": float(alpha),
                 "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
-                "analysis": tuple(name for name in ANALYSES if name in given["analysis"]),
+                "analysis": _offered_analyses(given["analysis"]),
                 "ignore_eos": bool(given["ignore_eos"]),
             },
             parameters=parameters,
@@ -113,19 +113,19 @@ class FormValues(PromptValues):
 
     @classmethod
     def from_request(cls, request: CompareRequest) -> "FormValues":
-        """The form that gives this request again."""
+        """The form that gives this request again, but for what only other ways ask for."""
         defaults = dict(request.defaults)
         ticked = {spec: offered(spec, defaults) for spec in request.variants}
         alpha = shown_default(PARAMETERS["alpha"], defaults.get("preset", ""))
         same: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
         return cls(
             **same | prompt_of(request),
+            analysis=_offered_analyses(request.analysis),
             variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
             alpha=float(defaults.get("alpha", alpha)),
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             follow_ups="\n".join(request.follow_ups),
-            own=own_to_text(request.own_indices),
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
 
@@ -145,13 +145,14 @@ class FormValues(PromptValues):
         if self.alpha != shown_default(PARAMETERS["alpha"], defaults.get("preset", "")):
             defaults["alpha"] = f"{self.alpha:g}"
         same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        check_lines(self.more_variants)
         return replace(
             self.prompt(),
             **same,
+            analysis=self.analysis,
             variants=(*self.variants, *read_lines(self.more_variants)),
             defaults=defaults,
             follow_ups=read_lines(self.follow_ups),
-            own_indices=read_external_selection(self.own),
         )
 
 
@@ -175,7 +176,8 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     request = form.request()
     # A lone `full` has no budget, so a wrong one would pass unseen.
     for name, text in request.defaults.items():
-        PARAMETERS[name].parse(text)
+        with about(name):
+            PARAMETERS[name].parse(text)
     specs = request.specs
     if not specs:
         raise ConfigError("Choose at least one variant.")
@@ -188,6 +190,10 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     return f"{count}: {', '.join(names)}."
 
 
+def _offered_analyses(names: Sequence[object]) -> tuple[str, ...]:
+    return tuple(name for name in OFFERED_ANALYSES if name in names)
+
+
 def check_lines(text: str) -> None:
     """ConfigError with the number of the line of "More variants" that is wrong."""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -196,18 +202,21 @@ def check_lines(text: str) -> None:
         try:
             VariantSpec.parse(line)
         except CkvError as error:
-            raise ConfigError(f"More variants, line {number}: {error}") from error
+            with about("more_variants"):
+                raise ConfigError(f"More variants, line {number}: {error}") from error
 
 
 def ticked_specs(ticked: object, what: str) -> tuple[str, ...]:
-    """The SPECs of the list that are ticked, in its order, and those with a name of their own.
+    """The SPECs of the list that are ticked, in its order, and then those of a run beside it.
 
     ConfigError for no list.
     """
     if not isinstance(ticked, (list, tuple)):
-        raise ConfigError(f"Choose at least one {what}.")
-    named = [spec for spec in ticked if isinstance(spec, str) and is_named(spec)]
-    return (*(spec for _, spec in variant_choices() if spec in ticked), *dict.fromkeys(named))
+        with about("variants"):
+            raise ConfigError(f"Choose at least one {what}.")
+    listed = [spec for _, spec in variant_choices()]
+    others = [spec for spec in ticked if isinstance(spec, str) and spec not in listed]
+    return (*(spec for spec in listed if spec in ticked), *dict.fromkeys(others))
 
 
 def read_lines(text: str) -> tuple[str, ...]:
@@ -233,4 +242,5 @@ def read_new_tokens(value: object) -> int:
     """The number of tokens to generate; ConfigError for anything else."""
     if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
         return int(value)
-    raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")
+    with about("max_new_tokens"):
+        raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

@@ -9,7 +9,7 @@ import psutil
 from ckv_core.methods import METHODS, PARAMETERS, Method
 from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.models.catalog import SUGGESTED
-from ckv_core.request.variants import VariantSpec, is_named
+from ckv_core.request.variants import VariantSpec
 from ui.looks.palette import look_of
 
 DEFAULT_VARIANTS = (
@@ -30,11 +30,8 @@ def variant_choices() -> list[tuple[str, str]]:
 def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
     """The SPEC in the list that means the same; empty for none.
 
-    One that leaves out which reading of CriticalKV it is means the preset's. What its author named
-    joins the list as it is.
+    One that leaves out which reading of CriticalKV it is means the preset's.
     """
-    if is_named(spec):
-        return spec
     choices = [choice for _, choice in variant_choices()]
     given = defaults or {}
     reading = given.get("stage2", shown_default(PARAMETERS["stage2"], given.get("preset", "")))

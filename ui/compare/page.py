@@ -10,19 +10,16 @@ import gradio as gr
 from ckv_core.errors import CkvError
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
-from ui.compare.editor import composed_value, with_own
+from storage.bundle import FROM_RESULT, IMPORTED
 from ui.compare.examples import Example
 from ui.compare.form import DEFAULTS, Form, build_form, preset_updates
 from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     FormValues,
-    check_lines,
     describe_variants,
     read_new_tokens,
-    ticked_specs,
     with_ablation,
 )
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
@@ -32,10 +29,15 @@ from ui.results.block import ResultsBlock, build_results
 from ui.results.live import Feed, find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, refused, said
 from ui.tables.study_samples import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
+FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
+NO_POSITIONS = (
+    " Its external selections are not: take compare --own on the command line, or Python."
+)
+NO_QUESTION = " It came from a result file, which does not hold the question: type it below."
 MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
@@ -50,7 +52,8 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         examples: Sequence[Example],
     ) -> None:
         form = partial(build_form, settings, models, examples)
-        super().__init__(services, settings, form, partial(build_results, visible=False), Feed)
+        block = partial(build_results, visible=False)
+        super().__init__(services, settings, form, block, Feed, "/")
         self._wire_form()
         self._wire_model()
         self._wire_variants()
@@ -62,6 +65,8 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         # One event for form and line: a line told later could overtake what was typed meanwhile.
         filled = [*inputs, *self._started, self.source, self.form.variants_line]
         opened = page.load(self.open, None, filled, **AT_ONCE)
+        self.draft.restore_after(opened)
+        opened.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
         opened.then(self.tail, [self.slug], self._tailed, **SHARED)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
@@ -71,9 +76,12 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         filled = form.pick(*EXAMPLE_TEXTS, *EXAMPLE_SETTINGS)
         for example, button in form.examples:
             event = button.click(partial(fill_example, example), None, filled, **AT_ONCE)
+            self.draft.keep_after(event)
             event.then(self.count, counted, [bar], **SHARED)
             event.then(self.describe, form.inputs(), [form.variants_line], **AT_ONCE)
         bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
+        self.draft.restored.change(self.count, counted, [bar], **SHARED)
+        self.draft.restored.change(self.describe, form.inputs(), [form.variants_line], **AT_ONCE)
         events = [c.input for c in form.pick("scenario", "model")]
         events.append(form.controls["max_new_tokens"].blur)
         gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
@@ -92,23 +100,19 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         form = self.form
         more, line = form.controls["more_variants"], form.variants_line
         line.value = self.describe(*DEFAULTS.controls())
-        form.ablation_button.click(
+        added = form.ablation_button.click(
             add_ablation,
             [form.ablation_base, form.controls["variants"], more],
             [more, line],
             **SHARED,
-        ).then(self.describe, form.inputs(), [line], **AT_ONCE)
-        editor, chosen = form.editor, form.controls["variants"]
-        # Each is sent: what "always_last" sends later has the data of the event before it.
-        editor.compose(compose, None, [editor], trigger_mode="multiple", **AT_ONCE)
-        editor.include(add_composed, [chosen], [chosen, editor], **AT_ONCE).then(
-            self.describe, form.inputs(), [line], **AT_ONCE
         )
+        added.then(self.describe, form.inputs(), [line], **AT_ONCE)
+        self.draft.keep_after(added)
         preset, alpha = form.pick("preset", "alpha")
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("variants", "preset")),
-            *(c.blur for c in form.pick("budget", "alpha", "more_variants", "own")),
+            *(c.blur for c in form.pick("budget", "alpha", "more_variants")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
         gr.on(events, self.describe, form.inputs(), [line], trigger_mode="always_last", **AT_ONCE)
@@ -145,14 +149,17 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
                     "it and run."
                 )
             elif shown or source:
-                asked = find_run(self._services, shown or source).request
+                run = find_run(self._services, shown or source)
+                asked = run.request
                 controls = FormValues.from_request(asked).controls()
                 line = self.describe(*controls)
                 slug, made_from = shown or "", shown or source or ""
                 if shown:
                     area = gr.update(visible=True)
                 else:
-                    told = said(f"Settings of run {source} are filled in; change them and run.")
+                    is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
+                    left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(asked.own_indices)
+                    told = said(FILLED_IN.format(source) + left_out)
         except CkvError as error:
             told = said(str(error), "error")
         return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from, line]
@@ -168,10 +175,9 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         """The variants that would run, or what is wrong with them."""
         try:
             form = FormValues.from_controls(values)
-            check_lines(form.more_variants)
             return said(describe_variants(form, self._settings.limits.variants))
         except CkvError as error:
-            return said(str(error), "error")
+            return refused(error, self.form.controls)
 
     def count(
         self, context: str, question: str, scenario: str, model: str, max_new_tokens: object
@@ -190,7 +196,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             request.validate()
             return views.count_value(self._services.count_tokens(request), request)
         except CkvError as error:
-            return said(str(error), "error")
+            return refused(error, self.form.controls)
 
     def warm(self, model: str) -> None:
         if model and model.strip():
@@ -233,27 +239,6 @@ def fill_example(example: Example) -> list[object]:
     """Values of `EXAMPLE_TEXTS` and `EXAMPLE_SETTINGS`."""
     settings = [list(example.variants), example.budget, example.max_new_tokens]
     return [*show_example(example), *settings]
-
-
-def compose(event: gr.EventData) -> dict[str, Any]:
-    """What the editor shows of the parts that were chosen in it."""
-    return composed_value(_asked_of(event)) | {"turn": event_field(event, "turn")}
-
-
-def add_composed(ticked: object, event: gr.EventData) -> list[Any]:
-    """The chosen variants with the editor's, or why not."""
-    asked = _asked_of(event)
-    value = composed_value(asked) | {"turn": event_field(event, "turn")}
-    try:
-        chosen = with_own(ticked_specs(ticked, "variant") if ticked else (), asked)
-        name = VariantSpec.parse(chosen[-1]).label
-        return [chosen, value | {"told": f"{name} stands among the variants."}]
-    except CkvError as error:
-        return [gr.skip(), value | {"told": str(error), "tone": "error"}]
-
-
-def _asked_of(event: gr.EventData) -> dict[str, Any]:
-    return {key: event_field(event, key) for key in ("parts", "values", "name")}
 
 
 def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:

@@ -22,9 +22,11 @@ from ui.results.live import (
     made_from,
     run_buttons,
 )
+from ui.results.share import ShareSection
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
+from ui.shell.drafts import Draft
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, refused
 
 F = TypeVar("F", bound=Controls)
 B = TypeVar("B", bound=ResultsBlock)
@@ -38,14 +40,18 @@ class PromptPage(Generic[F, B]):
         form: Callable[[], F],
         block: Callable[[], B],
         feed: Callable[[B], Feed],
+        path: str,
     ) -> None:
         self._services, self._settings, self._feed = services, settings, feed
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.source = gr.Textbox(visible="hidden", elem_id="source")
         with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
             self.form = form()
-        self.run, self.cancel, self.notice = build_run_row()
+        self.run, self.cancel, new, self.notice = build_run_row()
+        self.draft = Draft(path, [*self.form.inputs(), self.source], new)
         self.block = block()
+        self._share = ShareSection(services)
+        self._share.wire(self.slug)
         # What `_start` and `_refused` write, and what `tail` does.
         self._started: list[Any] = [self.slug, self.notice, self.settings, self.block.area]
         self._started += [self.run, self.cancel]
@@ -56,6 +62,7 @@ class PromptPage(Generic[F, B]):
     def follow_after(self, start: Any) -> None:
         """Show and follow the run that an event started."""
         start.then(None, [self.slug], None, js=SHOW_ADDRESS, **AT_ONCE)
+        start.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
         start.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
@@ -84,14 +91,19 @@ class PromptPage(Generic[F, B]):
 
     def _refused(self, error: CkvError) -> list[Any]:
         """In place of `_start`; nothing that was typed changes."""
-        return ["", said(str(error), "error"), *[gr.skip()] * 4]
+        return ["", refused(error, self.form.controls), *[gr.skip()] * 4]
 
     def _counted(self, request: CompareRequest) -> TokensCounted | None:
-        """The prompt's tokens where the model is ready; PromptError if they are too many."""
+        """The prompt's tokens where the model is ready.
+
+        Raises:
+            CkvError: they are too many, or a budget is too small for them.
+        """
         counted = count_if_ready(self._services, request)
         if counted is None or not counted.tokens:
             return None
         told = views.count_value(counted, request)
         if told["tone"] == "error":
             raise PromptError(told["text"])
+        request.check_budgets(counted.compressed_tokens, counted.question_tokens)
         return counted

@@ -14,6 +14,7 @@ from ckv_core.request.external_selection import OWN
 from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import outcome_word
 from ckv_core.results.records import RetainedSet, VariantResult
 from ui.services.live_runs import RunSnapshot
 from ui.tables.summary import four_digits
@@ -26,7 +27,7 @@ ABSENT = "not in this run"
 UNMEASURED = "not measured"
 REFERENCE = "the reference"
 # Outcome first, then mechanism and cost.
-FIGURES = ("Answer found", "Agreement", "KL (nats)", "Final hidden L1", "Kept entries")
+FIGURES = ("Outcome", "Agreement", "KL (nats)", "Final hidden L1", "Kept entries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     shared = [pair for pair in pairs if len(pair.runs) > 1]
     alone = [pair for pair in pairs if len(pair.runs) == 1]
     head = run_regimes(*(run.result for run in runs)).head
-    is_judged = any(v.answer_found is not None for run in runs for v in run.result.variants)
+    is_judged = any(v.outcome not in (None, "none") for run in runs for v in run.result.variants)
     first_figure = 0 if is_judged else 1
     return {
         "runs": [{"slug": run.slug, "title": run.title, "state": run.state} for run in runs],
@@ -241,7 +242,7 @@ def _figures(variant: VariantResult | None) -> list[str]:
     if variant is None:
         return [ABSENT] * len(FIGURES)
     receipt, moved = variant.receipt, variant.perturbation
-    answer = {True: "yes", False: "no", None: UNMEASURED}[variant.answer_found]
+    answer = outcome_word(variant) or UNMEASURED
     kept = f"{receipt.retained_entries:,}" if receipt else UNMEASURED
     if variant.method == "full":
         return [answer, *[REFERENCE] * 3, kept]

@@ -16,7 +16,7 @@ CSS_PATHS: tuple[Path, ...] = tuple(
         "run",
         "kept_tokens",
         "kept_text",
-        "laboratory",
+        "diagnostics",
     )
 )
 LOGO_PATH = ASSETS / "logo.svg"

@@ -4,12 +4,19 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS
 from ui.compare.form import placeholder
 from ui.components.facts import Facts
 from ui.components.modules import on_load
 from ui.methods.cards import marked, methods_list
 from ui.settings import Settings
+
+
+def follows(selector: str) -> str:
+    """The methods that a selector can follow, as Markdown."""
+    part = SELECTORS[selector]
+    return ", ".join(f"`{method.name}`" for method in METHODS if part in method.selectors[1:])
+
 
 FORMULA_TEXT = (
     "In the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
@@ -21,8 +28,9 @@ INTRO = (
     "## Methods\n"
     "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
     "part of each head's budget to attention alone (stage 1) and the rest to attention times "
-    "the size of the value that would be lost (stage 2). It combines with every method that "
-    "scores by attention. "
+    "the size of the value that would be lost (stage 2). `+critical` follows "
+    f"{follows('critical')}; `+critical_auto`, which needs an observation window, "
+    f"{follows('critical_auto')}. "
     + FORMULA_TEXT
     + "Methods that are query-aware and such that are not are compared fairly "
     "where the context alone is compressed: then neither sees the question."
@@ -42,7 +50,7 @@ SPEC_TEXT = (
 
 
 LIMITS_TEXT = (
-    "## Limits\nWhat this app takes at most; whoever runs it sets them with `CKV_MAX_...`."
+    "## Limits\nWhat this app takes at most; whoever runs it sets some of them with `CKV_MAX_...`."
 )
 
 

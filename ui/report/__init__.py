@@ -1,1 +1,1 @@
-"""Files that take a run along: HTML report, LLM Comparator's JSON, code for kvpress."""
+"""Files that take a run along: HTML report, code for kvpress."""

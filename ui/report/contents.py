@@ -131,7 +131,8 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
 def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
     section = Section("perturbation", *headed(results.PERTURBATION_TEXT))
     _add_charts(contents, run, without, section, perturbation_value)
-    _add_charts(contents, run, without, Section("laboratory", "Diagnostics", ""), diagnostics_value)
+    section = Section("diagnostics", "Diagnostics", "")
+    _add_charts(contents, run, without, section, diagnostics_value)
 
 
 def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:

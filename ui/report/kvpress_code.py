@@ -4,12 +4,14 @@ Written against the sources of kvpress 0.5.5. Everything that comes from a run i
 imported SPEC may hold anything.
 """
 
+import re
 from collections.abc import Iterator
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, SELECTORS
 from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.methods.parts.press import VERSION, Chain, Press, press_code
+from ckv_core.request.compare_request import DEFAULT_MODEL, HUB_ID
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 
@@ -24,14 +26,14 @@ Comments say where a press keeps other entries than the variant did. For all of 
   {scenario}
 - AdaKV's presses only mask what they evict, so they free no memory, and refuse eager attention.
 
-Usage: python THIS_FILE CONTEXT_FILE "QUESTION"
+Usage: python THIS_FILE CONTEXT_FILE "QUESTION" [MODEL]
 """
 
 import sys
 
 {imported}
 
-MODEL = {model}
+{weights}MODEL = {model}
 MAX_NEW_TOKENS = {new_tokens}
 PRESSES = {{
 '''
@@ -43,7 +45,8 @@ def main() -> None:
 
     with open(sys.argv[1], encoding="utf-8") as file:
         context = file.read()
-    pipe = pipeline("kv-press-text-generation", model=MODEL, device_map="auto")
+    model = sys.argv[3] if len(sys.argv) > 3 else MODEL
+    pipe = pipeline("kv-press-text-generation", model=model, device_map="auto")
     for name, press in PRESSES.items():
         found = pipe(context, question=sys.argv[2], press=press, max_new_tokens=MAX_NEW_TOKENS)
         print(f"{name}: {found['answer']}")
@@ -57,6 +60,13 @@ _SCENARIOS = {
     "question in\n  the observation window. Pass both as the context to come near it.",
     "context-only": "This run did the same.",
 }
+_HUB_WEIGHTS = """# The Hub's weights differ a little from this run's, which come from a Q4_1 file.
+# For the same tokens give the folder models/{name} of its CKV_HOME as MODEL.
+"""
+_FOLDER = """# A folder of the machine where the run was made. Elsewhere give its path, or the name
+# of the same model on the Hugging Face Hub, as MODEL.
+"""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PRESSES = {method.name: method.press for method in METHODS if method.press}
 
 
@@ -66,15 +76,24 @@ def kvpress_code(result: RunResult, max_new_tokens: int) -> str:
     tokens = prompt.compressed_tokens if prompt else 0
     imported: set[str] = set()
     rows = [line for each in result.variants for line in _entry(each, tokens, imported)]
+    name, weights = _model_of(model.name if model else "")
     head = _HEAD.format(
         version=VERSION,
         tokens=tokens,
         scenario=_SCENARIOS.get(prompt.scenario if prompt else "", ""),
         imported=f"from kvpress import {', '.join(sorted(imported))}" if imported else "",
-        model=ascii(model.name if model else ""),
+        model=ascii(name),
+        weights=weights,
         new_tokens=int(max_new_tokens),
     )
     return head + "".join(rows) + _FOOT
+
+
+def _model_of(name: str) -> tuple[str, str]:
+    """What transformers finds a run's model by, and a comment where that is not the run's own."""
+    if name == DEFAULT_MODEL:
+        return HUB_ID, _HUB_WEIGHTS.format(name=name)
+    return name, "" if _HUB_NAME.fullmatch(name) else _FOLDER
 
 
 def _entry(variant: VariantResult, tokens: int, imported: set[str]) -> Iterator[str]:

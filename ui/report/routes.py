@@ -1,6 +1,5 @@
-"""Routes of the files that take a run along: the HTML report, two variants for LLM Comparator."""
+"""Routes of the HTML reports of a run and of a study."""
 
-import json
 import threading
 from collections.abc import Callable
 
@@ -12,8 +11,7 @@ from ckv_core.errors import CkvError
 from ui.report.contents import read_groups
 from ui.report.report import build_report
 from ui.report.study import report_of_study
-from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
-from ui.server.route_answers import NO_RUN, NO_STORE, as_file, missing, read_index
+from ui.server.route_answers import NO_RUN, NO_STORE, as_file, missing
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 
@@ -24,11 +22,11 @@ HTML = "text/html; charset=utf-8"
 
 
 def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
-    """Both; each answers GET, and 404 where `find` knows no run of the path."""
+    """The report answers GET, and 404 where `find` knows no run of the path."""
     # Drawing takes seconds; whoever holds a share link must not keep every core busy.
     room = threading.BoundedSemaphore(AT_A_TIME)
 
-    def report(request: Request, run: RunSnapshot) -> Response:
+    def answer(request: Request, run: RunSnapshot) -> Response:
         without = read_groups(request.query_params.get("without", ""))
         if not room.acquire(blocking=False):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
@@ -38,34 +36,18 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
             room.release()
         return as_file(f"ckv-{run.slug}.html", data, HTML)
 
-    def comparator(request: Request, run: RunSnapshot) -> Response:
-        pairs = comparable_pairs(run.result)
-        if not pairs:
-            return missing(NO_PAIR)
-        first = _index(request, "a", pairs[0][0])
-        second = _index(request, "b", pairs[0][1])
-        value = comparator_json(run, services.library.notes(run.slug), first, second)
-        name = f"ckv-{run.slug}-llm-comparator-{first}-{second}.json"
-        return as_file(name, json.dumps(value), "application/json")
+    def report(request: Request) -> Response:
+        run = find(request)
+        if run is None or not run.is_final:
+            return missing(NOT_YET if run else NO_RUN)
+        try:
+            response = answer(request, run)
+            services.note_export([run.slug])
+        except CkvError as error:
+            return PlainTextResponse(str(error), 422, headers=NO_STORE)
+        return response
 
-    def of_run(answer: Callable[[Request, RunSnapshot], Response]) -> Callable[[Request], Response]:
-        def handle(request: Request) -> Response:
-            run = find(request)
-            if run is None or not run.is_final:
-                return missing(NOT_YET if run else NO_RUN)
-            try:
-                response = answer(request, run)
-                services.note_export([run.slug])
-            except CkvError as error:
-                return PlainTextResponse(str(error), 422, headers=NO_STORE)
-            return response
-
-        return handle
-
-    return [
-        Route("/data/{slug}/report.html", of_run(report)),
-        Route("/data/{slug}/llm_comparator.json", of_run(comparator)),
-    ]
+    return [Route("/data/{slug}/report.html", report)]
 
 
 def study_report_routes(services: Services) -> list[Route]:
@@ -88,8 +70,3 @@ def study_report_routes(services: Services) -> list[Route]:
         return as_file(f"ckv-study-{reading.slug}.html", data, HTML)
 
     return [Route("/studies/{slug}/report.html", report)]
-
-
-def _index(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    return default if text is None else read_index(text)

@@ -73,6 +73,6 @@ def build_results(*, visible: bool) -> ResultsBlock:
         follow_ups = FollowUpAnswers(elem_id="follow-ups")
         kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
         charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
-        diagnostics = RunCharts(elem_id="laboratory")
+        diagnostics = RunCharts(elem_id="diagnostics")
     outputs = [verdict, status, links, summary, generations, follow_ups, kept, charts, diagnostics]
     return ResultsBlock(area=area, outputs=outputs)

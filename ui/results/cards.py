@@ -5,6 +5,7 @@ from typing import Any, SupportsFloat
 
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
+from ckv_core.results.outcomes import outcome_word
 from ckv_core.results.records import Candidate, FollowUp, VariantResult
 from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
@@ -27,7 +28,7 @@ def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "first_difference": variant.first_difference,
                 "reference": variant is reference,
                 "stopped": variant.stopped,
-                "answer": {True: "found", False: "missing", None: None}[variant.answer_found],
+                "answer": outcome_word(variant) or None,
                 "forced": _strip_address(snapshot, index),
             }
             for index, variant in enumerate(result.variants)

@@ -12,6 +12,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
 from storage.repository import RunMissingError, is_slug
+from ui.accounts.turns import in_turn
 from ui.components.modules import imported
 from ui.components.notice import RunNotice
 from ui.results import chart_views, views
@@ -52,7 +53,7 @@ class Feed:
             "follow_ups": follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),
             "charts": chart_views.perturbation_value(snapshot),
-            "laboratory": chart_views.diagnostics_value(snapshot),
+            "diagnostics": chart_views.diagnostics_value(snapshot),
         }
         return [self._changed(name, value) for name, value in values.items()]
 
@@ -96,7 +97,9 @@ def made_from(
     except CkvError:
         return None
     try:
-        is_same = parent.request.kind == asked.kind and through_form(parent.request) == asked
+        # A form drops what it has no control for, so that is compared with the parent's own.
+        same = [(each.kind, each.own_indices, each.analysis) for each in (parent.request, asked)]
+        is_same = same[0] == same[1] and through_form(parent.request) == asked
     except CkvError:
         is_same = False  # an imported run may hold what no form gives
     return Lineage(parent.slug, "rerun" if is_same else "fork")
@@ -119,19 +122,21 @@ async def follow(
         return
     try:
         async for snapshot in services.watch(slug):
-            yield [*feed.updates(snapshot, datetime.now(UTC)), *after(snapshot)]
+            updates = await in_turn(feed.updates, snapshot, datetime.now(UTC))
+            yield [*updates, *await in_turn(after, snapshot)]
     except CkvError as error:
         LOGGER.info("Stopped following %s: %s", slug, error)
 
 
-def build_run_row() -> tuple[gr.Button, gr.Button, gr.HTML]:
-    """Run, Cancel and the line beside them; call inside a Blocks context."""
+def build_run_row() -> tuple[gr.Button, gr.Button, gr.Button, gr.HTML]:
+    """Run, Cancel, New and the line beside them; call inside a Blocks context."""
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
         gr.HTML("<kbd>Ctrl</kbd>+<kbd>Enter</kbd>", elem_classes=["bare", "run-keys"])
         cancel = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0)
+        new = gr.Button("New", elem_id="new", min_width=80, scale=0)
         notice = RunNotice(elem_id="notice")
-    return run, cancel, notice
+    return run, cancel, new, notice
 
 
 def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted | None:

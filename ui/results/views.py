@@ -12,7 +12,6 @@ from ckv_core.runtime.spans import read_ranges
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of
-from ui.results.llm_comparator import comparable_pairs
 from ui.services.live_runs import RunSnapshot
 from ui.tables.sweep import curve_looks
 
@@ -67,9 +66,7 @@ def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
 
 def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of the RunLinks component; what takes the whole run along waits for its end."""
-    result, is_sweep = snapshot.result, snapshot.request.kind == "sweep"
-    names = display_names(result.variants, escaped=False)
-    pairs = comparable_pairs(result) if snapshot.is_final and not is_sweep else []
+    result = snapshot.result
     return {
         "slug": snapshot.slug,
         "kind": snapshot.request.kind,
@@ -77,7 +74,6 @@ def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
         "forced": any(variant.forced_steps for variant in result.variants),
         "follow_ups": any(variant.follow_ups for variant in result.variants),
         "report": snapshot.is_final,
-        "pairs": [{"a": a, "b": b, "text": f"{names[a]} and {names[b]}"} for a, b in pairs],
     }
 
 
@@ -123,9 +119,12 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
 
 
 def protected_spans(variant: VariantResult, prompt: PromptInfo) -> list[list[int]]:
-    """[first, end) of each passage that a run protected."""
-    places = read_ranges(variant.params.get("protected"), prompt.compressed_tokens)
-    return [[place.start, place.stop] for place in places]
+    """[first, end) of each passage that a run protected, the question among them."""
+    return [
+        [place.start, place.stop]
+        for name in ("protected", "question_at")
+        for place in read_ranges(variant.params.get(name), prompt.compressed_tokens)
+    ]
 
 
 def prompt_value(prompt: PromptInfo) -> dict[str, Any]:
@@ -216,7 +215,7 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
     if reused := _reused_prefill(result):
         chips.append(reused)
     if total := result.memory.get("total"):
-        chips.append(f"memory estimate {_mib(total)}")
+        chips.append(f"memory estimate about {_mib(total)}")
     if peak := result.memory.get("measured_peak"):
         chips.append(f"peak {_mib(peak)} measured")
     return chips

@@ -1,41 +1,24 @@
-// Run again the same, and the runs before and after this one.
+// The runs before and after this one.
 
-import { list, make, onValue, setText, str } from "../../assets/scripts/dom.js";
+import { list, make, onValue, str } from "../../assets/scripts/dom.js";
 
 const link = (href, text) => make("a.ckv-link", { href, text });
 const open = (run) => link(`/run?id=${encodeURIComponent(run.slug)}`, str(run.title) || run.slug);
 const report = (first, second) => link(`/compare-runs?ids=${encodeURIComponent(first)},${encodeURIComponent(second)}`, "what differs");
 
 export default function mount(host) {
-  const { root, trigger } = host;
-  const line = make("p.ckv-notice", { role: "status" });
-  const again = make("button.ckv-button", {
-    text: "Reproduce",
-    title: "Run the same request again, to see whether the tokens and the kept sets are equal",
-  });
+  const { root } = host;
   const relatives = make("ul.ckv-compared");
-  const bar = make("nav", { "aria-label": "Lineage of this run", hidden: true }, again, line, relatives);
+  const bar = make("nav", { "aria-label": "Lineage of this run", hidden: true }, relatives);
   // Whoever only has a share link cannot follow links that ask for a login. Gradio confines our files
   // of styles to its container, in which nothing above holds both the header and this.
   const guestStyle = make("style");
   root.append(bar, guestStyle);
-  again.addEventListener("click", () => {
-    again.disabled = true;
-    trigger("reproduce", {});
-  });
-
   onValue(host, (value) => {
     const isGuest = value?.guest === true;
     guestStyle.textContent = isGuest ? ".ckv-header nav, .ckv-for-users { display: none !important; }" : "";
-    bar.hidden = !value || isGuest;
+    bar.hidden = !value || isGuest || !(value.parent || list(value.children).length);
     if (bar.hidden) return;
-    again.disabled = false;
-    setText(line, str(value.told));
-    if (value.started) {
-      location.assign(`/run?id=${encodeURIComponent(value.started)}`);
-      return;
-    }
-    if (value.told) return;
     const { slug, parent } = value;
     relatives.replaceChildren(
       ...[

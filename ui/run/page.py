@@ -15,7 +15,8 @@ from ui.components.notice import Notice
 from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
-from ui.run.sections import LineageSection, ShareSection
+from ui.results.share import ShareSection
+from ui.run.lineage import LineageSection
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said
@@ -54,7 +55,6 @@ class RunPage:
         self.followed.change(self.tail, [self.slug], self._tailed, **SHARED)
         stop = partial(cancel_run, self._services)
         self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
-        self._lineage.wire(self.slug)
         self._share.wire(self.slug)
         self._keep.wire(self.slug)
         self.sweep.wire(self._services, self.slug)

@@ -56,7 +56,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,
     "bounds": bounds_csv,
-    "ladder": ablation_csv,
+    "ablation": ablation_csv,
     "sweep": sweep_csv,
     "alphas": alphas_csv,
 }

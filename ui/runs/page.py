@@ -14,6 +14,10 @@ from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, event_field
 
 PAGE_SIZE = 25
+HIDDEN = (
+    "This app has runs that were made without logins, and nobody sees them; an administrator can "
+    "take them over on the page Admin."
+)
 
 
 class RunsPage:
@@ -91,13 +95,18 @@ class RunsPage:
             "page": page,
             "pages": pages,
             "total": total,
-            "told": told or query.told,
+            "told": told or query.told or self._told_of_hidden(total, given),
             "tone": tone,
             "undo": list(undo),
             "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
             "import_mib": self._import_mib,
             "choices": {**self._library.choices(), "states": list(STATES)},
         }
+
+    def _told_of_hidden(self, total: int, given: Mapping[str, str]) -> str:
+        if total or any(given.get(name) for name in NAMES):
+            return ""
+        return HIDDEN if self._library.are_runs_of_nobody() else ""
 
 
 def _runs(count: int) -> str:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from ckv_core.errors import StorageError
 from ckv_core.methods import METHODS
 from ckv_core.request.variants import written_parameters
+from ckv_core.results.outcomes import Tally
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
-from storage.records import Outcome, RunFilter, RunSort, RunSummary
+from storage.records import RunFilter, RunSort, RunSummary
 from storage.repository import is_slug
 
 T = TypeVar("T")
@@ -132,19 +133,7 @@ def _method_text(name: str, with_critical: set[bool]) -> str:
     return f"{label} {'±' if len(with_critical) == 2 else '+'} CriticalKV"
 
 
-def outcome_text(outcome: Outcome, kind: str = "compare") -> str:
-    """What came out, in a few words: who keeps the answer, else who agrees; empty if unknown."""
-    points = "points" if kind == "sweep" else "variants"
-    if outcome.judged:
-        said = _counted(outcome.answered, outcome.judged, points, ("keeps", "keep"), "the answer")
-        return f"{said}; the full cache misses it" if outcome.full_answers is False else said
-    if outcome.compared:
-        verbs = ("agrees", "agree")
-        return _counted(outcome.agreeing, outcome.compared, points, verbs, "with the full cache")
-    return ""
-
-
-def _counted(some: int, of: int, what: str, verbs: tuple[str, str], then: str) -> str:
-    if of == 1:
-        return f"{'The' if some else 'No'} {what[:-1]} {verbs[0]} {then}"
-    return f"{some} of {of} {what} {verbs[some != 1]} {then}"
+def outcome_text(outcome: Tally, kind: str = "compare") -> str:
+    """What came out, in the words of the verdict's headline; empty if unknown."""
+    phrase = outcome.phrase("point" if kind == "sweep" else "method")
+    return f"{outcome.about_full} {phrase[:1].upper()}{phrase[1:]}".strip()

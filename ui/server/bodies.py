@@ -13,6 +13,7 @@ from ckv_core.runtime.json_text import JsonBounds
 from ui.accounts.access import EVERYBODY, SCOPE_KEY
 
 SMALL_BYTES = 2**20
+STRANGERS_BYTES = 2**16  # logins, and what the guest of a share link sends
 # What starts a run or counts its tokens carries the context; own positions are one text in it.
 CONTEXT_PATHS = ("/api/runs", "/gradio_api/queue/join", "/gradio_api/mcp")
 CONTEXT_PREFIXES = ("/gradio_api/run/", "/gradio_api/call/", "/gradio_api/mcp/")
@@ -41,8 +42,9 @@ class Bodies:
         is_file = path in IMPORT_PATHS
         is_large = is_file or path in CONTEXT_PATHS or path.startswith(CONTEXT_PREFIXES)
         viewer = scope.get(SCOPE_KEY, EVERYBODY)
-        is_large &= viewer.is_trusted or viewer.user is not None
-        body = _Body(self._most if is_large else min(SMALL_BYTES, self._most), self._hold)
+        is_known = viewer.is_trusted or viewer.user is not None
+        small = SMALL_BYTES if is_known else STRANGERS_BYTES
+        body = _Body(self._most if is_large and is_known else min(small, self._most), self._hold)
         try:
             body.expect(Headers(scope=scope).get("content-length"))
             await body.read(receive)
@@ -131,7 +133,8 @@ class _Body:
     def _check_size(self, size: int) -> None:
         if size > self._most:
             what = "shorten the context" if self._most > SMALL_BYTES else "send less at a time"
-            raise _RefusedError(413, f"The request is over {self._most // 2**20} MiB; {what}.")
+            most = f"{self._most // 2**20} MiB" if self._most >= SMALL_BYTES else "64 KiB"
+            raise _RefusedError(413, f"The request is over {most}; {what}.")
         if size > COUNTED_BYTES and size > self._held:
             if not self._hold(size - self._held):
                 raise _RefusedError(503, BUSY)

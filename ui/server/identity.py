@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from urllib.parse import quote
 
+import anyio
 import anyio.to_thread
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
@@ -44,6 +45,8 @@ SHARE_PATHS = frozenset(
 SHARE_PREFIXES = ("/assets/", "/scripts/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
 FOR_PROGRAMS = ("/api/", "/gradio_api/")
 READING = ("GET", "HEAD", "OPTIONS")
+THREADS = 8
+MOST_ASKED = 1024
 ASKED_AGAIN_S = 1.0  # how long a stream outlives its login
 _OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 
@@ -54,6 +57,9 @@ class Identity:
     def __init__(self, services: Services) -> None:
         self._accounts = services.accounts
         self._shares = services.shares
+        # Its own threads: who somebody is can be found out while all others are busy.
+        self.threads = anyio.CapacityLimiter(THREADS)
+        self._asked: dict[object, tuple[float, asyncio.Future[Viewer]]] = {}
         self.logins = Logins(services.users, told=services.accounts.note_password)
 
     async def identify(self, scope: Scope) -> Response | None:
@@ -65,7 +71,7 @@ class Identity:
             told = f"Too many wrong logins; try again in {result.wait_s} s."
             return PlainTextResponse(told, 429, {"Retry-After": str(result.wait_s)})
         try:
-            viewer = await anyio.to_thread.run_sync(self._viewer, result.user, headers)
+            viewer = await self._viewer_of(result.user, headers)
         except StorageError as error:
             return PlainTextResponse(str(error), 503, NO_STORE)
         scope[SCOPE_KEY] = viewer
@@ -93,11 +99,25 @@ class Identity:
     async def _is_still_welcome(self, scope: Scope) -> bool:
         before: Viewer = scope[SCOPE_KEY]
         by_password = before.user if before.credential is None else None
+        headers, clock = Headers(scope=scope), asyncio.get_running_loop().time
+        key = (by_password, headers.get("authorization"), headers.get("cookie"))
+        asked_at, asked = self._asked.get(key, (-ASKED_AGAIN_S, None))
+        if asked is None or clock() - asked_at >= ASKED_AGAIN_S:
+            # One question serves all streams of a login.
+            asked = asyncio.ensure_future(self._viewer_of(by_password, headers))
+            self._asked[key] = clock(), asked
+            while len(self._asked) > MOST_ASKED:
+                del self._asked[next(iter(self._asked))]
         try:
-            now = await anyio.to_thread.run_sync(self._viewer, by_password, Headers(scope=scope))
+            now = await asyncio.shield(asked)
         except StorageError:
             return True  # it was good a moment ago
         return now.user == before.user and now.shared >= before.shared
+
+    async def _viewer_of(self, by_password: str | None, headers: Headers) -> Viewer:
+        return await anyio.to_thread.run_sync(
+            self._viewer, by_password, headers, limiter=self.threads
+        )
 
     def _viewer(self, by_password: str | None, headers: Headers) -> Viewer:
         cookies = cookie_parser(headers.get("cookie", ""))

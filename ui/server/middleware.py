@@ -5,9 +5,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, acting_as
+from ui.accounts.turns import LINE_KEY, Turns, taking_turns
 from ui.server.bodies import Bodies
 from ui.server.identity import Identity
 from ui.server.own_site import OwnSite
+from ui.server.turn_gate import TurnGate
 from ui.settings import Settings
 
 # Gradio fetches whatever URL stands behind these; uploads are read in the browser instead. The
@@ -40,9 +42,16 @@ PERMISSIONS = (
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: Settings, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        identity: Identity | None = None,
+        turns: Turns | None = None,
+    ) -> None:
         """Guard an app; one without logins has no identity."""
-        self._app = Bodies(app, settings.limits.body_bytes)
+        self._app = Bodies(TurnGate(app), settings.limits.body_bytes)
+        self._turns = turns or Turns()
         self._settings = settings
         self._identity = identity
         self._own_site = OwnSite(settings)
@@ -78,11 +87,13 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
+        address = (scope.get("client") or ("",))[0]
+        scope[LINE_KEY] = self._turns.line(scope[SCOPE_KEY], address)
         if str(scope["path"]).startswith("/gradio_api/"):
             # Gradio's queue may be started by a request and must not inherit its viewer.
             await self._app(scope, receive, send)
             return
-        with acting_as(scope[SCOPE_KEY]):
+        with acting_as(scope[SCOPE_KEY]), taking_turns(scope):
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:

@@ -16,8 +16,10 @@ from ckv_core.results.kept_folder import KeptEntry, KeptFolder
 from ckv_core.results.kept_record import read_record
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, Reply
+from storage.database import Database
 from ui.accounts.access import Access
 from ui.limits import Limits
+from ui.services.room import check_room
 
 PREFIX = "cache:"
 WATCH_INTERVAL_S = 0.1
@@ -73,11 +75,18 @@ class Caches:
     """
 
     def __init__(
-        self, access: Access, limits: Limits, worker: WorkerClient, *, has_files: bool = True
+        self,
+        database: Database,
+        access: Access,
+        limits: Limits,
+        worker: WorkerClient,
+        *,
+        has_files: bool = True,
     ) -> None:
         """Prepare; `has_files` tells whether workers read and write this machine's files."""
         self.refusal = "" if has_files else ELSEWHERE  # of keeping and asking
-        self._access, self._limits, self._worker = access, limits, worker
+        self._database, self._access = database, access
+        self._limits, self._worker = limits, worker
         self._lock = threading.Lock()
         self._jobs: dict[str, CacheJob] = {}  # oldest first
 
@@ -94,7 +103,7 @@ class Caches:
     def add(self, name: str, data: bytes) -> KeptEntry:
         """Keep what somebody made elsewhere; its tensors are checked when it is asked."""
         folder = self._own_folder()
-        self._check_room(folder)
+        self._check_room(len(data))
         folder.add(name, lambda path: path.write_bytes(data))
         return folder.entry(name)
 
@@ -111,7 +120,7 @@ class Caches:
         folder = self._own_folder()
         if not 0 <= index < len(run.variants):
             raise ConfigError("This run has no such variant; reload the page.")
-        self._check_room(folder)
+        self._check_room()
         one = replace(run, variants=(run.variants[index],), own_indices=())
         request = KeepRequest(run=one, path=str(folder.free(name)))
         compared = request.comparison()
@@ -201,8 +210,9 @@ class Caches:
         self._worker.submit(Job(job.job_id, request, owner))
         return job.job_id
 
-    def _check_room(self, folder: KeptFolder) -> None:
-        self._limits.check_caches(sum(entry.size for entry in folder.entries()))
+    def _check_room(self, more: int = 1) -> None:
+        owner = self._access.user(change=True)
+        check_room(self._database, self._limits, owner, more)
 
 
 def _after(job: CacheJob, reply: Reply) -> CacheJob:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from storage import audit, library, repository
+from ckv_core.results.kept_folder import KeptFolder
+from storage import audit, library, repository, takeover, usage
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
 from storage.shares import saved_runs
@@ -39,6 +40,13 @@ class Library:
         wanted = replace(wanted or RunFilter(), owner=self._access.user() or "")
         with self._database.read() as session:
             return library.list_runs(session, wanted, sort, limit, offset)
+
+    def are_runs_of_nobody(self) -> bool:
+        """Whether logins hide runs that were made without them."""
+        if self._access.user() is None:
+            return False
+        with self._database.read() as session:
+            return takeover.are_runs_of_nobody(session)
 
     def summary(self, slug: str) -> RunSummary:
         self._access.check_run(slug)
@@ -82,8 +90,11 @@ class Library:
 
     def purge(self) -> None:
         """Remove for good what was deleted too long ago to be restored."""
-        with self._database.write() as session:
-            library.purge_deleted(session, _now() - _UNDO)
+        until = _now() - _UNDO
+        left = 1
+        while left:
+            with self._database.write_in_turn() as session:
+                left = library.purge_deleted(session, until)
 
     def delete(self, slugs: Sequence[str]) -> None:
         """Delete finished runs; all or none."""
@@ -94,8 +105,8 @@ class Library:
         self.purge()
         with self._database.write() as session:
             library.delete_runs(session, slugs, _now())
-            for slug in slugs:
-                audit.record(session, self._access.user(), "deleted", slug)
+            if slugs:
+                audit.record(session, self._access.user(), "deleted", *slugs)
 
     def restore(self, slugs: Sequence[str]) -> int:
         """Undo a deletion of the last ten minutes, if there is room; returns how many came back."""
@@ -105,8 +116,9 @@ class Library:
             restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
             if restored:
                 self._limits.check_saved(saved + len(restored) - 1)
-            for slug in restored:
-                audit.record(session, owner, "restored", slug)
+                bytes_of = usage.stored_bytes(session, owner)
+                self._limits.check_bytes(*bytes_of, KeptFolder(owner).size(), more=0)
+                audit.record(session, owner, "restored", *restored)
         return len(restored)
 
 

@@ -133,4 +133,13 @@ def _snapshot(run: LiveRun | StoredRun, **more: Any) -> RunSnapshot:
     """What both have under one name, and the rest."""
     times = ("created_at", "started_at", "finished_at")
     names = ("slug", "title", "state", "reason", "request", "result", *times)
-    return RunSnapshot(**{name: getattr(run, name) for name in names} | more)
+    members = {name: getattr(run, name) for name in names} | more
+    if members["state"] == "failed":
+        members["result"] = _failed(members["result"], members["reason"])
+    return RunSnapshot(**members)
+
+
+def _failed(result: RunResult, reason: str) -> RunResult:
+    """The run with why its unfinished variants have no whole text."""
+    marked = (v if v.stopped else replace(v, failure=reason[:2_000]) for v in result.variants)
+    return replace(result, variants=list(marked))

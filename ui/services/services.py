@@ -34,10 +34,12 @@ from storage.records import Lineage
 from ui.accounts.access import Access
 from ui.accounts.administration import Administration
 from ui.accounts.credentials import Accounts
+from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
+from ui.services.room import check_room
 from ui.services.shares import Shares
 from ui.services.stored_runs import StoredRuns
 from ui.services.studies import Studies
@@ -47,6 +49,7 @@ from ui.users import User
 LOGGER = logging.getLogger(__name__)
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
+WATCHER_S = 0.02  # what the interval grows by with each watcher: what is shown takes time to make
 CLOSED = "The app was closed before this run ended."
 CANCELLED = "Cancelled on request."
 
@@ -90,7 +93,6 @@ class Services:
         self._limits = limits or Limits()
         self.shares = Shares(database, self._access)
         self.accounts = Accounts(database, self._access)
-        self.administration = Administration(database, self._access, self._stop)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
         on_cluster = (
             {"starts": [partial(ClusterWorker, cluster)] * cluster.workers} if cluster else {}
@@ -100,12 +102,16 @@ class Services:
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
         self._closing = False
+        self._watching = 0  # pages that follow an unfinished run; of the event loop alone
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
         self.studies = Studies(database, self._access, self._limits, self._client, cluster)
+        self.administration = Administration(database, self._access, self._stop, self.studies.stop)
         has_files = cluster is None or cluster.is_local
-        self.caches = Caches(self._access, self._limits, self._client, has_files=has_files)
+        self.caches = Caches(
+            database, self._access, self._limits, self._client, has_files=has_files
+        )
         self._client.start()
         self.studies.begin()
 
@@ -142,7 +148,9 @@ class Services:
     async def watch(
         self, slug: str, interval_s: float = WATCH_INTERVAL_S
     ) -> AsyncIterator[RunSnapshot]:
-        """Follow a run: its state now, every change at most once per interval, its end.
+        """Follow a run: its state now, changes at most once per interval, its end.
+
+        With many watchers the interval grows, so that others are answered.
 
         One that lives in another server of the same database is read about once a second.
         Any number may watch; whether they do changes nothing for the run.
@@ -150,21 +158,25 @@ class Services:
         Raises:
             StorageError: there is no such run, or it cannot be read.
         """
-        await asyncio.to_thread(self._access.check_run, slug)
+        await in_turn(self._access.check_run, slug)
         run = self._unfinished.find(slug)
         if run is None:
             async for stored in self._stored.watch(slug):
                 yield stored
             return
         seen = 0
-        while True:
-            if run.version != seen:
-                view = self._unfinished.view(run)
-                seen = view.version
-                yield view
-                if view.is_final:
-                    return
-            await asyncio.sleep(interval_s)
+        self._watching += 1
+        try:
+            while True:
+                if run.version != seen:
+                    view = self._unfinished.view(run)
+                    seen = view.version
+                    yield view
+                    if view.is_final:
+                        return
+                await asyncio.sleep(max(interval_s, self._watching * WATCHER_S))
+        finally:
+            self._watching -= 1
 
     def count_by_state(self) -> dict[str, int]:
         with self._database.read() as session:
@@ -223,7 +235,9 @@ class Services:
     def import_bundle(self, data: bytes) -> ImportReport:
         """Store the runs of a bundle or a result file as the viewer's own, all or none."""
         owner = self._access.user(change=True)
-        return import_bundle(self._database, data, owner, self._limits.runs, actor=owner)
+        room = check_room(self._database, self._limits, owner)
+        most = self._limits.runs
+        return import_bundle(self._database, data, owner, most, room, actor=owner)
 
     # --- viewers ------------------------------------------------------------------------------
 
@@ -332,6 +346,7 @@ class Services:
         self.library.purge()
         with self._database.read() as session:
             self._limits.check_saved(shares.saved_runs(session, owner))
+        check_room(self._database, self._limits, owner)
 
     def _check_prompt(self, slug: str, tokens: int) -> None:
         """End a run whose prompt turns out to be too long, before it is read."""

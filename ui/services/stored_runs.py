@@ -9,6 +9,7 @@ from storage import repository, servers
 from storage.database import Database
 from storage.decoded import DecodedRuns
 from storage.recorder import Recorder
+from ui.accounts.turns import in_turn
 from ui.services.live_runs import RunSnapshot, stored_snapshot
 
 LOGGER = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class StoredRuns:
     async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
         """The run now, and about every second until it is over."""
         while True:
-            view = await asyncio.to_thread(self.snapshot, slug)
+            view = await in_turn(self.snapshot, slug)
             yield view
             if view.is_final:
                 return

@@ -1,12 +1,15 @@
-"""Studies in the app: saved, run one after another by its worker, and gone on with after a restart.
+"""Studies in the app: saved, run by its worker, and continued after a restart.
 
-Pages only watch. A study runs sample by sample, so that runs of all users come between.
+Pages only watch. Each user's oldest study runs, sample by sample, each sample a job: so users take
+turns, and their runs come between, as the worker's queue has it.
 """
 
 import functools
 import logging
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -18,6 +21,7 @@ from ckv_core.studies.export import read_export
 from ckv_core.studies.harness import LM_EVAL, harness_samples
 from ckv_core.studies.records import Sample, SampleResult, Study
 from ckv_core.studies.runner import (
+    Commit,
     Cost,
     Progress,
     PromptSize,
@@ -33,16 +37,20 @@ from storage import studies as stored_studies
 from storage.database import Database
 from storage.repository import is_slug
 from storage.study_records import StoredStudy
-from storage.study_rows import missing_study
-from ui.accounts.access import Access
+from storage.study_rows import StudyMissingError, missing_study
+from ui.accounts.access import DISABLED, Access
 from ui.limits import Limits
+from ui.services.room import check_room
 from ui.services.study_jobs import PREFIX, StudyJobs, prompt_size
 from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
 CANCELLED = "Stopped on request."
-KEPT_READINGS = 8  # bootstrap intervals of a big study take seconds
+KEPT_READINGS = 8  # a big study takes a second
 NO_STUDY = "There is no study of this name; see the list of studies."
+CHECK_S = 5.0  # between looks for studies of a server that died
+WAITS_S = (1.0, 5.0, 15.0)  # until a busy database is tried again
+CLUSTER_TURN = 8  # samples a worker, before another user's study has the cluster
 MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs
 COUNTED = 5  # prompts that are tokenised for an estimate
 
@@ -52,7 +60,7 @@ class StudyView:
     """A study as it is now.
 
     Attributes:
-        running: it is this study's turn, or its last sample's that a cluster still works at.
+        running: here or in another server; its last sample may be what a cluster still works at.
         progress: where it is; None while it does not run.
     """
 
@@ -62,10 +70,45 @@ class StudyView:
 
     @property
     def state(self) -> str:
-        """`running`, `stopping`, `queued`, `done` or `unfinished`."""
+        """`running`, `stopping`, `queued`, `done`, `unfinished` or `unreadable`."""
         if self.running:
             return "running" if self.stored.wanted else "stopping"
         return self.stored.state
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The study that runs for one owner."""
+
+    slug: str
+    owner: str
+    jobs: StudyJobs
+    progress: Progress | None = None
+
+
+class _Line:
+    """One at a time, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        me = object()
+        with self._changed:
+            self._waiting.append(me)
+            self._changed.wait_for(lambda: self._waiting[0] is me)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+    @property
+    def others_wait(self) -> bool:
+        return len(self._waiting) > 1
 
 
 class Studies:
@@ -84,18 +127,20 @@ class Studies:
         cluster: Cluster | None = None,
     ) -> None:
         """Nothing runs before `begin`; without a cluster the app's worker runs it."""
+        self._database = database
         self._store = stored_studies.Studies(database)
         self._access, self._limits, self._worker = access, limits, worker
         self._cluster = cluster
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._current: tuple[str, StudyJobs] | None = None
-        self._progress: Progress | None = None
+        self._server = database.server
+        self._turns: dict[str, _Turn] = {}  # by owner
+        self._cluster_line = _Line()
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="studies", daemon=True)
 
     def begin(self) -> None:
-        """Go on with what was to be run when the app ended."""
+        """Run what was to be run when the app ended."""
         self._wake.set()
         self._thread.start()
 
@@ -105,6 +150,8 @@ class Studies:
         """The samples of a study's task, or of its file's text; waits for tokens and data sets."""
         self._access.user(change=True)
         study.validate()
+        if "task" in study.data:
+            self._limits.check_task(study.data)
         if "file" in study.data:
             if not text.strip():
                 raise ConfigError("Give the data file of the study.")
@@ -127,9 +174,28 @@ class Studies:
             self._access.check_run(slug)
         return samples_of_runs(self._store.requests(slugs))
 
-    def cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
-        """What it takes, from a few of its prompts that are counted; waits."""
+    def cost(self, study: Study, text: str = "") -> Cost:
+        """What it takes, from a few of its prompts that are counted; waits.
+
+        Of a task only these few are made.
+        """
         self._access.user(change=True)
+        study.validate()
+        if "task" not in study.data:
+            return self._cost(study, self.samples_of(study, text))
+        self._limits.check_task(study.data)
+        few = min(COUNTED, study.data["samples"])
+        less = replace(study, data={**study.data, "samples": few})
+        some, share = self._cost(less, self.samples_of(less)), study.data["samples"] / few
+        return replace(
+            some,
+            samples=round(share * some.samples),
+            points=round(share * some.points),
+            tokens=round(share * some.tokens),
+            seconds=share * some.seconds,
+        )
+
+    def _cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
         points = study.points()
         step = max(1, len(samples) // COUNTED)
         counted = {
@@ -150,7 +216,7 @@ class Studies:
         points = study.validate()
         for sample in samples:
             self._limits.check(request_of(study, sample, points))
-        self._check_room(study, owner)
+        self._check_room(study, owner, sum(len(sample.context) for sample in samples) + 1)
         self._check_queue(owner)
         slug = self._store.save(study, samples, owner or "")
         self._want(slug)
@@ -164,26 +230,25 @@ class Studies:
         """
         owner = self._access.user(change=True)
         exported = read_export(text)
-        self._check_room(exported.study, owner)
+        self._check_room(exported.study, owner, len(text))
         return self._store.add(exported, owner or "")
 
     def resume(self, slug: str) -> None:
-        """Have a study run on; what failed is tried again."""
+        """Have a study run on; what failed and may pass is tried again."""
         stored = self._check(slug, change=True)
         if not stored.wanted:
             self._check_queue(stored.owner)
+        self._check_bytes(stored.owner or None)
         self._want(slug)
 
     def cancel(self, slug: str) -> None:
         """Stop a study; what it has stays."""
-        self._check(slug, change=True)
-        self._store.rest(slug, CANCELLED)
-        self._stop_current(slug)
+        self._check_owner(slug, change=True)
+        self.stop(slug, CANCELLED)
 
     def delete(self, slug: str) -> None:
-        self._check(slug, change=True)
-        self._store.rest(slug)
-        self._stop_current(slug)
+        self._check_owner(slug, change=True)
+        self.stop(slug, "")
         self._store.delete(slug)
 
     def every(self) -> list[StudyView]:
@@ -215,77 +280,149 @@ class Studies:
         if not getattr(reply, "job_id", "").startswith(PREFIX):
             return False
         with self._lock:
-            current = self._current
-        if current is not None:
-            current[1].take(reply)
+            turns = [*self._turns.values()]
+        for turn in turns:
+            turn.jobs.take(reply)
         return True
 
+    def stop(self, slug: str, reason: str) -> None:
+        """Stop anybody's study; whoever calls has checked that this is allowed."""
+        self._store.rest(slug, reason)
+        self._stop_jobs(slug)
+
     def close(self) -> None:
-        """Stop; studies that were to be run are gone on with at the next start."""
+        """Stop; studies that were to be run are continued at the next start."""
         self._closing = True
-        self._stop_current()
+        self._stop_jobs()
         self._wake.set()
 
     # --- parts --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Run what is wanted, the oldest first, until the app closes."""
-        while True:
-            self._wake.wait()
-            self._wake.clear()
+        """Remove what is left of deleted studies, and begin what is wanted until the app closes."""
+        try:
+            self._store.purge()
+        except StorageError:
+            LOGGER.exception("Deleted studies cannot be removed.")
+        while not self._closing:
             try:
-                while not self._closing and (wanted := self._store.wanted()):
-                    self._run(next(iter(wanted)))
+                self._begin_turns()
             except Exception:
                 LOGGER.exception("Studies cannot be run.")
-            if self._closing:
-                return
+            self._wake.wait(CHECK_S)
+            self._wake.clear()
 
-    def _run(self, slug: str) -> None:
+    def _begin_turns(self) -> None:
+        """Have the oldest study of each owner run that no other server runs."""
+        for slug, owner in self._store.wanted().items():
+            if self._closing or owner in self._turns:
+                continue
+            if not self._access.may_work(owner):
+                self._store.rest(slug, DISABLED)
+            elif self._store.claim(slug):
+                served = functools.partial(self._store.served_by, slug)
+                jobs = StudyJobs(self._worker, owner or None, self._limits.check_prompt, served)
+                turn = _Turn(slug, owner, jobs)
+                with self._lock:
+                    self._turns[owner] = turn
+                threading.Thread(
+                    target=self._run, args=(turn,), name=f"study-{slug}", daemon=True
+                ).start()
+
+    def _run(self, turn: _Turn) -> None:
         """One study to its end; the reason is kept where it ends early."""
-        stored = self._store.load(slug)
-        jobs = StudyJobs(
-            self._worker,
-            stored.owner or None,
-            self._limits.check_prompt,
-            functools.partial(self._store.served_by, slug),
-        )
-        with self._lock:
-            self._current = (slug, jobs)
-        reason = ""
+        reason: str | None = ""
+        next_at_once = False
         try:
-            self._run_samples(slug, stored.study, jobs)
+            self._run_samples(turn)
         except RunCancelledError:
-            return  # who cancelled has noted it
+            reason = None  # whoever cancelled has noted it
         except CkvError as error:
             reason = str(error)
         except Exception:
             LOGGER.exception("A study failed.")
             reason = "The study failed for a reason that is not known; the log has the details."
-        finally:
-            with self._lock:
-                self._current, self._progress = None, None
-        if not self._closing:  # of an app that closes, the study is still wanted
-            self._store.rest(slug, reason)
-
-    def _run_samples(self, slug: str, study: Study, jobs: StudyJobs) -> None:
-        commit = _Committed(lambda results: self._store.commit(slug, results))
-        samples, standing = self._store.samples(slug), self._store.standing(slug)
-        if self._cluster is not None:
-            progresses = self._cluster.run_study(
-                study, samples, standing, commit, functools.partial(self._store.served_by, slug)
-            )
+        try:
+            if reason is not None and not self._closing:  # of an app that closes, it is wanted
+                self._store.rest(turn.slug, reason)
+            self._store.release(turn.slug)
+        except Exception:
+            LOGGER.exception("The end of a study cannot be noted; it is run again.")
         else:
-            progresses = run_study(study, samples, standing, jobs, commit)
+            next_at_once = True
+        with self._lock:
+            del self._turns[turn.owner]
+        if next_at_once:
+            self._wake.set()
+
+    def _run_samples(self, turn: _Turn) -> None:
+        slug, study = turn.slug, self._store.load(turn.slug).study
+        samples, standing = self._store.samples(slug), self._store.standing(slug)
+        commit = _Committed(functools.partial(self._patiently, turn, self._store.commit, slug))
+        if self._cluster is None:
+            progresses = run_study(study, samples, standing, turn.jobs, commit)
+        else:
+            progresses = self._on_cluster(self._cluster, turn, study, samples, commit)
         for progress in progresses:
             if self._closing or slug not in self._store.wanted():
                 raise RunCancelledError
-            self._progress = progress
+            if not self._access.may_work(turn.owner):
+                raise ConfigError(DISABLED)
+            self._check_bytes(turn.owner or None)
+            turn.progress = progress
 
-    def _check_room(self, study: Study, owner: str | None) -> None:
+    def _on_cluster(
+        self,
+        cluster: Cluster,
+        turn: _Turn,
+        study: Study,
+        samples: Sequence[Sample],
+        commit: Commit,
+    ) -> Iterator[Progress]:
+        """A cluster works at one study at a time, at some samples of each while others wait."""
+        standing = self._store.standing(turn.slug)
+
+        def stand(results: Sequence[SampleResult]) -> None:
+            commit(results)
+            standing.update(result.key for result in results)
+
+        served = functools.partial(self._store.served_by, turn.slug)
+        while True:
+            with self._cluster_line.turn():
+                ran = cluster.run_study(study, samples, {*standing}, stand, served)
+                with closing(ran):
+                    for count, progress in enumerate(ran, 1):
+                        yield progress
+                        is_over = count >= CLUSTER_TURN * cluster.workers
+                        if is_over and self._cluster_line.others_wait:
+                            break
+                    else:
+                        return
+
+    def _patiently(self, turn: _Turn, write: Callable[..., None], *values: object) -> None:
+        """Write, also to a database that others keep busy for a while."""
+        for wait_s in WAITS_S:
+            try:
+                write(*values)
+            except StudyMissingError:
+                raise
+            except StorageError:
+                LOGGER.warning("A study's results cannot be stored; trying again.")
+                turn.jobs.rest(wait_s)
+            else:
+                return
+        write(*values)
+
+    def _check_room(self, study: Study, owner: str | None, more: int) -> None:
         known = self._store.every(owner or "")
         if study.name not in {each.study.name for each in known}:
             self._limits.check_saved(len(known), "studies")
+            self._check_bytes(owner, more)
+        else:
+            self._check_bytes(owner)
+
+    def _check_bytes(self, owner: str | None, more: int = 1) -> None:
+        check_room(self._database, self._limits, owner, more)
 
     def _check_queue(self, owner: str | None) -> None:
         waiting = [*self._store.wanted().values()]
@@ -296,25 +433,31 @@ class Studies:
         self._store.want(slug)
         self._wake.set()
 
-    def _stop_current(self, slug: str | None = None) -> None:
+    def _stop_jobs(self, slug: str | None = None) -> None:
         with self._lock:
-            current = self._current
-        if current is not None and slug in (None, current[0]):
-            current[1].stop()
+            turns = [*self._turns.values()]
+        for turn in turns:
+            if slug in (None, turn.slug):
+                turn.jobs.stop()
+
+    def _check_owner(self, slug: str, *, change: bool = False) -> None:
+        """StudyMissingError for another's study as for none."""
+        owner = self._access.user(change=change) or ""
+        if self._store.owner(slug) != owner:
+            raise missing_study(slug)
 
     def _check(self, slug: str, *, change: bool = False) -> StoredStudy:
         """The viewer's own study."""
-        owner = self._access.user(change=change) or ""
-        stored = self._store.load(slug)
-        if stored.owner != owner:
-            raise missing_study(slug)
-        return stored
+        self._check_owner(slug, change=change)
+        return self._store.load(slug)
 
     def _view(self, stored: StoredStudy) -> StudyView:
         with self._lock:
-            is_current = self._current is not None and self._current[0] == stored.slug
-            progress = self._progress if is_current else None
-        return StudyView(stored=stored, running=is_current, progress=progress)
+            turn = self._turns.get(stored.owner)
+            here = turn is not None and turn.slug == stored.slug
+            progress = turn.progress if turn is not None and here else None
+        elsewhere = stored.wanted and stored.server not in (None, self._server)
+        return StudyView(stored=stored, running=here or elsewhere, progress=progress)
 
 
 @functools.lru_cache(maxsize=KEPT_READINGS)

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from uuid import uuid4
 
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Outcome, RunResult
 from ckv_core.results.records import ModelInfo
+from ckv_core.runtime.checkpoints import checkpoint
 from ckv_core.studies.runner import PromptSize
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
@@ -17,20 +19,28 @@ from ckv_core.worker.messages import (
     JobEvent,
     JobFailed,
     Reply,
+    TokensCounted,
 )
 from ckv_core.worker.task import RESTARTS
 
 PREFIX = "study:"
 LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
-COUNT_S = 60.0
+COUNT_S = 60.0  # for somebody who waits at a page; a study's samples wait as long as it takes
+LOOK_S = 1.0
 
 
 def prompt_size(worker: WorkerClient, request: CompareRequest) -> PromptSize:
     """Of the request's prompt; waits, and raises PromptError for one that is wrong."""
-    counted = worker.count_tokens(request, COUNT_S)
+    checkpoint()
+    return _size(worker.count_tokens(request, COUNT_S))
+
+
+def _size(counted: TokensCounted) -> PromptSize:
     if counted.error:
-        raise PromptError(counted.error)
-    return PromptSize(counted.tokens, counted.compressed_tokens)
+        error = PromptError(counted.error)
+        error.for_good = counted.for_good
+        raise error
+    return PromptSize(counted.tokens, counted.compressed_tokens, counted.question_tokens)
 
 
 class StudyJobs:
@@ -52,16 +62,36 @@ class StudyJobs:
         self._check_prompt, self._on_served = check_prompt, on_served
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._job_id = ""
         self._result = RunResult()
         self._end: JobDone | JobFailed | JobCancelled | None = None
 
     def size(self, request: CompareRequest) -> PromptSize:
-        """Of the request's prompt; CkvError for one that is wrong or too long for this app."""
-        size = prompt_size(self._worker, request)
+        """Of the request's prompt; CkvError for one that is wrong or too long for this app.
+
+        Counting that is slow, or has no room, is waited for; RunCancelledError once stopped.
+        """
+        while True:
+            answer = self._worker.ask_tokens(request)
+            while not wait([answer], LOOK_S).done:
+                if self._stopped.is_set():
+                    answer.cancel()
+                    raise RunCancelledError
+            counted = answer.result()
+            if not counted.is_busy:
+                break
+            self.rest(LOOK_S)
+        if self._stopped.is_set():  # an app that closes answers so, which is no result
+            raise RunCancelledError
+        size = _size(counted)
         self._check_prompt(size.tokens)
         return size
+
+    def rest(self, seconds: float) -> None:
+        """Wait for so long; RunCancelledError once stopped."""
+        if self._stopped.wait(seconds):
+            raise RunCancelledError
 
     def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         """One after another, each a job of its own; RunCancelledError once stopped."""
@@ -70,22 +100,22 @@ class StudyJobs:
 
     def _run(self, request: CompareRequest) -> RunResult | CkvError:
         """The whole result, or why there is none; a lost worker is tried once more."""
-        message = ""
-        for _ in range(LOST_TRIES):
+        for tries_left in reversed(range(LOST_TRIES)):
             end = self._run_once(request)
-            if isinstance(end, JobCancelled) or self._stopped:
+            if isinstance(end, JobCancelled) or self._stopped.is_set():
                 raise RunCancelledError
             if isinstance(end, JobDone):
-                return self._served()
-            message = end.message
-            if RESTARTS not in message:
                 break
-        return CkvError(message)
+            if RESTARTS not in end.message or not tries_left:
+                error = CkvError(end.message)
+                error.for_good = end.for_good
+                return error
+        return self._served()
 
     def stop(self) -> None:
         """Stop the job that runs, and take no other."""
         with self._lock:
-            self._stopped = True
+            self._stopped.set()
             job_id = self._job_id
         if job_id:
             self._worker.cancel(job_id)
@@ -103,7 +133,7 @@ class StudyJobs:
 
     def _run_once(self, request: CompareRequest) -> JobDone | JobFailed | JobCancelled:
         with self._lock:
-            if self._stopped:
+            if self._stopped.is_set():
                 raise RunCancelledError
             self._job_id = f"{PREFIX}{uuid4().hex}"
             self._result, self._end = RunResult(), None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlencode
 
+import anyio.to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,7 +13,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from ui.accounts.access import SCOPE_KEY, AccessError, Viewer
-from ui.accounts.administration import Administration, audit_csv_text
+from ui.accounts.administration import STUDIES, Administration, audit_csv_text
 from ui.accounts.credentials import (
     DISABLED,
     EXPIRIES_DAYS,
@@ -61,7 +62,9 @@ def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
         if result.user is None:
             return refused(WRONG, 401)
         try:
-            token = await run_in_threadpool(accounts.sign_in, result.user)
+            token = await anyio.to_thread.run_sync(
+                accounts.sign_in, result.user, limiter=identity.threads
+            )
         except CkvError as error:
             return refused(str(error), 503)
         if token is None:
@@ -129,7 +132,7 @@ def account_routes(accounts: Accounts) -> list[Route]:
 
 
 def admin_routes(administration: Administration, *, with_logins: bool) -> list[Route]:
-    """Queue, storage, users and the audit log; the services refuse whoever is no administrator."""
+    """What administrators see and do; the services refuse everybody else."""
 
     def page(request: Request, _: Form, told: str = "") -> Response:
         viewer, wanted = _viewer(request), _wanted(request)
@@ -142,10 +145,13 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
             user=viewer.user,
             with_logins=with_logins,
             queue=administration.queue(),
+            studies=administration.studies(),
             storage=administration.storage(),
+            of_nobody=administration.count_of_nobody(),
             users=administration.users(),
             entries=administration.audit(wanted, SHOWN),
             shown=SHOWN,
+            shown_studies=STUDIES,
             actions=ACTIONS,
             wanted=wanted,
             since=f"{wanted.since:%Y-%m-%d}" if wanted.since else "",
@@ -155,8 +161,14 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     def cancel(form: Form) -> None:
         administration.cancel(form.get("slug", "")[:FIELD_CHARS])
 
+    def stop_study(form: Form) -> None:
+        administration.stop_study(form.get("slug", "")[:FIELD_CHARS])
+
     def disable(form: Form) -> None:
         administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
+
+    def take_over(_: Form) -> None:
+        administration.take_over()
 
     def done(act: Callable[[Form], None], section: str) -> Handler:
         def handle(request: Request, form: Form) -> Response:
@@ -175,10 +187,14 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     routes = [
         _route("/admin", page),
         _route("/admin/cancel", done(cancel, "queue"), "POST"),
+        _route("/admin/studies", done(stop_study, "studies"), "POST"),
         _route("/admin/audit.csv", audit_csv),
     ]
-    users = _route("/admin/users", done(disable, "users"), "POST")
-    return [*routes, users] if with_logins else routes
+    of_users = [
+        _route("/admin/users", done(disable, "users"), "POST"),
+        _route("/admin/takeover", done(take_over, "storage"), "POST"),
+    ]
+    return [*routes, *of_users] if with_logins else routes
 
 
 def _route(path: str, handle: Handler, verb: str = "GET") -> Route:

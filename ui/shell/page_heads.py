@@ -22,8 +22,8 @@ from ui.server.route_answers import UNKNOWN_RUN, missing
 from ui.services.services import Services
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
-# What makes leaving a page quiet, words explain themselves, and Gradio's updates cheap.
-SCRIPTS = ("history", "terms", "clones")
+# What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap.
+SCRIPTS = ("history", "drafts", "terms", "clones")
 SHARED = ("dom", "marks", "tip")
 
 # Page -> its own title, and what a preview says below it.

@@ -1,6 +1,6 @@
 """Settings of events, and sentences, that several pages use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import gradio as gr
@@ -13,6 +13,10 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden
 # A handler that only waits must never make another wait.
 SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
+
+
+# Controls of the Sweep page, by the field of the request that they make.
+_OF_SWEEPS = {"variants": "methods", "budget": "budgets"}
 
 
 class Confirm(NamedTuple):
@@ -31,6 +35,21 @@ def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> d
 
 
 SILENT = said("")
+
+
+def refused(error: CkvError, controls: Mapping[str, Any]) -> dict[str, Any]:
+    """Value of a Notice: what refused, and the control that is wrong where it is one of these.
+
+    `within` is the folded section that holds it, which the page opens.
+    """
+    control = controls.get(error.field) or controls.get(_OF_SWEEPS.get(error.field, ""))
+    told = said(str(error), "error")
+    if control is None:
+        return told
+    outer = control.parent
+    while outer is not None and not isinstance(outer, gr.Accordion):
+        outer = outer.parent
+    return told | {"field": control.elem_id, "within": outer.elem_id if outer else ""}
 
 
 def tried(act: Callable[..., object], *given: Any, done: dict[str, Any] = SILENT) -> dict[str, Any]:

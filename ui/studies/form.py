@@ -85,13 +85,6 @@ def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> 
     told = "Each at every budget, beside the full cache. One prefill a sample serves all."
     offer = picker_offer("Methods", told, DEFAULT_METHODS, with_full=False)
     parts["methods"] = VariantPicker(list(DEFAULTS.methods), offer=offer, elem_id="methods")
-    parts["more_methods"] = text(
-        "more-methods",
-        "More methods, one SPEC per line",
-        "Without a budget: it comes from the list below.",
-        (1, 4),
-        placeholder="snapkv+critical:stage2=raw,alpha=0.5",
-    )
     with gr.Row():
         parts["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
         told = f"Generated per point, 1 to {MAX_NEW_TOKENS}."

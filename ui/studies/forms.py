@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.studies.data import COLUMNS, read_samples
+from ckv_core.studies.data import COLUMNS, LINE_BOUNDS, read_samples
 from ckv_core.studies.records import DEFAULT_TOLERANCE, Sample, Study
 from ckv_core.studies.spec import read_study, write_study
 from storage.repository import is_slug
@@ -20,6 +20,7 @@ from ui.tables.data_table import data_table, table_row, text_column
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=pooled", "adakv", "expected_attention")
 MOST_RUNS = 100  # in an address
 MOST_CHARS = 4_000_000
+FIRST_CHARS = 2**16  # of the first line, for the names of its columns
 PREVIEW_ROWS = 3
 PREVIEW_CHARS = 90
 
@@ -34,7 +35,7 @@ class StudyForm:
         lm_eval: the name of its task.
         length: tokens of a task's prompts; several with commas.
         samples: of a task, at each length.
-        methods: SPECs ticked; `more_methods` one per line; none has a budget.
+        methods: SPECs ticked, without a budget.
         tolerance: points that a method may lose against the full cache.
     """
 
@@ -50,7 +51,6 @@ class StudyForm:
     scenario: str = "regular"
     model: str = DEFAULT_MODEL
     methods: tuple[str, ...] = DEFAULT_METHODS
-    more_methods: str = ""
     budgets: str = "10%, 20%, 50%"
     max_new_tokens: str = "32"
     metric: str = "string_match"
@@ -95,20 +95,20 @@ class StudyForm:
         Raises:
             ConfigError: says what to change.
         """
-        lines = (line.strip() for line in self.more_methods.splitlines())
         study = Study(
             name=self.name.strip(),
             data=self._data(),
             model=self.model.strip(),
             scenario=self.scenario,  # type: ignore[arg-type]  # read_study refuses other words
-            variants=(*self.methods, *filter(None, lines)),
+            variants=self.methods,
             budgets=read_list(self.budgets),
             max_new_tokens=_whole("New tokens", self.max_new_tokens),
             metric=self.metric,
             tolerance=_decimal("The tolerance", self.tolerance),
         )
         if not study.name:
-            raise ConfigError("Give the study a name, so that it can be found and gone on with.")
+            with about("name"):
+                raise ConfigError("Give the study a name; the same name resumes the study.")
         return read_study(write_study(study))
 
     def _data(self) -> dict[str, Any]:
@@ -118,7 +118,8 @@ class StudyForm:
 
     def _file(self) -> dict[str, Any]:
         if not self.data.strip():
-            raise ConfigError("Paste the samples or open their file, one JSON object a line.")
+            with about("data"):
+                raise ConfigError("Paste the samples or open their file, one JSON object a line.")
         columns = {"columns": self.mapping()} if self.columns.strip() else {}
         return {"file": self.file_name} | columns
 
@@ -141,10 +142,11 @@ class StudyForm:
         for part in read_list(self.columns):
             own, equals, theirs = (text.strip() for text in part.partition("="))
             if not (equals and theirs) or own not in COLUMNS:
-                raise ConfigError(
-                    f"{part[:60]!r} must read NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, "
-                    "for example answers=label."
-                )
+                with about("columns"):
+                    raise ConfigError(
+                        f"{part[:60]!r} must read NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, "
+                        "for example answers=label."
+                    )
             columns[own] = theirs
         return columns
 
@@ -198,7 +200,8 @@ def preview(form: StudyForm) -> tuple[str, dict[str, Any] | None]:
         mapping = form.mapping()
         samples = read_samples(form.data, form.file_name, mapping or None)
     except CkvError as error:
-        raise ConfigError(f"{error} The file's columns: {_listed(theirs)}.") from None
+        with about(error.field or "data"):
+            raise ConfigError(f"{error} The file's columns: {_listed(theirs)}.") from None
     read = {own: mapping.get(own, own) for own in COLUMNS}
     told = ", ".join(f"{own} from {name}" for own, name in read.items() if name in theirs)
     unread = [name for name in theirs if name not in read.values()]
@@ -225,12 +228,12 @@ def preview(form: StudyForm) -> tuple[str, dict[str, Any] | None]:
 
 def file_columns(text: str, name: str) -> list[str]:
     """Names of the columns in the first row; empty where it cannot be read."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = text.lstrip()[:FIRST_CHARS].partition("\n")[0]
     try:
         if name.endswith(".csv"):
             return next(csv.reader(io.StringIO(first)), [])
-        values = json.loads(first)
-    except (ValueError, RecursionError, csv.Error):
+        values = LINE_BOUNDS.read(first)
+    except (ConfigError, csv.Error):
         return []
     return list(values) if isinstance(values, dict) else []
 
@@ -252,9 +255,19 @@ def _number_text(value: object) -> str:
     return read_text(value)
 
 
+_FIELDS = {
+    "New tokens": "max_new_tokens",
+    "Samples": "samples",
+    "The length": "length",
+    "The seed": "seed",
+    "The tolerance": "tolerance",
+}
+
+
 def _whole(what: str, text: str) -> int:
     if not text.strip().isdecimal() or len(text.strip()) > 9:
-        raise ConfigError(f"{what} must be a whole number; got {text.strip()[:40]!r}.")
+        with about(_FIELDS[what]):
+            raise ConfigError(f"{what} must be a whole number; got {text.strip()[:40]!r}.")
     return int(text)
 
 
@@ -262,4 +275,5 @@ def _decimal(what: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"{what} must be a number; got {text.strip()[:40]!r}.") from None
+        with about(_FIELDS[what]):
+            raise ConfigError(f"{what} must be a number; got {text.strip()[:40]!r}.") from None

@@ -10,7 +10,8 @@ from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, said
+from ui.shell.drafts import Draft
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, refused, said
 from ui.studies.form import AREAS, build_study_form, shown_areas
 from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
 from ui.studies.progress import cost_sentence, studies_table
@@ -40,19 +41,25 @@ class StudiesPage:
             self.preview = DataTable(elem_id="study-preview")
             with gr.Row(elem_id="actions"):
                 self.run = gr.Button("Run", variant="primary", elem_id="run", scale=0)
+                new = gr.Button("New", elem_id="new", min_width=80, scale=0)
                 self.answer = Notice(elem_id="notice")
             self.confirm, self.question, self.yes, self.no = build_confirm("Run it", "Not now")
+        self.draft = Draft("/studies", list(form.values()), new)
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = list(self.form.values())
-        page.load(self.open, None, [self.notice, self.table, self.form["data"]], **AT_ONCE)
+        filled = [self.notice, self.table, self.form["data"]]
+        self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
         source = self.form["source"]
         source.input(shown_areas, [source], self.areas, **AT_ONCE)
-        texts = ("data", "columns", "budgets", "more_methods", "length", "samples", "name")
+        texts = ("data", "columns", "budgets", "length", "samples", "name")
         events = [self.form[name].blur for name in (*texts, "lm_eval")]
         events += [self.form[name].input for name in ("source", "methods", "scenario", "metric")]
         told = [self.told, self.preview]
         gr.on(events, self.describe, inputs, told, trigger_mode="always_last", **SHARED)
+        restored = self.draft.restored.change
+        restored(shown_areas, [source], self.areas, **AT_ONCE)
+        restored(self.describe, inputs, told, **SHARED)
         asked = [self.slug, self.answer, self.confirm, self.question, self.agreed]
         for started in (
             self.run.click(self.ask, inputs, asked, **SHARED),
@@ -84,7 +91,7 @@ class StudiesPage:
             form = StudyForm.from_controls(values)
             told, table = preview(form)
         except CkvError as error:
-            return [said(str(error), "error"), None]
+            return [refused(error, self.form), None]
         return [said(told or self._points_of(form)), table]
 
     def ask(self, *values: object) -> list[Any]:
@@ -94,9 +101,9 @@ class StudiesPage:
             if form.is_exported:
                 return [studies.add(form.data_text), SILENT, gr.update(visible=False), SILENT, ""]
             study = form.study()
-            cost = studies.cost(study, studies.samples_of(study, form.data_text))
+            cost = studies.cost(study, form.data_text)
         except CkvError as error:
-            return ["", said(str(error), "error"), gr.update(visible=False), SILENT, ""]
+            return ["", refused(error, self.form), gr.update(visible=False), SILENT, ""]
         question = f"{cost_sentence(cost)} Run it?"
         return ["", SILENT, gr.update(visible=True), said(question, "warn"), str(hash(form))]
 
@@ -110,7 +117,7 @@ class StudiesPage:
             study, studies = form.study(), self._services.studies
             slug = studies.start(study, studies.samples_of(study, form.data_text))
         except CkvError as error:
-            return ["", said(str(error), "error"), gr.update(visible=False), SILENT, ""]
+            return ["", refused(error, self.form), gr.update(visible=False), SILENT, ""]
         return [slug, SILENT, gr.update(visible=False), SILENT, ""]
 
     def _points_of(self, form: StudyForm) -> str:

@@ -10,6 +10,7 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from storage.repository import is_slug
 from storage.study_records import StoredStudy
+from ui.accounts.turns import in_turn
 from ui.charts.study import charts_value
 from ui.components.data_table import DataTable
 from ui.components.facts import Facts
@@ -47,7 +48,7 @@ SHOW_CELL = """() => {
     document.getElementById("study-cell").scrollIntoView();
   }, 100);
 }"""
-READ_EVERY = 5  # watches; reading draws bootstrap samples
+READ_EVERY = 5  # watches; reading a big study takes a second
 DECISION_TEXT = "### The answer, method by method\nBest first."
 CHARTS_TEXT = (
     "### Score against budget, bytes and perturbation\n"
@@ -120,18 +121,19 @@ class StudyPage:
         shown, turn = -1, 0
         while True:
             try:
-                view = await asyncio.to_thread(self._view, slug)
+                view = await in_turn(self._view, slug)
                 goes_on = view.state in ("running", "stopping", "queued")
                 known = view.stored.done + view.stored.failed
                 read = [gr.skip()] * len(self._read)
                 if known != shown and (turn % READ_EVERY == 0 or not goes_on):
-                    shown, read = known, await asyncio.to_thread(self._values, slug, asked)
+                    shown, read = known, await in_turn(self._values, slug, asked)
             except CkvError as error:
                 hidden = [gr.update(visible=False)] * 3
                 told = said(str(error) or NO_STUDY, "error", (TO_STUDIES,))
                 yield ["## Study", told, *hidden, *[gr.skip()] * len(self._read)]
                 return
-            is_whole = view.stored.state == "done" and not view.stored.failed
+            may_pass = view.stored.failed - view.stored.failed_for_good
+            is_whole = view.stored.state == "done" and not may_pass
             yield [
                 f"## {_plain(view.stored.study.name)}",
                 said(progress_sentence(view), "" if goes_on or is_whole else "warn"),
@@ -199,7 +201,6 @@ def _links(slug: str) -> list[tuple[str, str]]:
         ("scores as CSV", f"{base}/scores.csv"),
         ("report (HTML)", f"{base}/report.html"),
         ("Inspect log", f"{base}/inspect.json"),
-        ("BibTeX", f"{base}/papers.bib"),
     ]
 
 

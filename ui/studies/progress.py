@@ -9,7 +9,7 @@ from ui.tables.data_table import Cells, column, count, data_table, table_row, te
 
 
 def state_word(view: StudyView) -> str:
-    """`running`, `stopping`, `waiting`, `done` or `stopped`."""
+    """`running`, `stopping`, `waiting`, `done`, `stopped` or `unreadable`."""
     return {"queued": "waiting", "unfinished": "stopped"}.get(view.state, view.state)
 
 
@@ -21,7 +21,8 @@ def progress_sentence(view: StudyView) -> str:
         f"{stored.points} points)"
     ]
     if stored.failed:
-        told.append(f"{stored.failed:,} failed")
+        for_good = f", {stored.failed_for_good:,} of them each time"
+        told.append(f"{stored.failed:,} failed{for_good if stored.failed_for_good else ''}")
     now = view.progress
     if now is not None and now.sample:
         told.append(f"last sample {now.sample}")
@@ -67,7 +68,7 @@ def _cells(view: StudyView) -> Cells:
     stored = view.stored
     return {
         "name": {"text": stored.study.name, "href": f"/study?id={stored.slug}"},
-        "state": {"text": state_word(view)},
+        "state": {"text": stored.problem or state_word(view)},
         "results": {"text": f"{stored.done:,} of {stored.total:,}", "value": stored.done},
         "failed": count(stored.failed),
         "samples": count(stored.samples),

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.export import export
 from ckv_core.studies.inspect_log import inspect_log
 from ckv_core.studies.records import SampleResult
@@ -21,7 +20,7 @@ from ui.tables.csv_text import csv_text
 from ui.tables.study import StudyReading
 
 _RESULT = tuple(field.name for field in fields(SampleResult))
-_FIGURES = ("n", "failed", "score", "low", "high", "cache_share", "head_l1")
+_FIGURES = ("n", "failed", "cut", "score", "low", "high", "cache_share", "head_l1")
 
 
 def scores_csv(study: StudyReading) -> str:
@@ -65,15 +64,11 @@ def study_routes(services: Services) -> list[Route]:
     def definition(study: StudyReading, _: Request) -> Response:
         return _file("study.yaml", write_study(study.study), "application/yaml")
 
-    def papers(study: StudyReading, _: Request) -> Response:
-        return _file("papers.bib", bibtex(study.study), "application/x-bibtex")
-
     return [
         *drawn_routes("/studies/{slug}", read, STUDY_CHARTS, TABLES, "ckv-study"),
         Route("/studies/{slug}/study.json", reading(read, whole)),
         Route("/studies/{slug}/inspect.json", reading(read, inspect)),
         Route("/studies/{slug}/study.yaml", reading(read, definition)),
-        Route("/studies/{slug}/papers.bib", reading(read, papers)),
     ]
 
 

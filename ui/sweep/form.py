@@ -13,7 +13,6 @@ from ui.compare.form_values import (
     PromptValues,
     prompt_of,
     read_controls,
-    read_lines,
     read_list,
     read_new_tokens,
     ticked_specs,
@@ -39,15 +38,13 @@ class SweepForm(PromptValues):
     """The form's values, in the order of the controls.
 
     Attributes:
-        methods: SPECs ticked in the list.
-        more_methods: one SPEC per line, without budget and alpha.
+        methods: SPECs, without budget and alpha.
         budgets, alphas: lists with commas.
         bounds: whether the bounds are measured, for the curve of sigma.
         generate: whether text is generated; new tokens count only then.
     """
 
     methods: tuple[str, ...] = DEFAULT_METHODS
-    more_methods: str = ""
     budgets: str = "64, 128, 256, 512"
     alphas: str = "0, 0.25, 0.5"
     bounds: bool = False
@@ -71,11 +68,9 @@ class SweepForm(PromptValues):
         if request.kind != "sweep":
             return prompt
         grid = SweepGrid.around(request.variants)
-        ticked = {spec: offered(spec) for spec in grid.methods}
         return replace(
             prompt,
-            methods=tuple(filter(None, ticked.values())),
-            more_methods="\n".join(spec for spec, choice in ticked.items() if not choice),
+            methods=tuple(offered(spec) or spec for spec in grid.methods),
             budgets=", ".join(grid.budgets),
             alphas=", ".join(grid.alphas) or prompt.alphas,
             bounds="bounds" in request.analysis,
@@ -90,7 +85,7 @@ class SweepForm(PromptValues):
     def request(self) -> CompareRequest:
         """What to run; still to be validated."""
         grid = SweepGrid(
-            methods=(*self.methods, *read_lines(self.more_methods)),
+            methods=self.methods,
             budgets=read_list(self.budgets),
             alphas=read_list(self.alphas),
         )
@@ -133,13 +128,6 @@ def _build_grid(controls: dict[str, Any]) -> None:
     told = "Each at every budget, with CriticalKV also at every alpha."
     offer = picker_offer("Methods", told, DEFAULT_METHODS, with_full=False)
     controls["methods"] = VariantPicker(list(DEFAULT_METHODS), offer=offer, elem_id="methods")
-    controls["more_methods"] = text(
-        "more-methods",
-        "More methods, one SPEC per line",
-        "Without budget and alpha: these come from the lists below.",
-        (1, 4),
-        placeholder="snapkv:pool=none",
-    )
     with gr.Row():
         told = "Entries per KV head or percent: 64, 128, 10%."
         controls["budgets"] = text(

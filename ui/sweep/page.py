@@ -15,7 +15,7 @@ from ui.compare.prompt_page import PromptPage
 from ui.results.live import find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, refused, said
 from ui.sweep.form import DEFAULTS, SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
 from ui.sweep.results import SweepBlock, SweepFeed, build_sweep_results
 
@@ -37,7 +37,7 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
             elem_classes=["section"],
         )
         form = partial(build_sweep_form, settings, models, examples)
-        super().__init__(services, settings, form, self._build_results, SweepFeed)
+        super().__init__(services, settings, form, self._build_results, SweepFeed, "/sweep")
         self._wire_form()
 
     def _build_results(self) -> SweepBlock:
@@ -57,7 +57,7 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         self.block.wire(self._services, self.slug)
         # One event for form and line: a line told later could overtake what was typed meanwhile.
         filled = [*inputs, self.notice, self.source, self.form.cost_line]
-        page.load(self.open, None, filled, **AT_ONCE)
+        self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
 
     def _wire_form(self) -> None:
         form = self.form
@@ -65,10 +65,12 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         form.cost_line.value = self.describe(*DEFAULTS.controls())
         for example, button in form.examples:
             filled = button.click(partial(show_example, example), None, texts, **AT_ONCE)
+            self.draft.keep_after(filled)
             filled.then(self.describe, inputs, line, **SHARED)
+        self.draft.restored.change(self.describe, inputs, line, **SHARED)
         form.context_bar.count(self.describe, inputs, line, trigger_mode="always_last", **SHARED)
         names = ("scenario", "model", "methods", "bounds", "generate")
-        blurred = ("budgets", "alphas", "more_methods", "max_new_tokens")
+        blurred = ("budgets", "alphas", "max_new_tokens")
         events: list[Any] = [c.input for c in form.pick(*names)]
         events += [c.blur for c in form.pick(*blurred)]
         gr.on(events, self.describe, inputs, line, trigger_mode="always_last", **SHARED)
@@ -114,7 +116,7 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
                 return said(f"{points} points. Paste a context to see what they cost.")
             cost = self._cost(request)
         except CkvError as error:
-            return said(str(error), "error")
+            return refused(error, self.form.controls)
         return said(f"{cost.amount}: about {cost.duration}, estimated from {cost.basis}.")
 
     def open(self, request: gr.Request) -> list[Any]:

@@ -2,27 +2,28 @@
 
 from typing import Any
 
-from ckv_core.analysis.intervals import Interval
-from ckv_core.analysis.pairs import COMPARED, Difference, Pair
+from ckv_core.analysis.pairs import COMPARED, Pair
+from ckv_core.experiment.stats import Difference, Interval
 from ckv_core.results.figures import FIGURES
 from ui.tables.aggregate import AggregatedRuns, variant_name
 from ui.tables.data_table import Cells, column, data_table, table_row, text_column
 
 NOTE = (
-    "The variant's value minus the other's on the same prompts: mean, and 95 % bootstrap interval; "
-    "an interval that holds 0 shows no difference. Below the rounding floor: rounding alone moves "
-    "the full cache as far. Yes or no: prompts that gained (+) and lost (-) it, and two-sided p of "
-    "the exact McNemar test. Each p is of its pair alone; of many pairs some are small by chance."
+    "The variant's value minus the other's on the same prompts: mean, and 95 % interval "
+    "(Tango's for shares and scores, else Student's); one that holds 0 shows no difference. Below "
+    "the rounding floor: rounding alone moves the full cache as far. Yes or no: prompts that "
+    "gained (+) and lost (-) it, and two-sided p of the exact McNemar test. Each p is of its pair "
+    "alone; of many pairs some are small by chance."
 )
 
 
 def shown_interval(interval: Interval, *, is_share: bool) -> str:
-    """`1.2 (1.1 to 1.3)`, or the mean alone."""
+    """`1.2 (1.1 to 1.3)`, or the mean alone where there is no interval or one prompt."""
 
     def text(value: float) -> str:
         return f"{value:z.1%}" if is_share else f"{value:z,.4g}"
 
-    if interval.low is None or interval.high is None:
+    if interval.low is None or interval.high is None or interval.n == 1:
         return text(interval.mean)
     return f"{text(interval.mean)} ({text(interval.low)} to {text(interval.high)})"
 

@@ -8,11 +8,12 @@ from urllib.parse import urlencode
 
 from ckv_core.analysis import names
 from ckv_core.analysis.regimes import Regimes, regimes_of
-from ckv_core.analysis.sweep_savings import Match
+from ckv_core.experiment import sentences
+from ckv_core.experiment.decide import PointDecision
+from ckv_core.experiment.stats import CONFIDENCE, Match
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
-from ckv_core.studies.decision import Decision, MethodDecision, decide
-from ckv_core.studies.methods_text import methods_text
+from ckv_core.studies.decision import Decision, MethodDecision, decide_study
 from ckv_core.studies.reading import PairedRow, Reading, differences, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 from ckv_core.studies.savings import BudgetSaved, budgets_saved
@@ -28,33 +29,23 @@ from ui.tables.data_table import (
     text_column,
 )
 
-OUTCOMES = {
-    "kept": ("kept", "Keeps the score, confirmed"),
-    "undecided": ("cut", "Undecided"),
-    "lost": ("lost", "Loses it on the other half"),
-    "none": ("lost", "No budget tried keeps it"),
-}
-DECISION_NOTE = (
-    "The smallest budget is chosen on one half of the samples and confirmed on the other. "
-    "Differences are points of 100 against the full cache on the same samples; at least and at "
-    "most: one-sided 95 % bounds of the confirming half. n counts independent sources."
-)
+LOOKS = {"keeps": "kept", "undecided": "cut", "loses": "lost", "unmeasured": "cut"}
 SCORES_NOTE = (
     "Score: mean of the metric over the samples, points of 100, with 95 % interval; n counts "
     "independent sources. Of full: measured bytes of the cache over the full cache's. Mean head L1 "
     "is mechanism at one step: lower is not better by itself."
 )
 PAIRS_NOTE = (
-    "Score minus the other's on the same samples, points of 100, with 95 % interval (Tango's, or "
-    "paired bootstrap); an interval that holds 0 shows no difference. p: exact McNemar, two-sided, "
+    "Score minus the other's on the same samples, points of 100, with 95 % interval "
+    "(Tango's); an interval that holds 0 shows no difference. p: exact McNemar, two-sided, "
     "where scores are 0 or 1; Holm: adjusted over all pairs of this table."
 )
 SAVINGS_NOTE = (
     "The budget at which the method's mean score reaches that of the method without CriticalKV and "
     "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
-    "that both have at every budget with scores, n of them. Interval: 95 %, paired bootstrap of "
-    "the sources; none below 10. Saved: the share of the other's budget that is not needed; below "
-    "0 more is needed. Budgets at which the other scores 0 are left out."
+    "that both have at every budget with scores, n of them. Interval: 95 %, the budgets at "
+    "which the paired difference may be 0. Saved: the share of the other's budget that is not "
+    "needed; below 0 more is needed. Budgets at which the other scores 0 are left out."
 )
 
 
@@ -74,7 +65,7 @@ class StudyReading:
 
     @cached_property
     def decision(self) -> Decision:
-        return decide(self.study, self.samples, self.results)
+        return decide_study(self.study, self.samples, self.results)
 
     @cached_property
     def variants(self) -> list[str]:
@@ -109,10 +100,10 @@ def verdict_value(reading: StudyReading) -> dict[str, Any]:
     """Value of the VerdictStrip: the sentence, who by outcome, and what limits it."""
     decision = reading.decision
     groups = []
-    for outcome, (state, label) in OUTCOMES.items():
+    for outcome, label in sentences.STATES.items():
         members = [_member(reading, m) for m in decision.methods if m.outcome == outcome]
         if members and decision.full is not None:
-            groups.append({"state": state, "label": label, "variants": members})
+            groups.append({"state": LOOKS[outcome], "label": label, "variants": members})
     findings = []
     if (moved := reading.scores.l1_answers) is not None:
         ends = "" if moved.low is None else f", 95 % interval {moved.low:z.2f} to {moved.high:z.2f}"
@@ -130,18 +121,23 @@ def verdict_value(reading: StudyReading) -> dict[str, Any]:
 
 
 def decision_table(reading: StudyReading) -> dict[str, Any]:
-    """Value of the DataTable of methods, best first."""
+    """Value of the DataTable of methods, best first, and budgets."""
     columns = [
         text_column("method", "Method"),
+        column("budget", "Budget", "requested"),
         text_column("outcome", "Outcome"),
-        column("budget", "Smallest budget"),
-        column("chosen", "On the choosing half", "points"),
-        column("confirmed", "On the confirming half", "points"),
-        column("low", "At least", "points, 95 %"),
-        column("high", "At most", "points, 95 %"),
+        column("loss", "Loss", "points"),
+        column("at_most", "Loses at most", "points, 95 %"),
+        column("at_least", "Loses at least", "points, 95 %"),
+        column("needed", "Decided by about", "samples in all"),
     ]
-    rows = [_row(reading, m.variant, _decision_cells(reading, m)) for m in reading.decision.methods]
-    return table_of(reading, "What each method comes to", columns, rows, DECISION_NOTE, "decision")
+    rows = [
+        _row(reading, method.variant, _decision_cells(method, budget, found))
+        for method in reading.decision.methods
+        for budget, found in method.points.items()
+    ]
+    note = sentences.decision_note(reading.decision.tolerance, reading.decision.n)
+    return table_of(reading, "What each method comes to", columns, rows, note, "decision")
 
 
 def scores_table(reading: StudyReading) -> dict[str, Any]:
@@ -151,6 +147,7 @@ def scores_table(reading: StudyReading) -> dict[str, Any]:
         column("n", "n", "sources"),
         column("score", "Score", "points"),
         *(column(end, f"Score, {end} end", hidden=True) for end in ("low", "high")),
+        column("cut", "Cut", "before an answer"),
         column("failed", "Failed", "samples"),
         column("share", "Of full", "bytes"),
         column("head_l1", "Mean head", "L1"),
@@ -167,6 +164,7 @@ def scores_table(reading: StudyReading) -> dict[str, Any]:
             "score": score,
             "low": points_cell(row.low),
             "high": points_cell(row.high),
+            "cut": count(row.cut),
             "failed": count(row.failed),
             "share": figure(row.cache_share, "{:.1%}"),
             "head_l1": figure(row.head_l1, "{:,.4g}"),
@@ -257,8 +255,9 @@ def tasks_table(reading: StudyReading) -> dict[str, Any]:
 
 
 def facts_rows(reading: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Rows of the Facts: every setting, and the paragraph for a paper; with `StoredStudy.facts`."""
+    """The rows of the Facts are every setting and, of `StoredStudy.facts`, what computed it."""
     study = reading.study
+    model, versions = facts.get("model_info"), facts.get("environment") or {}
     rows = [
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
         ("Model", study.model),
@@ -268,7 +267,9 @@ def facts_rows(reading: StudyReading, facts: Mapping[str, Any]) -> list[dict[str
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
         ("Tolerance", f"{study.tolerance:g} points"),
-        ("For a paper", methods_text(study, reading.samples, reading.results, facts)),
+        ("Weights", f"sha256 {model['sha256']}" if model else "not known"),
+        ("Device", f"{model['dtype']} on {model['device']}" if model else "not known"),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or "not known"),
     ]
     return [{"label": label, "text": text} for label, text in rows]
 
@@ -343,8 +344,8 @@ def _with_move(score: float | None, move: float | None) -> dict[str, Any]:
 
 
 def _member(reading: StudyReading, method: MethodDecision) -> dict[str, Any]:
-    # The sentence begins with the SPEC, which stands beside it already.
-    note = method.sentence.removeprefix(method.variant).removeprefix(":").strip().rstrip(".")
+    # The sentence begins with the name, which stands beside it already.
+    note = method.sentence.removeprefix(method.name).removeprefix(":").strip().rstrip(".")
     return {
         "name": reading.names[method.variant],
         "note": note,
@@ -353,32 +354,33 @@ def _member(reading: StudyReading, method: MethodDecision) -> dict[str, Any]:
     }
 
 
-def _decision_cells(reading: StudyReading, method: MethodDecision) -> dict[str, Any]:
-    chosen, confirmed = _signed(method.chosen_difference), _signed(method.confirmed_difference)
+def _decision_cells(method: MethodDecision, budget: str, found: PointDecision) -> Cells:
+    is_open = method.outcome == "unmeasured"
     return {
-        "method": {"text": reading.names[method.variant]},
-        "outcome": {"text": OUTCOMES[method.outcome][1]},
-        "budget": {"text": method.budget or "none"},
-        "chosen": chosen | {"text": _with_n(chosen["text"], method.chosen_n)},
-        "confirmed": confirmed | {"text": _with_n(confirmed["text"], method.confirmed_n)},
-        "low": _signed(method.low),
-        "high": _signed(method.high),
+        "method": {"text": method.name},
+        "budget": {"text": budget},
+        "outcome": {"text": sentences.STATES["unmeasured" if is_open else found.state]},
+        "loss": points_cell(found.loss),
+        "at_most": points_cell(None if is_open else found.at_most),
+        "at_least": points_cell(found.at_least),
+        "needed": figure(found.needed, "{:,}"),
     }
 
 
 def _pair_cells(reading: StudyReading, pair: PairedRow) -> dict[str, Any]:
-    mean = _signed(pair.mean)
-    mean["text"] += f" ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
+    found, interval = pair.found, pair.found.mean
+    mean, low, high = map(_signed, (interval.mean, interval.low, interval.high))
+    mean["text"] += f" ({low['text']} to {high['text']})"
     return {
         "method": {"text": reading.names[pair.point.variant]},
         "budget": {"text": pair.point.budget or "all"},
         "other": {"text": reading.names.get(pair.other.variant, pair.other.variant)},
-        "n": count(pair.n),
+        "n": count(interval.n),
         "mean": mean,
-        "low": _signed(pair.low),
-        "high": _signed(pair.high),
-        "moved": {"text": f"{pair.higher} / {pair.lower}", "value": pair.higher - pair.lower},
-        "p": figure(pair.p, "{:.2g}"),
+        "low": low,
+        "high": high,
+        "moved": {"text": f"{found.higher} / {found.lower}", "value": found.higher - found.lower},
+        "p": figure(found.p, "{:.2g}"),
         "holm": figure(pair.holm_p, "{:.2g}"),
         "words": {"text": _in_words(pair)},
     }
@@ -407,10 +409,12 @@ def _needed(match: Match, tried: Sequence[str]) -> str:
 
 
 def _in_words(pair: PairedRow) -> str:
-    is_shown = not pair.low <= 0 <= pair.high if pair.holm_p is None else pair.holm_p < 0.05
+    mean = pair.found.mean
+    holds_0 = mean.low is None or mean.high is None or mean.low <= 0 <= mean.high
+    is_shown = not holds_0 if pair.holm_p is None else pair.holm_p < 1 - CONFIDENCE
     if not is_shown:
         return "no difference shown"
-    return "scores lower" if pair.mean < 0 else "scores higher"
+    return "scores lower" if mean.mean < 0 else "scores higher"
 
 
 def _row(reading: StudyReading, variant: str, cells: Cells) -> dict[str, Any]:
@@ -436,7 +440,3 @@ def points_cell(share: float | None) -> dict[str, Any]:
 
 def _signed(share: float | None) -> dict[str, Any]:
     return figure(None if share is None else 100 * share, "{:+.1f}")
-
-
-def _with_n(text: str, n: int) -> str:
-    return f"{text}, n = {n}" if text else ""

@@ -11,7 +11,7 @@ from ckv_core.analysis.rounding import floor_by_figure, floor_sentence, short
 from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import figures_in
-from ckv_core.results.outcomes import answer_outcome, has_exact_match
+from ckv_core.results.outcomes import cut_note, has_exact_match, outcome_word
 from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.looks.palette import looks_of
@@ -24,6 +24,7 @@ Cell = dict[str, str]
 
 # What stands above a column, where it is not the figure's label, unit and definition.
 _LABELS = {
+    "answer": "Outcome",
     "forced_top1": "Teacher-forced agreement",
     "forced_kl": "Teacher-forced KL",
     "kl": "KL, first step",
@@ -91,7 +92,10 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
             }
             for at, (look, variant, regime) in enumerate(rows)
         ],
-        "notes": [*filter(None, [floor_sentence(result)]), *_warnings(result)],
+        "notes": [
+            *filter(None, (cut_note(result.variants), floor_sentence(result))),
+            *_warnings(result),
+        ],
     }
 
 
@@ -100,14 +104,14 @@ def summary_csv(result: RunResult) -> str:
     figures, floor = figures_in("csv"), floor_by_figure(result.floor)
     return csv_text(
         (
-            *("index", "spec", "label", "regime", "answer_found", "stopped"),
+            *("index", "spec", "label", "regime", "outcome", "answer_found", "stopped"),
             *(figure.header or key for key, figure in figures.items()),
             *("requested_bytes", "kl_floor_nats", "final_hidden_l1_floor"),
         ),
         (
             (
                 *(index, variant.spec, variant.label, regime_named(variant.method)),
-                *(variant.answer_found, variant.stopped),
+                *(variant.outcome, variant.is_right, variant.stopped),
                 *(figure.read(variant) for figure in figures.values()),
                 *(requested_bytes(result, variant), floor.get("kl"), floor.get("final")),
             )
@@ -160,13 +164,15 @@ def _plain(result: RunResult, variant: VariantResult, figure: Figure) -> Cell:
     return _cell(text, title, "good" if figure.key == "agreement" and value == 1 else "")
 
 
-def _answer(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
-    outcome = answer_outcome(variant)
-    if outcome == "cut":
-        return _cell("cut", "Cut at the limit of new tokens before an answer.", "warn")
-    if outcome is None:
+def _answer(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+    if (word := outcome_word(variant)) == "":
         return NOT_YET
-    return _cell("yes", tone="good") if figure.read(variant) else _cell("no", tone="warn")
+    titles = {
+        "cut": "Cut at the limit of new tokens before an answer: neither right nor wrong.",
+        "failed": variant.failure,
+    }
+    tone = "good" if variant.is_right else "warn"
+    return _cell(word, titles.get(variant.outcome or "", ""), tone)
 
 
 def _first_difference(_: RunResult, variant: VariantResult, __: Figure) -> Cell:

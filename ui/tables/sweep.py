@@ -25,7 +25,7 @@ from ckv_core.analysis.sweep_savings import nobody_answers, savings
 from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import answer_outcome
+from ckv_core.results.outcomes import cut_note, outcome_word
 from ckv_core.results.passages import spans_of
 from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
@@ -45,7 +45,12 @@ MISSING_ANSWER = "The reference answer does not occur in the compressed prompt."
 def points_table(result: RunResult, answer: str) -> dict[str, Any]:
     """Value of the DataTable of all points; an answer that the prompt lacks is said."""
     missing = bool(answer.strip() and result.prompt and not spans_of(result.prompt, answer))
-    notes = (POINTS_NOTE, floor_sentence(result), MISSING_ANSWER if missing else "")
+    notes = (
+        POINTS_NOTE,
+        cut_note(result.variants),
+        floor_sentence(result),
+        MISSING_ANSWER if missing else "",
+    )
     metrics = shown_figures(result)
     oracles = known_oracles(result)
     columns = [
@@ -207,8 +212,8 @@ def _metric_cell(metric: Figure, variant: VariantResult) -> dict[str, Any]:
     """A figure of a point; of an answer in a word."""
     if not metric.is_binary:
         return figure(metric.read(variant), DIGITS)
-    if metric.key == "answer" and answer_outcome(variant) == "cut":
-        return {"text": "cut"}
+    if metric.key == "answer":
+        return figure(metric.read(variant), outcome_word(variant)) | {"text": outcome_word(variant)}
     value = metric.read(variant)
     return figure(value, "yes" if value else "no")
 

@@ -1,11 +1,17 @@
 // The address after Run, the browser's Back, and leaving a page.
 
+import { settle } from "./drafts.js";
+
 const here = () => location.pathname + location.search;
 const loaded = here();
 
 // Gradio would break off its own event stream first and then log, and show, a broken connection.
-// The browser ends the stream itself when it leaves; and a click on a file's link never does.
-window.addEventListener("beforeunload", (event) => event.stopImmediatePropagation(), { capture: true });
+// The browser ends the stream itself when it leaves; and a click on a file's link never does. Only
+// this one listener of Gradio's is left out: `() => client.close()`, as its text says.
+const listen = window.addEventListener;
+window.addEventListener = (type, ...rest) => {
+  if (type !== "beforeunload" || !String(rest[0]).endsWith(".close()}")) listen.call(window, type, ...rest);
+};
 
 // After Run two entries of the browser's history share one page. Once that page is gone, another
 // one that the browser takes for it has to load what the entry names.
@@ -18,6 +24,7 @@ window.addEventListener("popstate", (event) => {
  * `js`: it gets the run's slug, empty where no run was started. */
 export default function showAddress(slug) {
   if (!slug) return [];
+  settle();
   const go = (change, path, name) => {
     const url = new URL(path, location.origin);
     url.searchParams.set(name, slug);

@@ -57,7 +57,8 @@ document.addEventListener(
   "click",
   (event) => {
     const term = termOf(event);
-    if (!term) return hideTip();
+    // A script's own click, by which a form is kept, is nobody's elsewhere.
+    if (!term) return event.isTrusted && hideTip();
     event.preventDefault();
     show(term);
   },

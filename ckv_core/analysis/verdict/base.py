@@ -1,11 +1,19 @@
 """The parts of a verdict, and the words that its sentences share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# kept: still the full cache's answer or text; cut: ended by the limit, neither right nor wrong.
+from ckv_core.results.records import Outcome
+
+# Sign of a group. kept: the answer, or the full cache's text; cut: neither right nor wrong.
 State = Literal["kept", "lost", "cut"]
+STATES: dict[Outcome | None, State] = {
+    "answered": "kept",
+    "missed": "lost",
+    "cut": "cut",
+    "failed": "cut",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +34,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Those of one outcome."""
+    """Those of one outcome.
+
+    Attributes:
+        outcome: where answers decide, and one of the table's column; else None.
+    """
 
     state: State
     label: str
     members: tuple[Member, ...]
+    outcome: Outcome | None = None
 
     @property
     def sentence(self) -> str:
-        """As text: `Answer lost: SnapKV (from token 13 on); AdaKV.`."""
+        """As text: `Missed: SnapKV (first differs at token 13); AdaKV.`."""
         notes = ((m.name, [part for part in (m.regime, m.note) if part]) for m in self.members)
         told = (f"{name} ({', '.join(parts)})" if parts else name for name, parts in notes)
         return f"{self.label}: {'; '.join(told)}."
@@ -47,7 +60,7 @@ class Verdict:
     Attributes:
         headline: the outcome in one sentence.
         regimes: that query-aware and query-agnostic methods stand beside one another; or empty.
-        groups: who, by outcome; the best first.
+        groups: the full cache, then the variants by outcome; the best first.
         findings: whether lower perturbation went with it, and what contradicts itself.
         cautions: what cannot be concluded.
     """
@@ -65,6 +78,7 @@ class Verdict:
             "groups": [
                 {
                     "state": group.state,
+                    "outcome": group.outcome,
                     "label": group.label,
                     "variants": [
                         {"index": m.index, "name": m.name, "note": m.note, "regime": m.regime}
@@ -76,12 +90,6 @@ class Verdict:
             "findings": list(self.findings),
             "cautions": list(self.cautions),
         }
-
-
-def groups_of(*wanted: tuple[State, str, Iterable[Member]]) -> tuple[Group, ...]:
-    """The groups that have members."""
-    groups = (Group(state, label, tuple(members)) for state, label, members in wanted)
-    return tuple(group for group in groups if group.members)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

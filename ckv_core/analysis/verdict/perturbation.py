@@ -37,13 +37,13 @@ class _Pair:
         return self.selector, self.share > 0.5, self.own, self.base
 
 
-# How surprising each outcome is beside the perturbation; the others are not told.
+# How surprising each outcome is beside the perturbation; the others are left out.
 _ENDS: dict[tuple[bool, State, State], str] = {
-    (True, "lost", "kept"): "loses the answer that {keeps}",
-    (True, "lost", "lost"): "loses the answer all the same",
-    (False, "kept", "lost"): "still keeps the answer that {loses}",
-    (True, "kept", "lost"): "keeps the answer that {loses}",
-    (False, "lost", "kept"): "loses the answer that {keeps}",
+    (True, "lost", "kept"): "yet loses the answer that {keeps}",
+    (True, "lost", "lost"): "yet loses the answer too",
+    (False, "kept", "lost"): "yet keeps the answer that {loses}",
+    (True, "kept", "lost"): "and keeps the answer that {loses}",
+    (False, "lost", "kept"): "and loses the answer that {keeps}",
 }
 
 
@@ -61,15 +61,15 @@ def _sorted_by_it(variants: Sequence[VariantResult], states: States) -> Iterable
     if not kept or not lost:
         return
     (most, keeper), (least, loser) = kept[-1], lost[0]
+    names = display_names(variants)
     if most < least:
-        yield "Lower perturbation went with it here: whoever keeps the answer moves heads less."
+        yield "Here the methods that kept the answer had the lower perturbation."
     elif lost[-1][0] < kept[0][0]:
-        yield "Lower perturbation went against it here: whoever loses the answer moves heads less."
+        yield "Here the methods that lost the answer had the lower perturbation."
     elif least < most:
-        names = display_names(variants)
         yield (
-            f"Perturbation does not decide it here: {names[loser]} moves heads less than "
-            f"{names[keeper]}, and loses the answer."
+            f"Lower perturbation did not help: {names[loser]} changes heads less than "
+            f"{names[keeper]}, yet loses the answer."
         )
 
 
@@ -109,4 +109,4 @@ def _sentence(pairs: Sequence[_Pair]) -> str:
     keeps, loses = (f"{bases[0]} keeps", f"{bases[0]} loses") if one else ("they keep", "they lose")
     end = _ENDS[first.kind[1:]].format(keeps=keeps, loses=loses)
     only = "" if first.share > 0.5 else "only "
-    return f"{first.selector} moves {only}{how_many} of heads less than {listed(bases)}, and {end}."
+    return f"{first.selector} changes {only}{how_many} of heads less than {listed(bases)}, {end}."

@@ -1,219 +1,186 @@
 """The verdict on a comparison."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ckv_core.analysis.names import display_names
 from ckv_core.analysis.verdict.base import (
+    STATES,
     Group,
     Member,
     State,
     Verdict,
     counted,
-    groups_of,
-    listed,
     percent,
     spread,
 )
 from ckv_core.analysis.verdict.perturbation import findings
 from ckv_core.analysis.verdict.rounding import rounding_cautions
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import AnswerOutcome, answer_outcome, writes_same_text
-from ckv_core.results.records import VariantResult
-
-_STATES: dict[AnswerOutcome, State] = {"found": "kept", "missing": "lost", "cut": "cut"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Every finished variant that evicts, with its outcome.
-
-    Attributes:
-        by_answer: whether the answer decides; else the full cache's text does.
-        indices: of the variants, rising.
-        states: of each.
-    """
-
-    by_answer: bool
-    indices: tuple[int, ...]
-    states: tuple[State, ...]
-
-    def having(self, state: State) -> list[int]:
-        """Indices of the variants with this outcome."""
-        pairs = zip(self.indices, self.states, strict=True)
-        return [index for index, outcome in pairs if outcome == state]
+from ckv_core.results.outcomes import (
+    OUTCOME_WORDS,
+    Tally,
+    cut_note,
+    full_of,
+    outcome_word,
+    tally,
+    writes_same_text,
+)
+from ckv_core.results.records import Outcome, VariantResult
 
 
 def run_verdict(result: RunResult) -> Verdict | None:
     """What came out of a run that is over; None where nothing was generated.
 
-    The answer decides where the full cache gives it; else whether a variant writes the full
-    cache's text. Perturbation decides nothing: it is told beside the outcome.
+    Answers decide where one is expected; else whether a variant writes the full cache's text.
+    Perturbation decides nothing: it stands beside the outcome.
     """
-    full = full_of(result.variants)
-    finished = [v for v in result.variants if v.stopped is not None]
-    if not finished:
+    full, counts = full_of(result.variants), tally(result.variants)
+    if all(v.stopped is None for v in result.variants):
         return None
-    judged = judge(result.variants)
-    if not judged.indices:
+    states = states_of(result.variants)
+    if not states:
         return Verdict(headline=_nothing_judged(result.variants, full))
-    states = dict(zip(judged.indices, judged.states, strict=True))
+    told = counts.by_answer and counts.full in (None, "answered")
     return Verdict(
-        headline=_headline(result, judged, full),
-        groups=_groups(result, judged),
-        findings=findings(result.variants, states) if judged.by_answer else (),
-        cautions=tuple(_cautions(result, judged, full)),
+        headline=_headline(result, counts, [*states]),
+        groups=tuple(_groups(result, counts, states)),
+        findings=findings(result.variants, states) if told else (),
+        cautions=tuple(_cautions(result, counts, states)),
     )
 
 
-def judge(variants: Sequence[VariantResult]) -> Judged:
-    """The outcome of every finished variant that evicts."""
-    full = full_of(variants)
-    by_answer = (
-        any(map(answer_outcome, variants)) if full is None else answer_outcome(full) == "found"
-    )
+def states_of(variants: Sequence[VariantResult]) -> dict[int, State]:
+    """By index, what each variant that evicts came to; those that have not finished have none."""
+    by_answer = tally(variants).by_answer
     states: dict[int, State] = {}
     for index, variant in enumerate(variants):
-        if variant.method == "full" or variant.stopped is None:
-            continue
-        answer, same = answer_outcome(variant), writes_same_text(variant)
-        if by_answer and answer is not None:
-            states[index] = _STATES[answer]
-        elif not by_answer and same is not None:
-            states[index] = "kept" if same else "lost"
-    return Judged(by_answer=by_answer, indices=tuple(states), states=tuple(states.values()))
+        if variant.method != "full" and (state := state_of(variant, by_answer)) is not None:
+            states[index] = state
+    return states
 
 
-def full_of(variants: Sequence[VariantResult]) -> VariantResult | None:
-    """The full cache, if it is among them and has finished."""
-    full = (v for v in variants if v.method == "full" and v.stopped is not None)
-    return next(full, None)
+def state_of(variant: VariantResult, by_answer: bool) -> State | None:
+    """By the answer, or by whether it writes the full cache's text; None where not known."""
+    same = writes_same_text(variant)
+    if by_answer or variant.failure:
+        return STATES.get(variant.outcome)
+    return None if same is None else "kept" if same else "lost"
 
 
-def where(result: RunResult, indices: Iterable[int]) -> str:
-    """`with 614 of 1,537 entries per KV head (40 % of the bytes)`; empty where not known."""
+def place_of(result: RunResult, indices: Iterable[int]) -> str:
+    """`40 % of the KV cache (34.7 of 86.8 MiB)`; empty where not known."""
     known = [result.variants[index].receipt for index in indices]
     receipts = [each for each in known if each is not None and each.full_cache_bytes]
     if not receipts:
         return ""
-    prompt = result.prompt.compressed_tokens if result.prompt else None
-    # No head keeps more than there is, whatever budget the receipt asked for.
-    budgets = [min(each.budget_tokens, prompt or each.budget_tokens) for each in receipts]
     shares = [each.cache_bytes / each.full_cache_bytes for each in receipts]
-    entries = spread(f"{min(budgets):,}", f"{max(budgets):,}")
-    whole = f" of {prompt:,}" if prompt is not None else ""
-    bytes_ = spread(percent(min(shares)), percent(max(shares)))
-    return f" with {entries}{whole} entries per KV head ({bytes_} of the bytes)"
+    sizes = [each.cache_bytes for each in receipts]
+    full = max(each.full_cache_bytes for each in receipts)
+    unit, name = (2**20, "MiB") if full >= 2**20 else (2**10, "KiB")
+    low, high = (f"{size / unit:.1f}" for size in (min(sizes), max(sizes)))
+    part = spread(percent(min(shares)), percent(max(shares)))
+    return f"{part} of the KV cache ({spread(low, high)} of {full / unit:.1f} {name})"
 
 
 def _nothing_judged(variants: Sequence[VariantResult], full: VariantResult | None) -> str:
     if full is None:
         return (
-            "Without the full cache and without a reference answer this run does not say what "
+            "Without the full cache and without an expected answer this run does not say what "
             "eviction changed: add one of the two."
         )
     if any(variant.method != "full" for variant in variants):
         return "The full cache has finished, and no variant that could be compared with it."
-    answers = {"found": " and gives the reference answer", "cut": ", cut before an answer"}
-    told = answers.get(answer_outcome(full) or "", "")
-    return f"Only the full cache ran{told}: add a method to compare."
+    does = {
+        "answered": " and answers correctly",
+        "missed": " and misses the expected answer",
+        "cut": ", cut before an answer",
+    }
+    return f"Only the full cache ran{does.get(full.outcome or '', '')}: add a method to compare."
 
 
-def _headline(result: RunResult, judged: Judged, full: VariantResult | None) -> str:
-    kept, count = judged.having("kept"), len(judged.indices)
-    place = where(result, judged.indices)
-    if judged.by_answer:
-        whose = "full cache's" if full else "reference"
-        one, many = f"gives the {whose} answer", f"give the {whose} answer"
+def _headline(result: RunResult, counts: Tally, indices: Sequence[int]) -> str:
+    """First that the full cache misses the answer, if it does; then how many answer."""
+    judged = [i for i in indices if counts.by_answer or result.variants[i].agreement is not None]
+    one = display_names(result.variants)[judged[0]] if len(judged) == 1 else ""
+    phrase, place = counts.phrase(one=one), place_of(result, indices)
+    phrase = phrase or f"{counted(counts.failed, 'method')} failed"
+    if counts.by_answer and not counts.cut and not counts.failed:
+        phrase += f" with {place}" if place else ""
     else:
-        one, many = "writes the full cache's text", "write the full cache's text"
-    if count == 1:
-        name = display_names(result.variants)[judged.indices[0]]
-        gone = "was cut before an answer" if judged.states == ("cut",) else f"no longer {one}"
-        return f"{name} {f'still {one}' if kept else gone}{place}."
-    if not kept:
-        none = "Neither variant" if count == 2 else f"None of {count} variants"
-        return f"{none} {one}{place}."
-    if len(kept) == count:
-        every = "Both" if count == 2 else f"All {count}"
-        return f"{every} variants still {many}{place}."
-    return f"{len(kept)} of {count} variants still {one if len(kept) == 1 else many}{place}."
+        inside = phrase if one else phrase[0].lower() + phrase[1:]
+        phrase = f"At {place}, {inside}" if place else phrase[0].upper() + phrase[1:]
+    return f"{counts.about_full} {phrase}.".strip()
 
 
-def _groups(result: RunResult, judged: Judged) -> tuple[Group, ...]:
-    names = display_names(result.variants)
-
-    def members(state: State) -> list[Member]:
-        # Whoever stays with the full cache longest comes first.
-        until = [v.first_difference for v in result.variants]
-        stays = {i: math.inf if at is None else at for i, at in enumerate(until)}
-        indices = sorted(judged.having(state), key=lambda i: stays[i], reverse=True)
-        return [Member(i, names[i], _note(result.variants[i], state, judged)) for i in indices]
-
-    if judged.by_answer:
-        return groups_of(
-            ("kept", "Answer kept", members("kept")),
-            ("lost", "Answer lost", members("lost")),
-            ("cut", "Cut before an answer", members("cut")),
-        )
-    return groups_of(
-        ("kept", "Same text", members("kept")), ("lost", "Another text", members("lost"))
-    )
-
-
-def _note(variant: VariantResult, state: State, judged: Judged) -> str:
-    """From which token on it differs."""
-    if variant.agreement is None:
-        return ""
-    if variant.first_difference is None:
-        return "same text" if judged.by_answer else ""
-    at = f"from token {variant.first_difference + 1:,} on"
-    return f"other words {at}" if state == "kept" else at
+def _groups(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[Group]:
+    """The full cache alone, where an answer is expected; then the variants, the best first."""
+    variants, names = result.variants, display_names(result.variants)
+    full = next((v for v in variants if v.method == "full" and v.outcome in STATES), None)
+    if full is not None and counts.by_answer:
+        member = Member(variants.index(full), "Full cache", outcome_word(full))
+        yield Group(STATES.get(full.outcome, "cut"), "Baseline", (member,), full.outcome)
+    kinds: list[tuple[Outcome | None, State, str]] = [
+        (outcome, state, OUTCOME_WORDS[outcome].capitalize()) for outcome, state in STATES.items()
+    ]
+    if not counts.by_answer:
+        same = "Same up to the limit" if counts.full_cut else "Same text"
+        kinds = [(None, "kept", same), (None, "lost", "Different output"), kinds[-1]]
+    for outcome, state, label in kinds:
+        indices = [i for i in states if states[i] == state and _is(variants[i], outcome)]
+        # Whichever stays with the full cache longest comes first.
+        indices.sort(key=lambda index: _first_difference(variants[index]), reverse=True)
+        if indices:
+            members = (Member(i, names[i], _note(variants[i], counts.by_answer)) for i in indices)
+            yield Group(state, label, tuple(members), outcome)
 
 
-def _cautions(result: RunResult, judged: Judged, full: VariantResult | None) -> Iterable[str]:
+def _first_difference(variant: VariantResult) -> float:
+    at = variant.first_difference
+    return math.inf if at is None else at
+
+
+def _is(variant: VariantResult, outcome: Outcome | None) -> bool:
+    return variant.outcome == outcome if outcome else variant.outcome != "failed"
+
+
+def _note(variant: VariantResult, by_answer: bool) -> str:
+    """From which token on it differs, or why it failed."""
+    if variant.outcome == "failed":
+        return variant.failure
+    parts = ["repeats itself"] if variant.outcome == "cut" and variant.loops else []
+    if variant.first_difference is not None:
+        parts.append(f"first differs at token {variant.first_difference + 1:,}")
+    elif variant.agreement is not None and by_answer:
+        parts.append("same text")
+    return ", ".join(parts)
+
+
+def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[str]:
     """What cannot be concluded, the gravest first."""
-    if full and not judged.by_answer:
-        yield from _about_full(result, full)
-    cut = len(judged.having("cut"))
-    if cut:
-        limit = max(len(v.token_ids) for v in result.variants if v.stopped == "length")
-        yield (
-            f"{counted(cut, 'generation was', 'generations were')} cut at {limit:,} new tokens "
-            "before an answer: neither right nor wrong. Allow more new tokens."
-        )
-    receipts = [result.variants[index].receipt for index in judged.indices]
+    if counts.full == "missed":
+        yield "Use a larger model or an easier question."
+    elif counts.full == "none":
+        yield "No expected answer was given, so a different output need not be a worse one."
+    if cut := cut_note(result.variants):
+        yield cut
+    receipts = [result.variants[index].receipt for index in states]
     if all(r is not None and r.cache_bytes == r.full_cache_bytes for r in receipts):
         yield "Nothing was evicted: the budget holds the whole prompt."
-    elif len(receipts) > 1 and len(set(judged.states)) == 1 and judged.states[0] != "cut":
-        smaller = "smaller" if judged.states[0] == "kept" else "larger"
-        yield f"The outcome is the same for all, so it ranks none; try a {smaller} budget."
+    elif len(states) > 1 and (smaller := _other_budget(counts, set(states.values()))):
+        yield f"All methods do equally here. Try a {smaller} budget to see a difference."
     yield from rounding_cautions(result)
-    unfinished = sum(v.stopped is None for v in result.variants)
+    unfinished = sum(v.stopped is None and not v.failure for v in result.variants)
     if unfinished:
         are = counted(unfinished, "variant is", "variants are")
         yield f"{are} left out: the run ended before {'it' if unfinished == 1 else 'they'} did."
-    yield "One prompt: another one may turn this around."
+    yield "One prompt only: run a study before you decide."
 
 
-def _about_full(result: RunResult, full: VariantResult) -> Iterable[str]:
-    """Why the answer does not decide."""
-    outcome = answer_outcome(full)
-    if outcome is None:
-        yield "No reference answer was given, so another text is not known to be a worse one."
-        return
-    if outcome == "cut":
-        yield (
-            f"The full cache itself was cut at {len(full.token_ids):,} new tokens before the "
-            "reference answer: allow more, or nothing can be said of answers."
-        )
-        return
-    lucky = [
-        name
-        for name, variant in zip(display_names(result.variants), result.variants, strict=True)
-        if variant.method != "full" and answer_outcome(variant) == "found"
-    ]
-    does = "gives" if len(lucky) == 1 else "give"
-    more = f" {listed(lucky)} {does} it, which one prompt cannot explain." if lucky else ""
-    yield f"The full cache itself misses the reference answer, so no variant can lose it.{more}"
+def _other_budget(counts: Tally, states: Collection[State]) -> str:
+    """Which budget would tell methods of one outcome apart; empty where none is known to."""
+    if counts.by_answer and counts.full not in (None, "answered"):
+        return ""  # more of a cache that misses the answer does not bring it
+    if states == {"kept"}:
+        return "smaller"
+    return "larger" if states == {"lost"} else ""

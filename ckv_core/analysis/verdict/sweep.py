@@ -1,20 +1,27 @@
 """The verdict on a sweep: the smallest budget of each method that still answers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ckv_core.analysis.names import curve_name
 from ckv_core.analysis.sweep import AXES, AlphaOptimum, Curve, budget_unit, curves
-from ckv_core.analysis.verdict.base import Group, Member, State, Verdict, counted, listed, percent
+from ckv_core.analysis.verdict.base import (
+    STATES,
+    Group,
+    Member,
+    State,
+    Verdict,
+    counted,
+    listed,
+    percent,
+)
 from ckv_core.analysis.verdict.rounding import rounding_cautions
-from ckv_core.analysis.verdict.run import full_of
+from ckv_core.analysis.verdict.run import state_of
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import answer_outcome, writes_same_text
-from ckv_core.results.records import VariantResult
+from ckv_core.results.outcomes import Tally, cut_note, full_of, outcome_word, tally
 
 MOST_TOLD = 3
-_STATES: dict[str, State] = {"found": "kept", "missing": "lost", "cut": "cut"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +67,32 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
                 "Generate text to see the smallest budget that still answers.",
             ),
         )
-    by_answer = answer_outcome(full) == "found"
-    reaches = [reach for curve in lines if (reach := _reach(result, curve, by_answer)).states]
+    counts = tally(result.variants)
+    reaches = [r for curve in lines if (r := _reach(result, curve, counts.by_answer)).states]
     if not reaches:
         return None
+    baseline = Member(result.variants.index(full), "Full cache", outcome_word(full))
+    own = Group(STATES.get(full.outcome, "cut"), "Baseline", (baseline,), full.outcome)
+    does = "answers correctly" if counts.by_answer else "writes the full cache's text"
+    told = counts.full == "answered" or not counts.by_answer
     return Verdict(
-        headline=_headline(result, reaches, by_answer),
-        groups=tuple(_groups(result, reaches)),
-        findings=(*_exceptions(reaches, by_answer), *_perturbation(result, reaches)),
-        cautions=(*rounding_cautions(result), *_cautions(full, reaches)),
+        headline=f"{counts.about_full} {_headline(result, reaches, does)}".strip(),
+        groups=(*([own] if counts.by_answer else []), *_groups(result, reaches)),
+        findings=(
+            *_exceptions(reaches, does),
+            *(_perturbation(result, reaches, does) if told else ()),
+        ),
+        cautions=(*rounding_cautions(result), *_cautions(result, counts)),
     )
 
 
 def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     """What the best fixed alpha does to the outcome, and what the others do; empty if unknown."""
     full = full_of(result.variants)
-    by_answer = full is not None and answer_outcome(full) == "found"
-    state = _by_answer if by_answer else _by_text
+    by_answer = tally(result.variants).by_answer
     states = {
-        a: state(result.variants[i]) for a, i in zip(optimum.alphas, optimum.indices, strict=True)
+        a: state_of(result.variants[i], by_answer)
+        for a, i in zip(optimum.alphas, optimum.indices, strict=True)
     }
     own = states.pop(optimum.best_fixed)
     if full is None or own is None:
@@ -97,33 +111,26 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
 
 
 def _reach(result: RunResult, curve: Curve, by_answer: bool) -> Reach:
-    state: Callable[[VariantResult], State | None] = _by_answer if by_answer else _by_text
-    states = [(budget, state(result.variants[index])) for budget, index in curve.points]
+    states = [
+        (budget, state_of(result.variants[index], by_answer)) for budget, index in curve.points
+    ]
     return Reach(curve, tuple((budget, each) for budget, each in states if each is not None))
 
 
-def _by_answer(variant: VariantResult) -> State | None:
-    return _STATES.get(answer_outcome(variant) or "")
-
-
-def _by_text(variant: VariantResult) -> State | None:
-    same = writes_same_text(variant)
-    return None if same is None else "kept" if same else "lost"
-
-
-def _headline(result: RunResult, reaches: Sequence[Reach], by_answer: bool) -> str:
-    what = "gives the full cache's answer" if by_answer else "writes the full cache's text"
+def _headline(result: RunResult, reaches: Sequence[Reach], does: str) -> str:
     points = [state for reach in reaches for _, state in reach.states]
     tried = sorted({budget for reach in reaches for budget, _ in reach.states})
+    if set(points) == {"cut"}:
+        return "Every point was cut before an answer."
     if "kept" not in points:
-        return f"No point {what}, up to {_budget(result, tried[-1])}."
+        return f"No point {does}, up to {_budget(result, tried[-1])}."
     if set(points) == {"kept"}:
-        return f"Every point {what}, down to {_budget(result, tried[0])}."
+        return f"Every point {does}, down to {_budget(result, tried[0])}."
     smallest = [reach.smallest for reach in reaches]
     least = min(budget for budget in smallest if budget is not None)
     first = [reach.name for reach in reaches if reach.smallest == least]
     who = "all" if 1 < len(first) == len(reaches) else listed(first)
-    return f"The smallest budget that still {what} is {_budget(result, least)}, by {who}."
+    return f"The smallest budget that still {does} is {_budget(result, least)}, by {who}."
 
 
 def _groups(result: RunResult, reaches: Sequence[Reach]) -> Iterable[Group]:
@@ -135,7 +142,8 @@ def _groups(result: RunResult, reaches: Sequence[Reach]) -> Iterable[Group]:
     none = tuple(_member(reach) for reach in reaches if reach.smallest is None)
     if none:
         most = max(budget for reach in reaches for budget, _ in reach.states)
-        yield Group("lost", f"Not up to {_budget(result, most)}", none)
+        is_cut = all(state == "cut" for reach in reaches for _, state in reach.states)
+        yield Group("cut" if is_cut else "lost", f"Not even with {_budget(result, most)}", none)
 
 
 def _member(reach: Reach) -> Member:
@@ -155,9 +163,8 @@ def _budget(result: RunResult, budget: int) -> str:
     return f"{budget:,} {AXES[unit]}{share}"
 
 
-def _exceptions(reaches: Sequence[Reach], by_answer: bool) -> Iterable[str]:
+def _exceptions(reaches: Sequence[Reach], does: str) -> Iterable[str]:
     """Where a lower budget does and a higher one does not."""
-    does = "answers" if by_answer else "writes the full cache's text"
     odd = [reach for reach in reaches if reach.lost_above is not None]
     for reach in odd[:MOST_TOLD]:
         yield f"{reach.name} {does} at {reach.smallest:,} and not at {reach.lost_above:,}."
@@ -165,7 +172,7 @@ def _exceptions(reaches: Sequence[Reach], by_answer: bool) -> Iterable[str]:
         yield f"So do {counted(len(odd) - MOST_TOLD, 'more line')}: there is no clear limit."
 
 
-def _perturbation(result: RunResult, reaches: Sequence[Reach]) -> Iterable[str]:
+def _perturbation(result: RunResult, reaches: Sequence[Reach], does: str) -> Iterable[str]:
     """Of two points at one budget with different outcomes, which one moves heads less."""
     by_budget: dict[int, list[tuple[State, float]]] = {}
     for reach in reaches:
@@ -184,26 +191,16 @@ def _perturbation(result: RunResult, reaches: Sequence[Reach]) -> Iterable[str]:
     if pairs:
         lower = sum(kept < lost for kept, lost in pairs)
         yield (
-            f"Of {counted(len(pairs), 'pair')} of points at one budget where one keeps it and one "
-            f"loses it, the one that keeps it moves heads less in {lower:,}."
+            f"In {lower:,} of {counted(len(pairs), 'head-to-head comparison')} the method that "
+            f"{does} had the lower perturbation."
         )
 
 
-def _cautions(full: VariantResult, reaches: Sequence[Reach]) -> Iterable[str]:
-    outcome = answer_outcome(full)
-    if outcome == "missing":
-        yield "The full cache itself misses the reference answer, so its text is what counts here."
-    elif outcome == "cut":
-        yield (
-            f"The full cache itself was cut at {len(full.token_ids):,} new tokens before the "
-            "reference answer: allow more, or nothing can be said of answers."
-        )
-    elif outcome is None:
-        yield "No reference answer was given, so another text is not known to be a worse one."
-    cut = sum(state == "cut" for reach in reaches for _, state in reach.states)
-    if cut:
-        yield (
-            f"{counted(cut, 'point was', 'points were')} cut at the limit of new tokens before an "
-            "answer: neither right nor wrong. Allow more new tokens."
-        )
-    yield "One prompt, and only the budgets tried: another prompt may turn this around."
+def _cautions(result: RunResult, counts: Tally) -> Iterable[str]:
+    if counts.full == "missed":
+        yield "Use a larger model or an easier question."
+    elif counts.full == "none":
+        yield "No expected answer was given, so a different output need not be a worse one."
+    if cut := cut_note(result.variants):
+        yield cut
+    yield "One prompt only, and only the budgets tried: run a study before you decide."

@@ -7,6 +7,7 @@ join the generated ones, so that heads of equal length are one tensor.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -210,20 +211,31 @@ class EvictingSlots:
     def lengths(self) -> list[int]:
         return self._ends(len(self._pieces))
 
-    def evict(self, keep: Tensor, counts: Sequence[int]) -> None:
-        """Go on with [kv_heads, entries] bool, laid out as `positions`; the host knows the counts.
+    def counted(self, keep: Tensor) -> Tensor:
+        """How many entries [kv_heads, entries] bool keeps of each piece's heads, one after another.
 
-        Where a store holds the prompt's entries apart, their own counts are fetched.
+        A head lies in several pieces where a store holds the prompt's entries apart.
         """
+        return torch.cat([mask.sum(1) for mask in self._split(keep)])
+
+    def by_head(self, counts: Sequence[int]) -> list[int]:
+        """What `counted` gave, of each KV head."""
+        totals = [0] * self._kv_heads
+        heads = [head for piece in self._pieces for head in piece.heads]
+        for head, count in zip(heads, counts, strict=True):
+            totals[head] += count
+        return totals
+
+    def evict(self, keep: Tensor, counts: Sequence[int]) -> None:
+        """Go on with [kv_heads, entries] bool, laid out as `positions`; `counts` of `counted`."""
         if self._fixed and all(isinstance(piece.segment, PlainSegment) for piece in self._fixed):
+            totals = self.by_head(counts)
             self._open()
-        masks = self._split(keep)
+            counts = [totals[head] for piece in self._pieces for head in piece.heads]
+        of_pieces = iter(counts)
         cut = [
-            piece.cut(
-                mask,
-                mask.sum(1).tolist() if self._fixed else [counts[head] for head in piece.heads],
-            )
-            for piece, mask in zip(self._pieces, masks, strict=True)
+            piece.cut(mask, list(islice(of_pieces, len(piece.heads))))
+            for piece, mask in zip(self._pieces, self._split(keep), strict=True)
         ]
         fixed = len(self._fixed)
         self._fixed = [piece for pieces in cut[:fixed] for piece in pieces if piece.length]

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckv_core.errors import is_out_of_memory
+from ckv_core.runtime.devices import is_cuda_like
+
 try:
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 except ImportError:  # torch before 2.10
@@ -83,7 +86,7 @@ def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Ke
     It is tried once on each device, type and dimension: a GPU or build without it, a head size
     that it does not take and a PyTorch with another signature all show there.
     """
-    if varlen_attn is None or device.type != "cuda" or dtype not in _TYPES:
+    if varlen_attn is None or not is_cuda_like(device) or dtype not in _TYPES:
         return None
     return varlen_attn if _works(varlen_attn, device, dtype, head_dim) else None
 
@@ -100,7 +103,9 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: i
     try:
         packed = pack(keys, values, torch.arange(3), lengths, kernel)
         out, total = packed.attention(queries, scaling)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):  # no property of the kernel: nothing may be remembered
+            raise
         return False
     heads = zip(
         queries.float(),

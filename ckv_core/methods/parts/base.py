@@ -95,6 +95,8 @@ class Scorer(Part):
     # Whether it looks at the queries of the prompt's end, with them at a question that stands
     # there; what else a method knows of the prompt is no different.
     query_aware: ClassVar[bool] = True
+    # Whether the newest entries are worth most, the question with them.
+    prefers_newest: ClassVar[bool] = False
     across_heads: ClassVar[bool] = True  # whether scores of different heads can be compared
     # Whether its scores are weights to which CriticalKV's product with the value norm can be
     # applied; of a negative score a larger norm would make less.

@@ -1,8 +1,8 @@
 """Kept keys without the channels that the last queries weigh least (Xu et al. 2024, ThinK).
 
 A channel's score is the size of what it adds to the logits: the norm of the queries' channel times
-that of the keys' (arXiv:2407.21018), with the mean over the query heads that share a KV head. Keys
-shrink, values do not; the newest entries keep all channels.
+that of all kept keys (arXiv:2407.21018), with the mean over the query heads that share a KV head.
+Keys shrink, values do not; the newest entries keep all channels.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Think(Store):
         if not split:
             return newest
         early, width = keys[:, :split], keys.shape[-1]
-        scores = early.float().square().mean(1)
+        scores = keys.float().square().mean(1)  # the newest count, though they stay whole
         scores = scores if weights is None else scores * weights.to(scores.device)
         best = scores.argsort(dim=-1, descending=True, stable=True)
         channels = best[:, : channels_kept(width, parameters)].sort(-1).values

@@ -28,7 +28,8 @@ class TopScores(BudgetRule):
 
     def _counts(self, candidates: Candidates, places: list[int], spare: int) -> Tensor:
         """Of these layers together, [layers, kv_heads] int64 on the CPU."""
-        scores = torch.stack([candidates.scores(place) for place in places])
+        each = [candidates.scores(place) for place in places]
+        scores = torch.stack([one.to(each[0].device) for one in each])  # layers may lie apart
         taken = torch.zeros(scores.shape[:2], dtype=torch.int64)
         for row, place in enumerate(places):
             mask = self.taken(candidates, place)

@@ -7,8 +7,8 @@ import pytest
 
 from ckv_core.analysis.aggregate import aggregate, budget_curves
 from ckv_core.analysis.aggregate_runs import join
-from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.stats import MIN_PROMPTS, score_interval
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import MODEL, PROMPT, array, measured, on_prompt, variant
@@ -142,6 +142,6 @@ def test_a_figure_that_too_few_prompts_have_says_so():
     results = [run(at, point(SPEC, at)) for at in range(MIN_PROMPTS)]
     results[0].variants[1] = replace(results[0].variants[1], agreement=0.5)
     (member,) = [each for each in aggregate(results) if each.spec == SPEC]
-    assert "agreement: known in 1 of 10 prompts, too few for an interval." in member.notes
-    assert member.figures["agreement"].low is None
+    assert "agreement: known in 1 of 10 prompts." in member.notes
+    assert member.figures["agreement"] == score_interval([0.5])
     assert member.figures["final"].high < inf

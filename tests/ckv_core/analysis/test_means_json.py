@@ -1,13 +1,14 @@
 """The file of means holds what `analyse` averages, and its page describes every member."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from ckv_core import cli
 from ckv_core.analysis.aggregate import aggregate, budget_curves
-from ckv_core.analysis.intervals import MIN_PROMPTS, interval_note, mean_interval
 from ckv_core.analysis.means_json import means_json
+from ckv_core.experiment.stats import MIN_PROMPTS, interval_note, mean_interval, score_interval
 from ckv_core.results.events import RunResult
 from tests.ckv_core.analysis.test_ablation import STEPS, first_steps
 from tests.ckv_core.analysis.test_aggregate import FINALS, layers_of, run, runs_of
@@ -45,12 +46,12 @@ def test_what_too_few_prompts_have_has_no_interval_and_the_file_says_why():
     assert (found["n"], full["n"], few["n"]) == (10, 10, 9)
     assert full["figures"]["final"]["low"] is not None
     assert (few["figures"]["final"]["low"], few["figures"]["final"]["n"]) == (None, 9)
-    assert found["note"].startswith("An interval of a mean needs at least 10 prompts")
+    assert found["note"].startswith("An interval of L1, KL or times needs at least 10 prompts")
     assert found["notes"] == [
         f"1 of 2 variants were run on fewer than all 10 prompts ({rare}); only figures of the same "
         "prompts compare."
     ]
-    assert written(results[:4])["note"].startswith("4 prompts: an interval of a mean")
+    assert written(results[:4])["note"].startswith("4 prompts: an interval of L1, KL or times")
 
 
 def test_curves_name_the_variants_at_their_budgets():
@@ -84,35 +85,35 @@ def test_layers_are_arrays():
     many = [layers_of(at, plain=[5 + at, 9]) for at in range(MIN_PROMPTS)]
     layers = written(many)["variants"][1]["layer_hidden_l1"]
     alone = mean_interval([5.0 + at for at in range(MIN_PROMPTS)])
-    assert (layers["low"], layers["high"]) == ([alone.low, 9], [alone.high, 9])
+    assert (layers["low"], layers["high"]) == ([alone.low, None], [alone.high, None])
 
 
 def test_steps_of_the_ablation_stand_by_their_base():
     results = [on_prompt(at, *first_steps(4, at)) for at in range(2)]
-    base, second, *_ = written(results)["ladder"]
+    base, second, *_ = written(results)["ablation"]
     assert base["better_heads"] is None
     step = STEPS[1]
     told = {"spec": step.spec, "label": step.label, "change": step.change, "n": 2}
     assert second.items() >= told.items()
-    assert second["better_heads"] == {"mean": 0.25, "low": None, "high": None, "n": 2}
+    assert second["better_heads"] == asdict(score_interval([0.25, 0.25]))
     assert second["final_hidden_l1"]["mean"] == 8.5
-    assert written([on_prompt(0, *first_steps(3))])["ladder"] == []
+    assert written([on_prompt(0, *first_steps(3))])["ablation"] == []
 
 
 def test_pairs_name_their_variants_and_hold_the_differences():
     finals = {"full": None, "snapkv:budget=32": 30.0, "snapkv+critical:budget=32": 20.0}
     (pair,) = written(runs_of(finals))["pairs"]
     assert (pair["variant"], pair["other"]) == (2, 1)
-    interval = {"mean": -10, "low": -10, "high": -10, "n": 10}
+    interval = {"mean": -10, "low": None, "high": None, "n": 10}
     counts = {"lower": 10, "higher": 0, "level": 0, "p": None}
     assert pair["figures"]["final"] == interval | counts
 
 
 def test_every_member_is_documented_and_nothing_else_is():
     found = written(runs_of(FINALS | {"snapkv+critical:budget=64": 5.0}))
-    found["ladder"] = written([on_prompt(0, *first_steps(4))])["ladder"]
+    found["ablation"] = written([on_prompt(0, *first_steps(4))])["ablation"]
     keys = set(found)
-    for name in ("variants", "curves", "pairs", "ladder"):
+    for name in ("variants", "curves", "pairs", "ablation"):
         keys |= {f"{name}.{key}" for key in found[name][0]}
     section = PAGE.partition("## Means over several prompts")[2].partition("\n## ")[0]
     assert documented(section) == keys

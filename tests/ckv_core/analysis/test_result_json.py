@@ -35,7 +35,7 @@ SWEEP = SweepGrid(
 )
 PAGE = (Path(__file__).resolve().parents[3] / "docs/result_json.md").read_text(encoding="utf-8")
 NOTHING = {
-    name: [] for name in ("evidence", "bounds", "ladder", "curves", "savings", "alpha_optima")
+    name: [] for name in ("evidence", "bounds", "ablation", "curves", "savings", "alpha_optima")
 }
 HOSTILE = (None, 7, "x", [], [[[]]], {"evidence": {"text": "<img src=x onerror=alert(1)>"}})
 
@@ -135,7 +135,7 @@ def test_best_alphas_are_those_of_the_sweep_page():
 
 def test_the_ablation_is_the_one_that_is_shown():
     result = result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])
-    rows, steps = read(result)["ladder"], ablation_of(result)
+    rows, steps = read(result)["ablation"], ablation_of(result)
     assert len(rows) == len(steps) > 4
     figures = ("heads", "head_l1", "better_heads", "final_hidden_l1", "kl")
     for row, each in zip(rows, steps, strict=True):
@@ -192,7 +192,7 @@ def test_an_imported_sweep_that_nobody_can_parse_is_exported():
         variant["spec"] = f"no such: method,=,{at}"
     result = from_json(data)
     found = read(result, "w3")
-    assert found["ladder"] == []
+    assert found["ablation"] == []
     assert len(found["curves"]) == len(curves(result))
 
 

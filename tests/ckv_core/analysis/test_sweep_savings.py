@@ -1,6 +1,5 @@
 """Laws of the budget that one curve needs to be as good as another, and of how it is said."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.analysis.sweep import curves
-from ckv_core.analysis.sweep_savings import MEANINGS, Match, Saving, matching_budget, savings
+from ckv_core.analysis.sweep_savings import MEANINGS, Saving, savings
+from ckv_core.experiment.stats import Match, matching_budget
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor
@@ -23,8 +23,8 @@ def near(budget: float) -> Match:
 @pytest.mark.parametrize(
     ("points", "target", "match"),
     [
-        # Linear in the budget's logarithm.
-        ([(64, 8.0), (256, 4.0), (512, 1.0)], 6.0, near(128)),
+        # Linear in the budget.
+        ([(64, 8.0), (256, 4.0), (512, 1.0)], 6.0, near(160)),
         ([(64, 8.0), (256, 4.0), (512, 1.0)], 4.0, near(256)),
         ([(64, 8.0), (256, 4.0), (512, 1.0)], 8.0, Match(64, "found")),
         # Outside the measured range nothing is guessed.
@@ -32,7 +32,7 @@ def near(budget: float) -> Match:
         ([(64, 8.0), (256, 4.0)], 3.0, Match(None, "worse")),
         ([], 1.0, Match(None, "unknown")),
         # A curve that falls back matches where it stays good.
-        ([(64, 1.0), (128, 9.0), (256, 1.0)], 5.0, near(math.sqrt(128 * 256))),
+        ([(64, 1.0), (128, 9.0), (256, 1.0)], 5.0, near(192)),
         ([(64, 3.0), (256, 0.0)], 0.0, near(256)),
     ],
 )
@@ -79,8 +79,8 @@ def test_savings_compare_every_other_curve_with_each_point():
     first, second = saved(moving(heads | {"adakv:budget=64": 6, "adakv:budget=256": 2}), 0, "head")
     assert (first.curve.spec, first.target.spec) == ("adakv", "snapkv")
     assert (first.match, first.share) == (Match(None, "better"), None)
-    assert second.match == near(128)
-    assert second.share == pytest.approx(0.5)
+    assert second.match == near(160)
+    assert second.share == pytest.approx(0.375)
 
 
 def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget():
@@ -88,7 +88,7 @@ def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget():
     sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
     result.variants = [replace(v, analysis={"sigma_stage1": sigma}) for v in result.variants]
     assert FIGURES["sigma_over_half"].read(result.variants[0]) == 0.75
-    assert [each.match for each in saved(result)] == [Match(64, "found"), near(128)]
+    assert [each.match for each in saved(result)] == [Match(64, "found"), near(160)]
     assert [each.match.outcome for each in saved(result, 1)] == ["found", "worse"]
     flat = saved(result, 0, "sigma_over_half")
     assert [each.match.outcome for each in flat] == ["better", "better"]
@@ -103,7 +103,7 @@ def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget():
     assert [each.text for each in found] == ["nothing to match", "nothing to match", "over 256"]
     assert found[2].full_text == "over 256 (not reached with the budgets tried)"
     back = [each.text for each in saved(result, 1)]
-    assert back == ["nothing to match", "181, 41 % more", "181, 29 % less"]
+    assert back == ["nothing to match", "192, 50 % more", "192, 25 % less"]
 
 
 def test_no_budget_matches_a_point_that_only_rounding_moves():

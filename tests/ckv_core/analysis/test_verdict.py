@@ -26,7 +26,7 @@ def ran(
     """A finished variant.
 
     Args:
-        outcome: found, missing or cut; empty without a reference answer.
+        outcome: answered, missed or cut; empty without an expected answer.
         at: first token that differs.
         better: share of heads below the base's.
     """
@@ -45,7 +45,7 @@ def ran(
         stopped="length" if outcome == "cut" else "eos",
         agreement=1.0 if at is None else at / 5,
         first_difference=at,
-        answer_found=None if not outcome else outcome == "found",
+        answer_found=None if not outcome else outcome == "answered",
     )
 
 
@@ -56,88 +56,109 @@ def told(*variants: VariantResult) -> list[str]:
     return [verdict.headline, *groups, *verdict.findings, *verdict.cautions]
 
 
-FULL = ran("full", "found")
-PLACE = "with 4 of 8 entries per KV head (40 % of the bytes)"
-ONE_PROMPT = "One prompt: another one may turn this around."
-SAME = "The outcome is the same for all, so it ranks none; try a {} budget."
+FULL = ran("full", "answered")
+PLACE = "40 % of the KV cache (0.4 of 1.0 KiB)"
+ONE_PROMPT = "One prompt only: run a study before you decide."
+SAME = "All methods do equally here. Try a {} budget to see a difference."
+BASELINE = "Baseline: Full cache (answered)."
 CASES = {
     "some keep it": (
-        (FULL, ran("snapkv", "found"), ran("adakv", "missing", at=3)),
-        f"1 of 2 variants still gives the full cache's answer {PLACE}.",
-        "Answer kept: SnapKV (same text).",
-        "Answer lost: AdaKV (from token 4 on).",
+        (FULL, ran("snapkv", "answered"), ran("adakv", "missed", at=3)),
+        f"1 of 2 methods still answers correctly with {PLACE}.",
+        BASELINE,
+        "Answered: SnapKV (same text).",
+        "Missed: AdaKV (first differs at token 4).",
     ),
     "all keep it, in other words": (
-        (FULL, ran("snapkv", "found", at=1), ran("adakv", "found", at=2)),
-        f"Both variants still give the full cache's answer {PLACE}.",
-        "Answer kept: AdaKV (other words from token 3 on); SnapKV (other words from token 2 on).",
+        (FULL, ran("snapkv", "answered", at=1), ran("adakv", "answered", at=2)),
+        f"Both methods still answer correctly with {PLACE}.",
+        BASELINE,
+        "Answered: AdaKV (first differs at token 3); SnapKV (first differs at token 2).",
         SAME.format("smaller"),
     ),
     "none keeps it": (
-        (FULL, ran("snapkv", "missing", at=0), ran("adakv", "missing", at=4)),
-        f"Neither variant gives the full cache's answer {PLACE}.",
-        "Answer lost: AdaKV (from token 5 on); SnapKV (from token 1 on).",
+        (FULL, ran("snapkv", "missed", at=0), ran("adakv", "missed", at=4)),
+        f"Neither method answers correctly with {PLACE}.",
+        BASELINE,
+        "Missed: AdaKV (first differs at token 5); SnapKV (first differs at token 1).",
         SAME.format("larger"),
     ),
     "one variant": (
-        (FULL, ran("snapkv", "missing", at=0)),
-        f"SnapKV no longer gives the full cache's answer {PLACE}.",
-        "Answer lost: SnapKV (from token 1 on).",
+        (FULL, ran("snapkv", "missed", at=0)),
+        f"SnapKV misses the expected answer with {PLACE}.",
+        BASELINE,
+        "Missed: SnapKV (first differs at token 1).",
     ),
     "one cut": (
         (FULL, ran("snapkv", "cut", at=0)),
-        f"SnapKV was cut before an answer {PLACE}.",
-        "Cut before an answer: SnapKV (from token 1 on).",
-        "1 generation was cut at 5 new tokens before an answer: neither right nor wrong. "
-        "Allow more new tokens.",
+        f"At {PLACE}, SnapKV was cut before an answer.",
+        BASELINE,
+        "Cut: SnapKV (first differs at token 1).",
+        (
+            "1 of 2 texts was cut at 5 new tokens before an answer: neither right nor wrong. "
+            "Raise New tokens (max_new_tokens)."
+        ),
     ),
     "several cut": (
-        (FULL, ran("snapkv", "cut", at=0), ran("adakv", "cut", at=0), ran("pyramidkv", "found")),
-        f"1 of 3 variants still gives the full cache's answer {PLACE}.",
-        "Answer kept: PyramidKV (same text).",
-        "Cut before an answer: SnapKV (from token 1 on); AdaKV (from token 1 on).",
-        "2 generations were cut at 5 new tokens before an answer: neither right nor wrong. "
-        "Allow more new tokens.",
+        (FULL, ran("snapkv", "cut", at=0), ran("adakv", "cut", at=0), ran("pyramidkv", "answered")),
+        f"At {PLACE}, 1 of 3 methods still answers correctly, 2 were cut.",
+        BASELINE,
+        "Answered: PyramidKV (same text).",
+        "Cut: SnapKV (first differs at token 1); AdaKV (first differs at token 1).",
+        (
+            "2 of 4 texts were cut at 5 new tokens before an answer: neither right nor "
+            "wrong. Raise New tokens (max_new_tokens)."
+        ),
     ),
     "no reference answer": (
         (ran("full"), ran("snapkv"), ran("adakv", at=2)),
-        f"1 of 2 variants still writes the full cache's text {PLACE}.",
+        f"At {PLACE}, 1 of 2 methods writes the same text as the full cache.",
         "Same text: SnapKV.",
-        "Another text: AdaKV (from token 3 on).",
-        "No reference answer was given, so another text is not known to be a worse one.",
+        "Different output: AdaKV (first differs at token 3).",
+        "No expected answer was given, so a different output need not be a worse one.",
     ),
     "the full cache misses it": (
-        (ran("full", "missing"), ran("snapkv", "missing"), ran("adakv", "found", at=2)),
-        f"1 of 2 variants still writes the full cache's text {PLACE}.",
-        "Same text: SnapKV.",
-        "Another text: AdaKV (from token 3 on).",
-        "The full cache itself misses the reference answer, so no variant can lose it. AdaKV "
-        "gives it, which one prompt cannot explain.",
+        (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "answered", at=2)),
+        (
+            f"The model gets this wrong even with the full cache. 1 of 2 methods answers "
+            f"correctly with {PLACE}."
+        ),
+        "Baseline: Full cache (missed).",
+        "Answered: AdaKV (first differs at token 3).",
+        "Missed: SnapKV (same text).",
+        "Use a larger model or an easier question.",
     ),
     "the full cache is cut": (
         (ran("full", "cut"), ran("snapkv", "cut")),
-        f"SnapKV still writes the full cache's text {PLACE}.",
-        "Same text: SnapKV.",
-        "The full cache itself was cut at 5 new tokens before the reference answer: allow "
-        "more, or nothing can be said of answers.",
+        (
+            "The full cache's own text was cut before an answer. "
+            f"At {PLACE}, SnapKV was cut before an answer."
+        ),
+        "Baseline: Full cache (cut).",
+        "Cut: SnapKV (same text).",
+        (
+            "2 of 2 texts were cut at 5 new tokens before an answer: neither right nor "
+            "wrong. Raise New tokens (max_new_tokens)."
+        ),
     ),
     "no full cache": (
-        (ran("snapkv", "found", at=1), ran("adakv", "missing", at=2)),
-        f"1 of 2 variants still gives the reference answer {PLACE}.",
-        "Answer kept: SnapKV (other words from token 2 on).",
-        "Answer lost: AdaKV (from token 3 on).",
+        (ran("snapkv", "answered", at=1), ran("adakv", "missed", at=2)),
+        f"1 of 2 methods answers correctly with {PLACE}.",
+        "Answered: SnapKV (first differs at token 2).",
+        "Missed: AdaKV (first differs at token 3).",
     ),
     "nothing evicted": (
-        (FULL, ran("snapkv", "found", budget=10)),
-        "SnapKV still gives the full cache's answer with 8 of 8 entries per KV head "
-        "(100 % of the bytes).",
-        "Answer kept: SnapKV (same text).",
+        (FULL, ran("snapkv", "answered", budget=10)),
+        "SnapKV still answers correctly with 100 % of the KV cache (1.0 of 1.0 KiB).",
+        BASELINE,
+        "Answered: SnapKV (same text).",
         "Nothing was evicted: the budget holds the whole prompt.",
     ),
     "ended early": (
-        (FULL, ran("snapkv", "found"), replace(ran("adakv"), stopped=None, agreement=None)),
-        f"SnapKV still gives the full cache's answer {PLACE}.",
-        "Answer kept: SnapKV (same text).",
+        (FULL, ran("snapkv", "answered"), replace(ran("adakv"), stopped=None, agreement=None)),
+        f"SnapKV still answers correctly with {PLACE}.",
+        BASELINE,
+        "Answered: SnapKV (same text).",
         "1 variant is left out: the run ended before it did.",
     ),
 }
@@ -151,52 +172,64 @@ def test_what_came_out_in_sentences(case):
 
 MECHANISM = {
     "less moved, and lost": (
-        (ran("snapkv", "found", head_l1=2), ran(PRINTED, "missing", at=3, better=0.9)),
-        "Lower perturbation went against it here: whoever loses the answer moves heads less.",
-        "CriticalKV, as printed moves 90 % of heads less than SnapKV, and loses the answer "
-        "that SnapKV keeps.",
+        (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
+        "Here the methods that lost the answer had the lower perturbation.",
+        (
+            "CriticalKV, as printed changes 90 % of heads less than SnapKV, yet loses the "
+            "answer that SnapKV keeps."
+        ),
     ),
     "less moved, both lost": (
-        (ran("snapkv", "missing", at=3), ran(PRINTED, "missing", at=3, better=0.9)),
-        "CriticalKV, as printed moves 90 % of heads less than SnapKV, and loses the answer all "
-        "the same.",
+        (ran("snapkv", "missed", at=3), ran(PRINTED, "missed", at=3, better=0.9)),
+        (
+            "CriticalKV, as printed changes 90 % of heads less than SnapKV, yet loses the "
+            "answer too."
+        ),
     ),
     "less moved, and kept": (
-        (ran("snapkv", "missing", at=3, head_l1=2), ran(PRINTED, "found", better=0.9)),
-        "Lower perturbation went with it here: whoever keeps the answer moves heads less.",
-        "CriticalKV, as printed moves 90 % of heads less than SnapKV, and keeps the answer "
-        "that SnapKV loses.",
+        (ran("snapkv", "missed", at=3, head_l1=2), ran(PRINTED, "answered", better=0.9)),
+        "Here the methods that kept the answer had the lower perturbation.",
+        (
+            "CriticalKV, as printed changes 90 % of heads less than SnapKV, and keeps the "
+            "answer that SnapKV loses."
+        ),
     ),
     "more moved, and kept": (
-        (ran("snapkv", "missing", at=3), ran(POOLED, "found", better=0.4, head_l1=2)),
-        "Lower perturbation went against it here: whoever loses the answer moves heads less.",
-        "CriticalKV, as the authors' code moves only 40 % of heads less than SnapKV, and still "
-        "keeps the answer that SnapKV loses.",
+        (ran("snapkv", "missed", at=3), ran(POOLED, "answered", better=0.4, head_l1=2)),
+        "Here the methods that lost the answer had the lower perturbation.",
+        (
+            "CriticalKV, as the authors' code changes only 40 % of heads less than SnapKV, "
+            "yet keeps the answer that SnapKV loses."
+        ),
     ),
     "both kept: perturbation decides nothing": (
-        [ran("snapkv", "found"), ran(PRINTED, "found", better=0.9)],
+        [ran("snapkv", "answered"), ran(PRINTED, "answered", better=0.9)],
     ),
     "cut: not told": ([ran("snapkv", "cut", at=1), ran(PRINTED, "cut", at=1, better=0.9)],),
-    "the base is not in the run": ([ran(PRINTED, "missing", at=3, better=0.9)],),
+    "the base is not in the run": ([ran(PRINTED, "missed", at=3, better=0.9)],),
     "neither with nor against": (
         (
-            ran("snapkv", "found", head_l1=3),
-            ran("adakv", "missing", at=1, head_l1=2),
-            ran("pyramidkv", "found", head_l1=1),
+            ran("snapkv", "answered", head_l1=3),
+            ran("adakv", "missed", at=1, head_l1=2),
+            ran("pyramidkv", "answered", head_l1=1),
         ),
-        "Perturbation does not decide it here: AdaKV moves heads less than SnapKV, and loses "
-        "the answer.",
+        (
+            "Lower perturbation did not help: AdaKV changes heads less than SnapKV, yet "
+            "loses the answer."
+        ),
     ),
     "two bases in one sentence": (
         (
-            ran("snapkv", "found", head_l1=3),
-            ran(PRINTED, "missing", at=3, better=0.9),
-            ran("adakv", "found", head_l1=3),
-            ran("adakv+critical:stage2=raw", "missing", at=3, better=0.8),
+            ran("snapkv", "answered", head_l1=3),
+            ran(PRINTED, "missed", at=3, better=0.9),
+            ran("adakv", "answered", head_l1=3),
+            ran("adakv+critical:stage2=raw", "missed", at=3, better=0.8),
         ),
-        "Lower perturbation went against it here: whoever loses the answer moves heads less.",
-        "CriticalKV, as printed moves 80 to 90 % of heads less than SnapKV and AdaKV, and "
-        "loses the answer that they keep.",
+        "Here the methods that lost the answer had the lower perturbation.",
+        (
+            "CriticalKV, as printed changes 80 to 90 % of heads less than SnapKV and AdaKV, "
+            "yet loses the answer that they keep."
+        ),
     ),
 }
 
@@ -210,17 +243,20 @@ def test_perturbation_is_told_beside_the_outcome(case):
 def test_sixteen_variants_stay_short():
     variants = [
         ran(
-            f"snapkv:window={n}", "missing" if n % 2 else "found", at=n if n % 2 else None, budget=n
+            f"snapkv:window={n}",
+            "missed" if n % 2 else "answered",
+            at=n if n % 2 else None,
+            budget=n,
         )
         for n in range(1, 16)
     ]
     verdict = run_verdict(run_of(FULL, *variants))
     assert verdict.headline == (
-        "7 of 15 variants still give the full cache's answer with 1 to 8 of 8 entries per KV head "
-        "(10 to 150 % of the bytes)."
+        "7 of 15 methods still answer correctly with 10 to 150 % of the KV cache "
+        "(0.1 to 1.5 of 1.0 KiB)."
     )
     assert len(" ".join([verdict.headline, *verdict.findings, *verdict.cautions])) < 400
-    assert [len(group.members) for group in verdict.groups] == [7, 8]
+    assert [len(group.members) for group in verdict.groups] == [1, 7, 8]
 
 
 def test_nothing_generated_has_no_verdict():
@@ -229,11 +265,9 @@ def test_nothing_generated_has_no_verdict():
 
 
 def test_what_cannot_be_judged_says_what_is_missing():
-    assert told(FULL) == [
-        "Only the full cache ran and gives the reference answer: add a method to compare."
-    ]
+    assert told(FULL) == ["Only the full cache ran and answers correctly: add a method to compare."]
     assert told(replace(ran("snapkv"), agreement=None)) == [
-        "Without the full cache and without a reference answer this run does not say what eviction "
+        "Without the full cache and without an expected answer this run does not say what eviction "
         "changed: add one of the two."
     ]
 

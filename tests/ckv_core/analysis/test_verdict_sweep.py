@@ -17,7 +17,8 @@ WORDS = {
     4: "4 entries per KV head (50 % of the prompt)",
     8: "8 entries per KV head (100 % of the prompt)",
 }
-ONE_PROMPT = "One prompt, and only the budgets tried: another prompt may turn this around."
+ONE_PROMPT = "One prompt only, and only the budgets tried: run a study before you decide."
+BASELINE = "Baseline: Full cache (answered)."
 
 
 def ran(
@@ -51,63 +52,77 @@ def told(result: RunResult) -> list[str]:
     return [verdict.headline, *groups, *verdict.findings, *verdict.cautions]
 
 
-PAIRS = (
-    "Of {} of points at one budget where one keeps it and one loses it, the one that keeps it "
-    "moves heads less in {}."
-)
-SMALLEST = f"The smallest budget that still gives the full cache's answer is {WORDS[4]}, by {{}}."
 CASES = {
     "each from another budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nny"}),
-        SMALLEST.format("SnapKV"),
+        f"The smallest budget that still answers correctly is {WORDS[4]}, by SnapKV.",
+        BASELINE,
         f"From {WORDS[4]}: SnapKV.",
         f"From {WORDS[8]}: AdaKV.",
-        PAIRS.format("1 pair", 1),
+        (
+            "In 1 of 1 head-to-head comparison the method that answers correctly had the "
+            "lower perturbation."
+        ),
     ),
     "all from one budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nyy"}),
-        SMALLEST.format("all"),
+        f"The smallest budget that still answers correctly is {WORDS[4]}, by all.",
+        BASELINE,
         f"From {WORDS[4]}: SnapKV; AdaKV.",
     ),
     "a lower one answers and a higher one does not": (
         swept("y", {"snapkv": "nyn", "adakv": "nnn"}),
-        SMALLEST.format("SnapKV"),
+        f"The smallest budget that still answers correctly is {WORDS[4]}, by SnapKV.",
+        BASELINE,
         f"From {WORDS[4]}: SnapKV (not at 8).",
-        f"Not up to {WORDS[8]}: AdaKV.",
-        "SnapKV answers at 4 and not at 8.",
-        PAIRS.format("1 pair", 1),
+        f"Not even with {WORDS[8]}: AdaKV.",
+        "SnapKV answers correctly at 4 and not at 8.",
+        (
+            "In 1 of 1 head-to-head comparison the method that answers correctly had the "
+            "lower perturbation."
+        ),
     ),
     "none": (
         swept("y", {"snapkv": "nnn"}),
-        f"No point gives the full cache's answer, up to {WORDS[8]}.",
-        f"Not up to {WORDS[8]}: SnapKV.",
+        f"No point answers correctly, up to {WORDS[8]}.",
+        BASELINE,
+        f"Not even with {WORDS[8]}: SnapKV.",
     ),
     "all": (
         swept("y", {"snapkv": "yyy"}),
-        "Every point gives the full cache's answer, down to 2 entries per KV head (25 % of the "
-        "prompt).",
+        ("Every point answers correctly, down to 2 entries per KV head (25 % of the prompt)."),
+        BASELINE,
         "From 2 entries per KV head (25 % of the prompt): SnapKV.",
     ),
     "cut points": (
         swept("y", {"snapkv": "ccc", "adakv": "cyy"}),
-        SMALLEST.format("AdaKV"),
+        f"The smallest budget that still answers correctly is {WORDS[4]}, by AdaKV.",
+        BASELINE,
         f"From {WORDS[4]}: AdaKV.",
-        f"Not up to {WORDS[8]}: SnapKV (cut each time).",
-        "4 points were cut at the limit of new tokens before an answer: neither right nor "
-        "wrong. Allow more new tokens.",
+        f"Not even with {WORDS[8]}: SnapKV (cut each time).",
+        (
+            "4 of 7 texts were cut at 0 new tokens before an answer: neither right nor "
+            "wrong. Raise New tokens (max_new_tokens)."
+        ),
     ),
     "no reference answer": (
         swept("-", {"snapkv": "---"}),
-        "Every point writes the full cache's text, down to 2 entries per KV head (25 % of the "
-        "prompt).",
+        (
+            "Every point writes the full cache's text, down to 2 entries per KV head (25 % "
+            "of the prompt)."
+        ),
         "From 2 entries per KV head (25 % of the prompt): SnapKV.",
-        "No reference answer was given, so another text is not known to be a worse one.",
+        "No expected answer was given, so a different output need not be a worse one.",
     ),
     "the full cache misses it": (
         swept("n", {"snapkv": "nnn"}, same=False),
-        f"No point writes the full cache's text, up to {WORDS[8]}.",
-        f"Not up to {WORDS[8]}: SnapKV.",
-        "The full cache itself misses the reference answer, so its text is what counts here.",
+        (
+            f"The model gets this wrong even with the full cache. No point answers correctly, "
+            f"up to {WORDS[8]}."
+        ),
+        "Baseline: Full cache (missed).",
+        f"Not even with {WORDS[8]}: SnapKV.",
+        "Use a larger model or an easier question.",
     ),
 }
 

@@ -95,7 +95,7 @@ def test_a_wrong_argument_is_one_line(capsys, context, command, sentence):
         ('{"context": 3}', "line 1 must be an object whose context is text"),
         ('{"context": "a", "answer": null}', "line 1 must be an object whose answer is text"),
         ('{"question": "a"}', "line 1: The context is empty"),
-        ("[" * 20_000, "line 1 is not a JSON object"),
+        ("[" * 20_000, "line 1: The JSON is nested deeper"),
     ],
 )
 def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence):
@@ -122,7 +122,7 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, tiny, 
     scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
     assert cli.main(["sweep", *scored]) == 0
     out = capsys.readouterr().out
-    assert "warning: 7 of 7 generated texts were cut at the limit" in out  # so none is scored
+    assert "7 of 7 texts were cut at" in out  # so none is scored
     assert "Token F1" not in out
     assert "budget of equal Agreement as snapkv" in out
 
@@ -145,7 +145,7 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
     arguments = ["analyse", "--prompts", str(path), "--ablation", "snapkv:budget=40"]
     assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "2 prompts: an interval of a mean needs at least 10" in printed
+    assert "2 prompts: an interval of L1, KL or times needs at least 10" in printed
     assert "ablation over snapkv:budget=40" in printed
     broken = re.findall(r"(\d+) of [\d,]+$", printed, re.MULTILINE)
     assert broken
@@ -155,7 +155,7 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
         readings = run_of_prompt["readings"]
         assert [each["text"] for each in readings["evidence"]] == ["Nobody"]
         assert {each["violations"] for each in readings["bounds"]} == {0}
-        assert readings["ladder"][0]["label"] == "base"
+        assert readings["ablation"][0]["label"] == "base"
 
 
 def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path):
@@ -199,7 +199,7 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny):
     assert cli.main(several) == 0
     printed = capsys.readouterr().out
     assert "the answer does not occur in 1 of 1 compressed prompts" in printed
-    assert "1 prompt: an interval of a mean needs at least 10" in printed
+    assert "1 prompt: an interval of L1, KL or times needs at least 10" in printed
 
 
 def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, tiny):

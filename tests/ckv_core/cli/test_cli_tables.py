@@ -74,7 +74,7 @@ def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
         "head L1": "2.375",
         "final L1": "4",
         "KL": "5",
-        "heads closer": "75.0%",
+        "heads closer": "75.0% [25.8%, 96.3%]",
         "heads won": "4/8 50.0%",
     }
     assert set(found["full"].values()) == {"-"}
@@ -82,7 +82,7 @@ def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
     columns = ("head L1", "heads below base", "final L1 / base's", "n")
     assert tuple(steps["base, not pooled"][each] for each in columns) == (
         "3.25",
-        "37.5%",
+        "37.5% [7.5%, 81.7%]",
         "0.7",
         "2",
     )
@@ -192,7 +192,7 @@ def test_compare_prints_how_the_own_generations_differ(show):
     )
     found = table(out, "own generation")
     assert found["snapkv"] == {
-        "answer": "yes",
+        "outcome": "answered",
         "agreement": "50.0%",
         "first difference": "token 2",
         "KL there": "0.5",
@@ -200,14 +200,20 @@ def test_compare_prints_how_the_own_generations_differ(show):
         "edit similarity": "75.0%",
         "bytes": "100.0%",
     }
-    assert [*found["adakv"].values()] == ["no", "100.0%", "none", "-", "-", "-", "100.0%"]
+    assert [*found["adakv"].values()] == ["missed", "100.0%", "none", "-", "-", "-", "100.0%"]
     assert [*found["pyramidkv"].values()] == ["cut", "100.0%", "none", "-", "-", "-", "100.0%"]
-    assert [*found["full"].values()] == ["yes", "-", "-", "-", "-", "-", "100.0%"]
+    assert [*found["full"].values()] == ["answered", "-", "-", "-", "-", "-", "100.0%"]
     plain = table(
         show("compare", [variant("full"), variant("snapkv", **differs)]), "own generation"
     )
-    assert list(plain["snapkv"]) == ["answer", "agreement", "first difference", "KL there", "bytes"]
-    assert plain["snapkv"]["answer"] == "-"
+    assert list(plain["snapkv"]) == [
+        "outcome",
+        "agreement",
+        "first difference",
+        "KL there",
+        "bytes",
+    ]
+    assert plain["snapkv"]["outcome"] == "-"
     assert "own generation" not in show("compare", [variant("full")])
 
 
@@ -234,23 +240,27 @@ def test_analyse_prints_how_the_own_generations_differ(show):
         texts({"top1": [1, 1], "kl": [0.25], "rank": [1.5]}, 6, agreement=1.0, **two),
     )
     assert table(out, "on the full cache's own continuation") == {
-        "snapkv": {"same first choice": "0.875", "KL": "0.375", "rank": "2"}
+        "snapkv": {"same first choice": "0.875 [0.3281, 0.9901]", "KL": "0.375", "rank": "2"}
     }
     found = table(out, "own generation")
     assert found["snapkv"] == {
-        "agreement": "75.0%",
+        "agreement": "75.0% [23.4%, 96.7%]",
         "texts that differ": "1 of 2",
         "at token": "2",
-        "answer found": "50.0% [1.3%, 98.7%]",
-        "exact match": "0.0% [0.0%, 84.2%]",
-        "token F1": "37.5%",
-        "edit similarity": "62.5%",
+        "answer found": "50.0% [9.5%, 90.5%]",
+        "exact match": "0.0% [0.0%, 65.8%]",
+        "token F1": "37.5% [7.5%, 81.7%]",
+        "edit similarity": "62.5% [18.3%, 92.5%]",
     }
-    assert [*found["adakv"].values()] == ["25.0%", "2 of 2", "5.5", "-", "-", "-", "-"]
-    assert [*found["full"].values()] == ["-", "-", "-", "100.0% [15.8%, 100.0%]", "-", "-", "-"]
+    assert [*found["adakv"].values()] == ["25.0% [3.7%, 74.2%]", "2 of 2", "5.5", *"----"]
+    assert [*found["full"].values()] == ["-", "-", "-", "100.0% [34.2%, 100.0%]", "-", "-", "-"]
     plain = [variant("full"), variant("snapkv", agreement=1.0)]
     found = table(show("analyse", plain, plain), "own generation")["snapkv"]
-    assert found == {"agreement": "100.0%", "texts that differ": "0 of 2", "at token": "-"}
+    assert found == {
+        "agreement": "100.0% [34.2%, 100.0%]",
+        "texts that differ": "0 of 2",
+        "at token": "-",
+    }
     assert "own generation" not in show("analyse", [variant("full")], [variant("full")])
 
 
@@ -268,8 +278,10 @@ def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_change
         "snapkv": "0 of 2",
         "snapkv+critical": "1 of 2",
     }
-    assert found["snapkv+critical"]["answer found"] == "0.0% [0.0%, 97.5%]"  # of one text
-    assert "warning: 1 of 6 generated texts were cut at the limit of new tokens before" in out
+    assert found["snapkv+critical"]["answer found"] == "0.0%"  # of one text
+    assert (
+        "warning: 1 of 6 texts was cut at 0 new tokens before an answer: neither right nor" in out
+    )
     lines = re.findall(r"^(snapkv\S*) +(full|snapkv) +(\+.*)$", out, re.M)
     assert lines == [
         ("snapkv+critical", "snapkv", "+0 -1, p = 1"),
@@ -310,7 +322,8 @@ def test_analyse_prints_the_slots_that_hold_the_answer(show):
     two = [variant("full"), keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
     out = show("analyse", one, two, more=("--answer", "blue"))
     found = table(out, "slots that keep the reference answer's occurrences")
-    assert found == {"snapkv:budget=64": {"kept": "75.0%", "expected at random": "17.9%", "n": "2"}}
+    kept = {"kept": "75.0% [23.4%, 96.7%]", "expected at random": "17.9% [2.0%, 69.6%]", "n": "2"}
+    assert found == {"snapkv:budget=64": kept}
 
 
 # --- a sweep --------------------------------------------------------------------------------
@@ -351,16 +364,16 @@ def test_sweep_prints_every_figure_of_a_point_and_the_budgets_of_equal_quality(s
         "KL": "0.03",
         "heads closer": "25.0%",
         "agreement": "30.0%",
-        "answer": "yes",
+        "outcome": "answered",
         "Sigma over 0.5": "75.0%",
         "Token F1": "20.0%",
         "Edit similarity": "50.0%",
     }
     assert cells.items() >= known.items()
     found = table(out, "budget of equal Mean head L1 as adakv")
-    assert found["snapkv"] == {"at 64": "64 or less", "at 256": "128, 50 % less"}
+    assert found["snapkv"] == {"at 64": "64 or less", "at 256": "160, 38 % less"}
     found = table(out, "budget of equal Mean head L1 as snapkv")
-    assert found["adakv"] == {"at 64": "161, 152 % more", "at 256": "over 256"}
+    assert found["adakv"] == {"at 64": "192, 200 % more", "at 256": "over 256"}
     found = table(out, "budget of equal Agreement as snapkv")
     assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
     assert "N or less: already reached at the smallest budget; over N: not reached with" in out

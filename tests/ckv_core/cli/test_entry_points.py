@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import pytest
 
 from ckv_core import cli
-from ckv_core.methods import ENTRY_POINTS, METHODS
+from ckv_core.methods import METHODS, plug_ins
+from ckv_core.methods.plug_ins import ENTRY_POINTS
 from tests.factories.models import tiny_model
 
 ROOT = Path(__file__).parents[3]
@@ -39,13 +42,43 @@ def test_a_package_brings_a_method_to_the_command_line_and_the_pages():
     assert "value_size [+critical]" in done.stdout
 
 
-@pytest.mark.slow
-def test_a_packages_method_runs(tmp_path, monkeypatch):
+@pytest.fixture
+def parts(monkeypatch):
+    """The package's module, its method registered and a tiny model in the place of any other."""
     monkeypatch.setattr(METHODS, "_methods", dict(METHODS._methods))
     monkeypatch.syspath_prepend(str(PACKAGE))
     monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: tiny_model("llama"))
     (point,) = entry_points(group=ENTRY_POINTS)
-    point.load()
+    monkeypatch.delitem(sys.modules, point.module, raising=False)
+    monkeypatch.setattr(plug_ins, "_packages", {})
+    plug_ins.load(point)
+    return sys.modules[point.module]
+
+
+@pytest.mark.slow
+def test_check_method_says_which_part_of_the_contract_a_method_breaks(parts, monkeypatch, capsys):
+    assert cli.main(["check-method", "full"]) == 2
+    assert cli.main(["check-method", "value_size"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("ok ") for line in lines)
+    assert "ok     regular, value_size+critical:budget=25%" in lines
+    right, drawn = parts.ValueSize.scores, iter(range(1, 1000))
+
+    def by_chance(self, view, parameters):
+        return right(self, view, parameters) * (view.keys[..., 0] * next(drawn)).cos().abs()
+
+    for scores, sentence in (
+        (lambda *given: right(*given).long(), "gives scores of type torch.int64"),
+        (lambda *given: right(*given).no_such, "its code fails (AttributeError: "),
+        (by_chance, "a second time, all together: value_size:budget=25%"),
+    ):
+        monkeypatch.setattr(parts.ValueSize, "scores", scores)
+        assert cli.main(["check-method", "value_size"]) == 1
+        assert f"{sentence}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_packages_method_runs_or_fails_with_its_name(parts, tmp_path, monkeypatch, capsys):
     text, result = tmp_path / "text.txt", tmp_path / "result.json"
     text.write_text("The ferry left at nine. Nobody waved. " * 12, encoding="utf-8")
     arguments = ["compare", "--context", str(text), "--budget", "40", "--max-new-tokens", "2"]
@@ -55,12 +88,77 @@ def test_a_packages_method_runs(tmp_path, monkeypatch):
     assert plain["receipt"]["retained_entries"] == plain["receipt"]["requested_entries"] > 0
     assert critical["spec"].startswith("value_size+critical")
 
+    def fails(self, *given):
+        raise KeyError("\x1b[2J" + "long " * 1000)
 
-def test_a_package_that_cannot_be_loaded_is_told_of_and_harms_no_other(tmp_path):
+    for hook in ("scores", "refuses"):
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.ValueSize, hook, FunctionType(fails.__code__, vars(parts)))
+            assert cli.main(arguments) == 1
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("error: The parts of 'example_parts' fail (KeyError: '\\x1b[2Jlong")
+        assert len(line) < 400
+
+
+HARMS = {
+    "one_that_raises": """
+from ckv_core.methods.parts.base import Scorer
+class Half(Scorer):
+    name = "half_of_it"
+from ckv_core.methods.base import METHODS, SELECTORS, Method
+from ckv_core.methods.parts.shares import UNIFORM
+METHODS.register(Method(name="half_of_it", label="", summary="", source="", budget_rule=UNIFORM))
+SELECTORS["half"] = None
+print("\x1b[2Jprinted")
+class Hostile(BaseException):
+    def __str__(self):
+        return "\x1b]0;owned\x07" + "long " * 1000
+raise Hostile
+""",
+    "one_whose_text_fails": """
+class Hostile(Exception):
+    def __str__(self):
+        raise SystemExit
+raise Hostile
+""",
+    "one_that_exits": "import sys; sys.stderr.write('\x1b[2J'); sys.exit(3)",
+    "one_that_is_wrong": """
+from ckv_core.methods.base import POLICIES
+POLICIES["wrong"] = object()
+""",
+}
+
+
+def test_what_packages_do_while_they_are_loaded_is_a_sentence_each_and_harms_no_other(tmp_path):
     information = tmp_path / "broken_parts-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[criticalkv.parts]\nnone = no_such_module\n")
+    points = "\n".join(f"{name} = {name}" for name in ("no_such_module", *HARMS))
+    (information / "entry_points.txt").write_text(f"[criticalkv.parts]\n{points}\n")
+    for name, text in HARMS.items():
+        (tmp_path / f"{name}.py").write_text(text)
     done = run("-m", "ckv_core", "methods", package=tmp_path)
     assert "snapkv" in done.stdout
-    assert "The parts of 'no_such_module' cannot be loaded" in done.stderr
+    assert "half_of_it" not in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "printed" not in done.stdout
+    lines = [line for line in done.stderr.splitlines() if "printed" not in line]
+    for name, reason in {
+        "no_such_module": "ModuleNotFoundError: No module named 'no_such_module'",
+        "one_that_raises": r"Hostile: \x1b]0;owned\x07long long",
+        "one_whose_text_fails": "Hostile",
+        "one_that_exits": "SystemExit: 3",
+        "one_that_is_wrong": "AttributeError: ",
+    }.items():
+        (line,) = [line for line in lines if f"'{name}'" in line.split("(")[0]]
+        assert f"The parts of '{name}' cannot be loaded ({reason}" in line
+        assert len(line) < 400
+
+
+def test_a_package_that_loads_slowly_is_named_while_it_loads(monkeypatch, caplog):
+    monkeypatch.setattr(plug_ins, "SLOW_S", 0.01)
+    point = SimpleNamespace(value="slow\x1b", module="slow", load=lambda: time.sleep(0.3))
+    plug_ins.load(point)
+    assert [line.split(" takes")[0] for line in caplog.messages] == [
+        r"Loading the parts of 'slow\x1b'"
+    ]

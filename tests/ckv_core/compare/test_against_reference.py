@@ -46,6 +46,7 @@ PARAMETERS = (
     "adakv:budget=33",
     "streaming_llm:sinks=0,budget=7",
     "streaming_llm:sinks=7,budget=7",
+    "keydiff:keep_question=off",
     "snapkv:budget=32",
 )
 TEXT = report()[2000:2250]

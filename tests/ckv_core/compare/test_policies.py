@@ -27,7 +27,7 @@ from tests.factories.models import LONGROPE_ORIGINAL, plain_model, prompt_ids, t
 from tests.reference.forward import forward
 from tests.reference.stepwise import Held, LiteralPolicy, decode
 
-PROMPT_LEN, BUDGET, STEPS = 90, 24, 7
+PROMPT_LEN, BUDGET, STEPS, CAPACITY = 90, 24, 7, 40
 ONE_OF = 9  # entries goes, where they are scattered
 
 
@@ -174,9 +174,11 @@ def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
     fed = [prompt_ids(STEPS, seed) for seed in range(len(ROWS))]
     with torch.inference_mode():
         rows = rows_of(loaded, token_ids)
-        decoder = started(loaded, rows)
+        decoder = started(loaded, rows, CAPACITY)
         decoder.read(question)
+        grown = [part.grown_bytes for part in decoder.context.parts]
         actual = [decoder.feed(torch.tensor(fed)[:, at : at + 1]) for at in range(STEPS)]
+    assert grown == [_grown(part, len(question)) for part in decoder.context.parts]
     parts = {part.places[0]: part for part in decoder.context.parts if isinstance(part, PolicyRow)}
     for row, (_, policy, _) in enumerate(ROWS):
         logits, held = expected(arch, rows, row, policy, (token_ids, question, fed[row]))
@@ -187,6 +189,15 @@ def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
             assert held_at_end(parts[row]) == held
             bytes_held = sum(len(each) for layer in held for each in layer or []) * 2 * 16 * 4
             assert parts[row].held[-1][1] == bytes_held
+
+
+def _grown(part: Any, read: int) -> int:
+    """Bytes beside the prompt: what was read where a row evicts, else each row's whole tail."""
+    tails = [
+        read if isinstance(layer, EvictingSlots) else len(part.places) * CAPACITY
+        for layer in part.layers
+    ]
+    return sum(tails) * 2 * 2 * 16 * 4  # KV heads, keys and values, dimensions, float32
 
 
 def _decoded(loaded: LoadedModel, rows: PromptRows, fed: Tensor) -> Tensor:

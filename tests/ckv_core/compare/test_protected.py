@@ -14,6 +14,7 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import CkvError
+from ckv_core.methods import METHODS
 from ckv_core.request.compare_request import MAX_PROTECTED
 from ckv_core.request.identity import identify
 from ckv_core.request.variants import VariantSpec
@@ -82,6 +83,51 @@ def test_what_is_no_list_of_ranges_protects_nothing(text):
     assert read_ranges(text, 50) == ()
 
 
+# StreamingLLM keeps the newest anyway, and at a small budget the end of a long question.
+AGNOSTIC = [
+    method.name
+    for method in METHODS
+    if method.regime == "query-agnostic" and method.name != "streaming_llm"
+]
+
+
+@pytest.mark.parametrize("method", AGNOSTIC)
+def test_query_agnostic_methods_keep_the_question_in_regular_inside_the_budget(method):
+    """What stands behind the context, by the rendered text; off, and with the preset, as before."""
+    result = run((), f"{method}:budget={BUDGET}", f"{method}:budget={BUDGET},preset=kvpress")
+    _, variant, there = result.variants
+    prompt = result.prompt
+    text = "".join(prompt.pieces)
+    behind = next(
+        at
+        for at in range(prompt.tokens)
+        if len("".join(prompt.pieces[:at])) >= text.index(report()[:400]) + 400
+    )
+    mask = variant.retained.mask()
+    assert mask[..., behind:].all()
+    assert variant.receipt.retained_entries == mask.sum() == mask[..., 0].size * BUDGET
+    assert variant.params["keep_question"] == "on"
+    assert variant.params["question_at"] == f"{behind}-{prompt.tokens - 1}"
+    assert there.params["keep_question"] == "off"
+    assert "question_at" not in there.params
+    if method != "lagkv":  # it keeps the newest anyway
+        assert not there.retained.mask()[..., behind:].all()
+    found = held(variant, [(behind, prompt.tokens)], result.model.evictable_layers)
+    assert found.mean == found.chance == 1
+
+
+def test_a_budget_below_the_question_is_refused_and_context_only_keeps_its_budget():
+    with pytest.raises(CkvError, match=r"always kept \(sinks 4 \+ question \d+\)"):
+        run((), "kvzip:budget=20")
+    _, newest = run((), "streaming_llm:budget=20").variants
+    assert "keep_question" not in newest.params
+    settings = {"context": report()[:400], "max_new_tokens": 1}
+    asked = short_request("kvzip:budget=20", scenario="context-only", **settings)
+    (variant,) = folded(compare(asked, tiny_model("llama"))).variants
+    assert "question_at" not in variant.params
+    assert variant.receipt.warnings == ()
+
+
 def test_the_record_says_what_was_protected_and_the_evidence_counts_it():
     spec = f"snapkv:budget={BUDGET},window={WINDOW}"
     result, plain = run(("tokens:50-58",), spec), run((), spec)
@@ -120,7 +166,7 @@ def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt():
     [
         (("no such words",), "does not occur in the compressed prompt"),
         (("tokens:5-4000",), "give the first and the last position"),
-        (("tokens:9-5",), "give the first and the last position"),
+        (("tokens:9-5",), "ends before it begins"),
         ((" ",), "A protected text is empty"),
         (("e",), f"up to {MAX_PROTECTED} can be protected"),
         (tuple(f"tokens:{i}-{i}" for i in range(99)), "are too many"),

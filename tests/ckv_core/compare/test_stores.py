@@ -113,6 +113,16 @@ def test_attention_over_an_encoded_cache_stays_within_its_bound(store, length, d
     assert float((found - plain).abs().max()) <= allowed * (1 + 1e-4) + 1e-5
 
 
+def test_think_weighs_a_channel_by_all_kept_keys():
+    """Of two channels the one stays that the newest keys, which stay whole, make the larger."""
+    keys = torch.ones(1, 12, 2)
+    keys[:, :8, 1], keys[:, 8:, 1] = 0.5, 9.0
+    segment = STORES["think"].encode(keys, keys, {"residual": 4, "pruned": 0.5}, torch.ones(1, 2))
+    decoded, _ = segment.decoded()
+    assert decoded[0, :8].tolist() == [[0.0, 0.5]] * 8
+    assert torch.equal(decoded[0, 8:], keys[0, 8:])
+
+
 def moved_by(store: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """How far one number may be from its own, for keys and values."""
     if store == "think":

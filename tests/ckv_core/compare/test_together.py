@@ -100,6 +100,22 @@ def test_the_next_request_is_asked_for_when_it_can_be_begun(monkeypatch):
     assert taken == [0, 1]
 
 
+def test_on_a_cpu_long_prompts_wait_for_no_other(monkeypatch):
+    """So that each is stored before the next begins; a kill loses the one that is read."""
+    monkeypatch.setattr(together, "GROUP_TOKENS", alone(1).prompt.tokens)
+    taken = []
+
+    def requests():
+        for at in range(4):
+            taken.append(at)
+            yield asked(at)
+
+    ended = compare_together(requests(), tiny_model("llama"))
+    counts = [len(taken) for _, _ in ended]
+    # The first is short and waits for the second; the third and fourth are long.
+    assert counts == [2, 2, 3, 4]
+
+
 def test_what_cannot_run_fails_alone():
     wrong = asked(1, context="x" * 200_000)
     found = run([asked(0), wrong, asked(2)])

@@ -12,6 +12,7 @@ from ckv_core.engine.prefill import (
     CHUNK,
     CUDA_CHUNK,
     KEPT_QUERIES,
+    LayerStates,
     Needs,
     Prefill,
     Prefix,
@@ -255,6 +256,17 @@ def test_a_sliding_layer_holds_its_window_and_lends_its_end():
     again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
     assert chunks == 2
     assert same(tensors(again), tensors(read(loaded, near)[0]))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_start_is_lent_while_all_that_its_next_token_sees_is_held(missing):
+    loaded, tokens, prompt_len = tiny_model("gemma3"), 64, 100
+    first = tokens - (SLIDING_WINDOW - 1) + missing  # a sliding layer holds entries from here on
+    layers = []
+    for window in loaded.sliding_windows:
+        held = torch.empty(1, prompt_len - (0 if window is None else first), 1)
+        layers.append(LayerStates(held, held, held, scaling=1.0))
+    assert Prefill(loaded, layers, torch.empty(0)).lends(tokens) == (not missing)
 
 
 def prefix_tokens(prefills: PrefillCache, token_ids: list[int], window: int = 0) -> int:

@@ -1,12 +1,13 @@
 """Laws of prompt building: text is text, nothing is lost, and the context ends where it ends."""
 
+import resource
 from copy import deepcopy
 
 import pytest
 from tokenizers.processors import TemplateProcessing
 
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.errors import PromptError
+from ckv_core.errors import ModelError, PromptError
 from tests.factories.models import tiny_tokenizer
 
 CONTEXT = "The heron waits.\nIt has seen worse winters than this."
@@ -70,3 +71,12 @@ def test_without_a_template_the_prompt_is_the_text_with_the_tokenizers_own_start
 def test_text_that_cannot_be_used_is_refused_with_a_sentence(context):
     with pytest.raises(PromptError, match=r"(empty|invalid character)"):
         build_prompt(tiny_tokenizer(), context, "", "regular")
+
+
+def test_a_template_that_takes_all_memory_is_ended_with_a_sentence():
+    tokenizer = deepcopy(tiny_tokenizer())
+    tokenizer.chat_template = "{{ ('a' * 3000000000) | length }}"
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ModelError, match="chat template takes over 1"):
+        build_prompt(tokenizer, CONTEXT, "", "regular")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before

@@ -7,6 +7,7 @@ here where no GPU is needed.
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -102,8 +103,9 @@ def test_a_step_makes_no_mask_for_sliding_layers():
     assert waits.total() == 1
 
 
-def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers():
-    _, waits, layers = counted_step(("snapkv", "tova", "h2o"))
+@pytest.mark.parametrize("h2o", ["h2o", "h2o:store=int8"])
+def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers(h2o):
+    _, waits, layers = counted_step(("snapkv", "tova", h2o))
     assert layers > 1
     assert waits.total() == 1 + 2, waits
 

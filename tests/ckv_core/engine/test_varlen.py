@@ -151,6 +151,20 @@ def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones(wrong):
     assert not varlen._works(wrong, CPU, torch.bfloat16, 64)
 
 
+def test_memory_that_runs_out_in_the_trial_is_not_remembered_as_no_kernel():
+    room = [False]
+
+    def kernel(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        if not room[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return literal_kernel(*given, **named)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        varlen._works(kernel, CPU, torch.bfloat16, 64)
+    room[0] = True
+    assert varlen._works(kernel, CPU, torch.bfloat16, 64)
+
+
 def test_pytorch_still_takes_the_arguments_given():
     """Its kernel runs on a GPU only; on the meta device it gives shapes."""
     queries, keys = torch.empty(3, 2, 64, device="meta"), torch.empty(40, 64, device="meta")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ckv_core.kvpress.side import Runner
+from ckv_core.kvpress.side import Runner, _module
 from tests.factories.models import plain_model
 
 pytestmark = pytest.mark.slow
@@ -82,13 +82,32 @@ class AroundPress(FirstPress):
         super().__init__(press.removed)
 
 
+OWN = """
+from dataclasses import dataclass
+from kvpress import FirstPress
+
+@dataclass
+class HalfPress(FirstPress):
+    share: float = 0.5
+    def __post_init__(self):
+        self.removed = self.share
+
+class WrappingPress(FirstPress):
+    def __init__(self, press):
+        super().__init__(press.removed)
+"""
+
+
 @pytest.fixture
 def runner(monkeypatch, tmp_path) -> Runner:
     presses = [BasePress, FirstPress, HidingPress, ChangingPress, FailingPress, LatePress]
     fake = SimpleNamespace(**{each.__name__: each for each in (*presses, AroundPress)}, VERSION=1)
     monkeypatch.setitem(sys.modules, "kvpress", fake)
     plain_model("llama").save_pretrained(tmp_path)
-    return Runner(str(tmp_path))
+    own = tmp_path / "own.py"
+    own.write_text(OWN, "utf-8")
+    monkeypatch.setitem(sys.modules, "own_presses", None)
+    return Runner(str(tmp_path), _module(str(own)))
 
 
 def job(*chain: tuple[str, dict]) -> dict:
@@ -113,8 +132,18 @@ def test_every_press_tells_what_it_keeps_whatever_the_others_do(runner):
     assert masks(around).tolist() == masks(first).tolist()
     assert changing["error"] == "It changes keys, so their positions cannot be told."
     assert failing["error"] == "The press failed (RuntimeError: no attention)."
-    assert unknown["error"] == "kvpress has no press 'OsPress'."
+    assert unknown["error"] == "neither kvpress nor the module has a press 'OsPress'."
     assert wrong["error"] == "FirstPress does not take this (unexpected ['window'])."
+
+
+def test_a_press_of_ones_own_runs_and_may_have_no_ratio(runner):
+    jobs = [job(("HalfPress", {})), job(("HalfPress", {"share": 0.2}))]
+    jobs += [
+        job(("WrappingPress", {}), ("HalfPress", {})),
+        job(("AroundPress", {}), ("HalfPress", {})),
+    ]
+    answers = [masks(answer) for answer in runner.answers(TOKENS, jobs)]
+    assert [mask.sum() / 6 for mask in answers] == [5, 8, 5, 5]
 
 
 def test_a_text_leaves_nothing_behind_for_the_next(runner):

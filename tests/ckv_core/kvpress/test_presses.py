@@ -11,6 +11,7 @@ from ckv_core import cli
 from ckv_core.cli import import_kvpress, running
 from ckv_core.engine.external_selection import own_mask
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.kvpress import side
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, kept_by_presses, kvpress_python
 from ckv_core.methods.parts.press import VERSION, press_code
@@ -149,6 +150,21 @@ def test_a_process_that_fails_is_one_sentence(python, code, sentence):
 def test_our_own_python_says_that_it_has_no_kvpress():
     with pytest.raises(CkvError, match=r"kvpress cannot be imported there \(No module named"):
         list(kept_by_presses(sys.executable, Path("m"), [range(9)], [JOB]))
+
+
+def test_a_module_that_cannot_be_imported_is_one_sentence(tmp_path):
+    (tmp_path / "kvpress.py").write_text("")
+    own = tmp_path / "own.py"
+    own.write_text("import no_such_module\n")
+    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    python = tmp_path / "python"
+    run = f"import runpy; runpy.run_path({str(side.__file__)!r}, run_name='__main__')"
+    python.write_text(f"#!{sys.executable}\n{path}\n{run}\n")
+    python.chmod(0o755)
+    with pytest.raises(
+        CkvError, match=r"own\.py' cannot be imported \(ModuleNotFoundError: No mod"
+    ):
+        list(kept_by_presses(str(python), Path("m"), [range(9)], [JOB], own))
 
 
 def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(

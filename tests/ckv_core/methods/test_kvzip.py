@@ -21,6 +21,7 @@ from ckv_core.results.events import Progress, RunResult
 from tests.factories.models import drained, plain_model, tiny_model, tiny_tokenizer
 from tests.factories.tiny_runs import short_request
 from tests.reference import kvzip as literal
+from tests.reference.prompt import build_prompt as literal_prompt
 from tests.reference.report import report
 
 CLOSE = {"rtol": 2e-4, "atol": 1e-5}
@@ -90,9 +91,15 @@ def test_passes_repeat_every_token_behind_the_lead_once():
     ]
     assert tuple(rebuilt) == given.token_ids[given.lead :]
     assert given.lead == len("<|im_start|>user\n") - len("<|im_start|>") + 1
-    text = tiny_tokenizer().decode(passes[1].token_ids)
-    overlap = tiny_tokenizer().decode(given.token_ids[: passes[1].part.start][-8:])
-    assert text.startswith(f"{literal.NEXT}{overlap}<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize(("lead", "sinks"), [("first", None), ("last", 4)])
+def test_a_later_pass_asks_in_the_words_of_the_authors_or_of_kvpress(lead, sinks):
+    given = given_tokens()
+    later = Reconstruction(64, sinks).passes(given)[1]
+    text = tiny_tokenizer().decode(later.token_ids)
+    overlap = tiny_tokenizer().decode(given.token_ids[: later.part.start][-8:])
+    assert text.startswith(f"{literal.NEXT[lead]}{overlap}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def request(scenario: Scenario, *variants: str, **changes: Any) -> CompareRequest:
@@ -114,10 +121,11 @@ def run(asked: CompareRequest, prefills: PrefillCache | None = None, arch: str =
 def test_a_run_keeps_the_best_of_all_layers_and_heads(scenario, parameters):
     spec = "kvzip:" + ",".join(f"{key}={value}" for key, value in parameters.items())
     (variant,) = run(request(scenario, spec))[0].variants
+    behind = literal_prompt(tiny_tokenizer(), TEXT, "Who waved?", scenario).behind
     given = given_tokens(scenario)
     scores = repeated("llama", given, parameters)
     grouped = [each.view(2, 2, -1).amax(1).tolist() for each in scores]
-    expected = literal.kept(grouped, parameters["sinks"], 40)
+    expected = literal.kept(grouped, parameters["sinks"], behind, 40)
     found = {tuple(place) for place in torch.tensor(variant.retained.mask()).nonzero().tolist()}
     assert len(found) == len(expected) == 3 * 2 * 40
     assert len(found & expected) >= 0.99 * len(expected)

@@ -214,6 +214,17 @@ def test_adaptive_budgets_equal_the_literal_count(first, safeguard, data):
     assert safeguard < 1 or budgets == [spare] * len(first)
 
 
+@pytest.mark.parametrize(
+    ("counts", "spare", "safeguard"),
+    [([4, 5, 0], 3, 0.2), ([3, 13], 8, 0.1), ([1, 11], 6, 0.7)],
+)
+def test_remainders_that_tie_as_decimals_tie_in_adaptive_budgets(counts, spare, safeguard):
+    """In binary fractions the shares of these heads are a little off, and another head gains."""
+    first = [[float(place < count) for place in range(max(counts))] for count in counts]
+    budgets = adaptive(first, spare, safeguard).tolist()
+    assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
+
+
 @given(rows(), st.data())
 def test_adaptive_safeguard_zero_is_the_flattened_top(first, data):
     spare = data.draw(st.integers(0, len(first[0])))
@@ -266,6 +277,25 @@ def test_kvpress_head_budgets_equal_its_own_rule(first, safeguard, protected, da
     budgets = floored_budgets(joint, len(first), spare, safeguarded(candidates))[0].tolist()
     assert budgets == literal_budgets.kvpress_heads(first, spare, safeguard, protected)
     assert sum(budgets) == len(first) * spare
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.sampled_from([0.0, 0.1, 0.25]),
+    st.integers(0, 3),
+    st.sampled_from([0.29, 0.5, 0.7, 1.0]),
+)
+def test_stage_one_grants_what_the_safeguard_grants(extra, spare, alpha, protected, safeguard):
+    parameters = {"alpha": alpha, "safeguard": safeguard, "safeguard_rule": "floor"}
+    parameters["stage1_counts_window"] = "on"
+    candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
+    floor = max(math.floor((spare + protected) * Fraction(str(safeguard))), 1)
+    sure = min(max(floor - protected, 0), spare)
+    budgets = [sure + count for count in extra]
+    shares = [math.floor((count + protected) * Fraction(str(alpha))) for count in budgets]
+    quotas = first_quotas(candidates, torch.tensor(budgets)).tolist()
+    assert quotas == [max(share - protected, sure) for share in shares]
 
 
 @given(scored_budgets(), RATIOS, st.integers(0, 9), st.sampled_from([0.0, 0.2, 0.7]))

@@ -143,37 +143,43 @@ def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry():
             assert abs(found - sum(seen) / len(seen)) < 1e-6
 
 
-@given(st.integers(1, 3), st.integers(1, 2), st.integers(2, 14), SEEDS, st.integers(0, 20))
+@given(st.integers(1, 3), st.integers(1, 2), st.integers(4, 30), SEEDS, st.data())
 def test_vatp_keeps_the_newest_half_then_sinks_then_the_largest_products(
-    kv_heads, group_size, entries, seed, sinks
+    kv_heads, group_size, entries, seed, data
 ):
-    generator = torch.Generator().manual_seed(seed)
-    attention = torch.rand(kv_heads * group_size, entries, generator=generator)
-    values = torch.randn(kv_heads, entries, 3, generator=generator)
-    view = SimpleNamespace(kv_heads=kv_heads, values=values, observed=lambda _observer: attention)
-    method, budget = METHODS.get("vatp"), seed % (entries + 1)
-    ranked = torch.argsort(method.scorer.scores(view, {"sinks": sinks}), -1, descending=True)
-    candidates = SimpleNamespace(first=lambda: ranked[None])
-    budgets = torch.full((1, kv_heads), budget)
-    mask = method.selector.keep(candidates, slice(0, 1), budgets).mask[0]
-    for head in range(kv_heads):
-        newest = set(range(entries - budget // 2, entries))
-        products = {
-            i: sum(
-                float(attention[h, i]) for h in range(head * group_size, (head + 1) * group_size)
-            )
-            * sum(abs(float(x)) for x in values[head, i])
-            for i in set(range(entries)) - newest
-        }
-        others = sorted(products, key=lambda i: (i >= sinks, -products[i]))
-        first = {i for i in others if i < sinks}
-        kept = set(mask[head].nonzero().flatten().tolist())
-        assert newest <= kept
-        assert len(kept) == budget
-        chosen = kept - newest
-        assert first <= chosen or chosen <= first  # which of the sinks fit is not told
-        if first <= chosen:
-            assert chosen == set(others[: budget - budget // 2])
+    sinks = data.draw(st.integers(0, (entries - 1) // 2))
+    budget = data.draw(st.sampled_from([2 * sinks, 2 * sinks + 1, entries - 1, entries]))
+    layer = random_layer(seed, kv_heads, group_size, entries)
+    layer.gathered = 5 * layer.rows[:, 0]
+    scored, columns = METHODS.get("vatp").scorer, slice(sinks, entries)
+    candidates = GivenCandidates(scored, {"sinks": sinks}, [layer], columns, budget - sinks)
+    attention, groups = layer.gathered.tolist(), range(0, kv_heads * group_size, group_size)
+    expected = [
+        literal.vatp_kept(attention[at : at + group_size], values, budget, sinks)
+        for at, values in zip(groups, layer.values.tolist(), strict=True)
+    ]
+    (found,) = kept("vatp", candidates)
+    assert [{*range(sinks), *(sinks + i for i in row)} for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept_first", "kept_last"),
+    [
+        ("vatp:budget=99", 20, 49),
+        ("vatp:budget=25", 20, 5),
+        ("vatp:budget=99,layout=layer", 20, 49),
+        ("snapkv:budget=99,select=half_recent", 0, 49),
+        ("snapkv:budget=50,select=half_recent", 0, 32),
+        ("h2o:budget=99", 0, 49),
+    ],
+)
+def test_half_of_the_whole_budget_is_the_newest(spec, kept_first, kept_last):
+    """Sinks lie in the other half, a window in this one; where they do not fit they are kept."""
+    result = folded(compare(short_request(spec, max_new_tokens=1), tiny_model("llama")))
+    mask = result.variants[0].retained.mask()
+    assert mask[..., :kept_first].all()
+    assert mask[..., mask.shape[-1] - kept_last :].all()
+    assert not mask[..., mask.shape[-1] - kept_last - 1].all()
 
 
 # --- r_kv, whose score alone is not all: it goes on evicting ---------------------------------

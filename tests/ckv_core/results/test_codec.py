@@ -254,5 +254,5 @@ def test_a_file_with_the_contract_members_only_is_read():
 def test_unknown_members_are_passed_over():
     data = small_run()
     data["comment"] = data["variants"][0]["note"] = {"any": [1]}
-    data["variants"][0]["tokens_per_second"] = 21.5  # of files of earlier versions
+    data["variants"][0]["tokens_per_second"] = 21.5  # of files made elsewhere
     assert_same_result(from_json(data), from_json(small_run()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
 from ckv_core.request.external_selection import unpack
-from ckv_core.results.external_selection_json import own_to_text, read_external_selection
+from ckv_core.results.external_selection_json import own_to_json, read_external_selection
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import selection_file
 from tests.factories.strategies import own_variants
@@ -21,9 +21,13 @@ FULL_FORM = selection_file(
 )
 
 
+def text_of(variants) -> str:
+    return "\n".join(map(json.dumps, own_to_json(variants)))
+
+
 @given(st.lists(own_variants(), max_size=3).map(tuple))
 def test_what_is_written_is_read_equal(variants):
-    assert read_external_selection(own_to_text(variants)) == variants
+    assert read_external_selection(text_of(variants)) == variants
 
 
 def test_positions_may_come_in_any_order():
@@ -66,8 +70,8 @@ def test_the_short_digest_tells_positions_apart():
         ('{"schema": true, "variants": []}', "schema 1 is expected"),
         ("[" * 200_000, "nested deeper than 32 levels"),
         ("[" + "{}," * 140_000, "objects and arrays"),
-        ('{"schema": 1, "variants": [' + "9" * 5_000 + "]}", "a number that is too long"),
-        ('{"schema": NaN}', "hold NaN"),
+        ('{"schema": 1, "variants": [' + "9" * 5_000 + "]}", "a number in it is too long"),
+        ('{"schema": NaN}', "holds NaN"),
         (selection_file(None), "a variant with `retained` positions is expected"),
         (selection_file([]), "per layer and KV head, per layer, or for all alike"),
         (selection_file([[], []]), "per layer and KV head, per layer, or for all alike"),
@@ -120,7 +124,7 @@ def is_read_or_refused(text: str) -> bool:
         found = read_external_selection(text)
     except ConfigError as error:
         return "\n" not in str(error)
-    return read_external_selection(own_to_text(found)) == found
+    return read_external_selection(text_of(found)) == found
 
 
 @given(path=st.sampled_from([*paths(json.loads(FULL_FORM))]), junk=JUNK)

@@ -72,6 +72,7 @@ def test_a_template_that_fails_is_one_line(template, tmp_path, capsys):
     saved_model(tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATES[template])
     (tmp_path / "context.txt").write_text("A context of some words. " * 20)
+    capsys.readouterr()  # how writing the model went
     status = main(
         ["compare", "--context", str(tmp_path / "context.txt"), "--model", str(tmp_path / "model")]
     )

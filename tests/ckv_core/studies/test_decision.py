@@ -1,29 +1,18 @@
-"""Intervals cover, and a study recommends only what its samples can carry."""
+"""A study recommends only what its samples can carry, and says so in plain words."""
 
-import random
 from dataclasses import replace
-from math import log, sqrt
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest, spearmanr
+from scipy.stats import spearmanr
 
-from ckv_core.studies.decision import decide, halves
-from ckv_core.studies.intervals import (
-    Z_ONE_SIDED,
-    Z_TWO_SIDED,
-    difference_ends,
-    holm,
-    needed_without_loss,
-    score_ends,
-    tango_ends,
-    wilson_ends,
-)
-from ckv_core.studies.reading import FULL_POINT, _rank_correlation, read_results
+from ckv_core.analysis.aggregate import aggregate_joined
+from ckv_core.analysis.aggregate_runs import join
+from ckv_core.analysis.pairs import compare_pairs
+from ckv_core.experiment.decide import random_order
+from ckv_core.studies.decision import decide_study
+from ckv_core.studies.reading import FULL_POINT, read_results
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from tests.factories.runs import on_prompt, variant
 from tests.factories.scored import plain_samples, scored
 
 STUDY = Study(
@@ -32,100 +21,6 @@ STUDY = Study(
     variants=("snapkv", "snapkv+critical"),
     budgets=("10%", "50%"),
 )
-
-
-@given(n=st.integers(1, 300), data=st.data())
-def test_wilson_is_scipys(n, data):
-    count = data.draw(st.integers(0, n))
-    known = binomtest(count, n).proportion_ci(0.95, method="wilson")
-    assert wilson_ends(count / n, n) == pytest.approx((known.low, known.high), abs=1e-9)
-
-
-@given(n=st.integers(1, 200), data=st.data())
-def test_tangos_ends_are_where_his_statistic_is_z(n, data):
-    gained = data.draw(st.integers(0, n))
-    lost = data.draw(st.integers(0, n - gained))
-    low, high = tango_ends(gained, lost, n)
-    assert -1 <= low <= (gained - lost) / n <= high <= 1
-    other_low, other_high = tango_ends(lost, gained, n)
-    assert (low, high) == pytest.approx((-other_high, -other_low), abs=1e-7)
-    for end in (low, high):
-        if abs(end) < 0.999:
-            assert abs(score_statistic(gained, lost, n, end)) == pytest.approx(
-                Z_TWO_SIDED, abs=1e-4
-            )
-
-
-def score_statistic(gained: int, lost: int, n: int, delta: float) -> float:
-    """With the nuisance share found by maximising the likelihood, not by the closed form."""
-    low, high = max(0.0, -delta), (1 - delta) / 2
-    best = minimize_scalar(
-        lambda q: -log_likelihood(gained, lost, n, delta, q),
-        bounds=(low, high),
-        method="bounded",
-        options={"xatol": 1e-12},
-    ).x
-    return (gained - lost - n * delta) / sqrt(n * (2 * best + delta * (1 - delta)))
-
-
-def log_likelihood(gained: int, lost: int, n: int, delta: float, q: float) -> float:
-    pairs = ((gained, q + delta), (lost, q), (n - gained - lost, 1 - 2 * q - delta))
-    return sum(count * log(max(share, 1e-300)) for count, share in pairs if count)
-
-
-@pytest.mark.parametrize("n", [5, 20, 60])
-def test_nine_in_ten_intervals_hold_the_truth_even_of_few_samples(n):
-    rng = random.Random(n)
-    for p_gain, p_loss in ((0.0, 0.1), (0.1, 0.1), (0.05, 0.4)):
-        hits = 0
-        for _ in range(200):
-            drawn = [
-                (roll < p_gain) - (p_gain <= roll < p_gain + p_loss)
-                for roll in (rng.random() for _ in range(n))
-            ]
-            low, high = difference_ends(drawn)
-            hits += low <= p_gain - p_loss <= high
-        assert hits >= 180
-
-
-@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=1, max_size=40))
-def test_an_interval_of_differences_holds_their_mean_and_is_never_a_point(values):
-    low, high = difference_ends(values)
-    mean = sum(values) / len(values)
-    assert -1 <= low <= mean + 1e-9
-    assert mean - 1e-9 <= high <= 1
-    assert high - low > 0
-
-
-def test_samples_that_all_lose_alike_are_no_narrower_than_those_that_lose_nothing():
-    low, high = difference_ends([-0.25] * 20)
-    none_low, none_high = difference_ends([0.0] * 20)
-    assert high - low >= none_high - none_low - 1e-9
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_an_interval_of_scores_holds_their_mean(values):
-    low, high = score_ends(values)
-    mean = sum(values) / len(values)
-    assert 0 <= low <= mean + 1e-9
-    assert mean - 1e-9 <= high <= 1
-
-
-@given(n=st.integers(1, 60))
-def test_an_interval_at_the_edge_begins_there(n):
-    assert score_ends([0.0] * n)[0] == 0
-    assert score_ends([1.0] * n)[1] == 1
-
-
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
-
-
-def test_as_many_samples_as_are_said_to_be_needed_are_just_enough():
-    n = needed_without_loss(0.02)
-    assert difference_ends([0.0] * n, Z_ONE_SIDED)[0] >= -0.02
-    assert difference_ends([0.0] * (n - 1), Z_ONE_SIDED)[0] < -0.02
 
 
 def made(n: int, right: dict[Point, set[int]]) -> tuple[list[Sample], list[SampleResult]]:
@@ -145,77 +40,178 @@ def made(n: int, right: dict[Point, set[int]]) -> tuple[list[Sample], list[Sampl
     return samples, results
 
 
-def test_a_method_that_loses_nothing_on_many_samples_is_recommended():
-    all_of = set(range(300))
-    samples, results = made(
-        300, {FULL_POINT: all_of, Point("snapkv", "10%"): all_of, Point("snapkv", "50%"): all_of}
-    )
-    decision = decide(STUDY, samples, results)
+def everybody(n: int) -> dict[Point, set[int]]:
+    """Right in all samples at all points."""
+    return {point: set(range(n)) for point in STUDY.points()}
+
+
+def test_a_method_that_loses_nothing_is_recommended_at_its_smallest_budget():
+    right = everybody(120) | {Point("snapkv+critical", "10%"): set(range(50))}
+    decision = decide_study(STUDY, *made(120, right))
     assert decision.recommended is not None
     assert (decision.recommended.variant, decision.recommended.budget) == ("snapkv", "10%")
-    assert decision.sentence.startswith("snapkv at 10% keeps the score within 2 points")
-    assert [each.outcome for each in decision.methods] == ["kept", "none"]
-    assert not decision.cautions
+    assert decision.sentence == (
+        "SnapKV keeps the score at 10 % of the cache, the smallest confirmed budget of 2 methods. "
+        "It loses at most 3.5 points there (accepted: 5; 95 % confidence; 120 samples). "
+        "The full cache scores 100 of 100."
+    )
+    kept, lost = decision.methods
+    assert [kept.points[budget].state for budget in ("10%", "50%")] == ["keeps", "keeps"]
+    assert [lost.points[budget].state for budget in ("10%", "50%")] == ["loses", "keeps"]
+    assert kept.sentence == "SnapKV at 10 % of the cache: loses at most 3.5 points."
+    assert (decision.n, decision.cautions) == (120, ())
 
 
-def test_the_same_on_few_samples_is_not_claimed():
-    all_of = set(range(40))
-    samples, results = made(40, {FULL_POINT: all_of, Point("snapkv", "10%"): all_of})
-    decision = decide(STUDY, samples, results)
+def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_it_takes():
+    samples, results = made(40, everybody(40))
+    decision = decide_study(STUDY, samples, results)
     assert decision.recommended is None
-    assert decision.sentence.startswith("Undecided: the smallest budget that looks within 2 points")
-    assert "266" in decision.cautions[0]
-    wide = replace(STUDY, tolerance=15.0)
-    found = decide(wide, samples, results).recommended
+    assert decision.sentence == (
+        "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples show no loss; the true loss "
+        "may be up to 8.5 points (95 % confidence). About 90 samples in all would decide, if "
+        "nothing more is lost."
+    )
+    assert decision.cautions == (
+        "With 40 samples and 2 methods you can confirm a drop of at most 10.1 points, or 18.9 if "
+        "one answer is lost. For 5 points you need 84 samples or more.",
+    )
+    found = decide_study(replace(STUDY, tolerance=15.0), samples, results).recommended
     assert found is not None
     assert found.budget == "10%"
 
 
-def test_where_the_full_cache_answers_nothing_no_method_is_said_to_keep_it():
-    decision = decide(STUDY, *made(300, {}))
+def test_where_every_method_loses_the_best_one_is_named():
+    right = everybody(60) | {point: set(range(20)) for point in STUDY.points()[1:]}
+    said = decide_study(STUDY, *made(60, right)).sentence
+    assert said.startswith("Both methods lose more than 5 points at 50 % of the cache. The best")
+    assert said.endswith("(95 % confidence, 60 samples). Try a larger budget.")
+
+
+def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
+    decision = decide_study(STUDY, *made(200, {FULL_POINT: set(range(8))}))
     assert decision.recommended is None
-    assert {each.outcome for each in decision.methods} == {"undecided"}
-    assert "the full cache itself answers nothing" in decision.sentence
+    assert decision.sentence == (
+        "The full cache scores 4 of 100, too low to see a loss of 5 points. No method can be "
+        "confirmed. Use a larger model or an easier task."
+    )
+    assert "scores 4 of 100, below 60" in decision.cautions[0]
 
 
-@pytest.mark.slow
-def test_a_lossy_method_is_hardly_ever_recommended():
-    rng = random.Random(1)
-    wrong = 0
-    for _ in range(24):
-        n = 300
-        lossy = {at for at in range(n) if rng.random() > 0.04}
-        samples, results = made(n, {FULL_POINT: set(range(n)), Point("snapkv", "10%"): lossy})
-        wrong += decide(STUDY, samples, results).recommended is not None
-    assert wrong <= 2
+def test_what_is_not_measured_is_not_told_as_none():
+    samples, results = made(40, everybody(40))
+    for some in ([], results[:1], [each for each in results if each.budget != "50%"]):
+        decision = decide_study(STUDY, samples, some)
+        assert {each.outcome for each in decision.methods} == {"unmeasured"}
+        wait = "Cannot tell yet: a decision needs two samples with all methods and budgets done."
+        assert decision.sentence == (wait if some else "There is no result yet.")
+        assert "0 of 40 samples count so far" in decision.cautions[-1]
 
 
-def test_halves_split_every_sample_once_whatever_their_order():
-    samples = plain_samples(31)
-    first, second = halves(samples)
-    assert {len(first), len(second)} == {15, 16}
-    assert {s.id for s in first} | {s.id for s in second} == {s.id for s in samples}
-    assert {s.id for s in halves(samples[::-1])[0]} == {s.id for s in first}
+def test_samples_count_in_their_order_up_to_the_first_that_is_not_done():
+    samples, results = made(120, everybody(120))
+    done = {sample.id for sample in samples[:100]} | {samples[110].id}
+    decision = decide_study(STUDY, samples, [r for r in results if r.sample in done])
+    assert decision.n == 100
+    assert decision.sentence.count("100 samples") == 1
+    assert decision.cautions == (
+        "95 results are not there yet; run the study on. 100 of 120 samples count so far: in the "
+        "study's random order, those before the first that is not done.",
+    )
 
 
-def test_samples_of_one_source_count_once_and_stay_together():
+def test_what_is_added_to_a_text_that_counted_is_in_tables_only():
+    samples, results = made(90, everybody(90))
+    samples[-1] = replace(samples[-1], source="s")
+    samples[0] = replace(samples[0], source="s")
+    decision = decide_study(STUDY, samples, results)
+    assert decision.n == 89
+    assert "1 sample was added to texts that counted" in decision.cautions[-1]
+    assert read_results(STUDY, samples, results).rows[0].n == 89
+
+
+def test_neither_ids_nor_the_order_of_arrival_move_a_verdict():
+    right = everybody(120) | {Point("snapkv", "10%"): set(range(117))}
+    samples, results = made(120, right)
+    order = random_order(range(120))
+    moved = [samples[at] for at in order]
+    names = {sample.id: f"x{at * 37 % 120}" for at, sample in enumerate(samples)}
+    renamed = [replace(sample, id=names[sample.id]) for sample in moved]
+    theirs = [replace(each, sample=names[each.sample]) for each in reversed(results)]
+    assert decide_study(STUDY, renamed, theirs) == decide_study(STUDY, samples, results)
+
+
+def test_a_study_that_is_read_once_says_nothing_before_its_end():
+    samples, results = made(80, everybody(80) | {Point("snapkv+critical", "50%"): set(range(50))})
+    once = replace(STUDY, read_once=True)
+    before = decide_study(once, samples, results[:-1])
+    assert before.recommended is None
+    assert before.sentence == (
+        "No decision yet: this study is read once, when all its 80 samples are done."
+    )
+    assert decide_study(STUDY, samples, results).recommended is None  # it takes 84
+    assert decide_study(once, samples, results).recommended is not None
+
+
+def test_methods_and_tolerances_of_before_are_not_forgotten():
+    earlier = replace(STUDY, variants=("snapkv", "knorm"), tolerance=2.0)
+    now = STUDY.after(earlier)
+    assert (now.earlier_variants, now.earlier_tolerances) == (("knorm",), (2.0,))
+    assert STUDY.after(now).after(STUDY) == now.after(STUDY)
+    assert earlier.after(now).earlier_tolerances == (5.0,)
+    right = everybody(85) | {Point("snapkv+critical", "50%"): set(range(50))}
+    samples, results = made(85, right)
+    assert decide_study(STUDY, samples, results).recommended is not None
+    decision = decide_study(now, samples, results)
+    assert decision.recommended is None  # 3 methods, and 85 samples are enough for 2
+    assert "before it was 2 points" in decision.cautions[-1]
+
+
+def test_failures_that_come_again_are_told_from_those_that_may_pass():
+    samples, results = made(4, {FULL_POINT: set(range(4))})
+    failed = {"state": "failed", "score": None}
+    refused = [
+        replace(r, reason="Raise the budget.", for_good=True, **failed)
+        if r.budget == "10%"
+        else replace(r, reason="Memory ran out.", **failed)
+        if r.sample == samples[0].id and r.budget
+        else r
+        for r in results
+    ]
+    told = decide_study(STUDY, samples, refused).cautions
+    assert "8 results failed and fail each time: Raise the budget." in told
+    assert "2 results failed and may pass; run the study again for them: Memory ran out." in told
+
+
+def test_a_cut_answer_is_neither_right_nor_wrong():
+    samples = plain_samples(400)
+    lost = {sample.id for sample in samples[:200]}
+    results = [
+        scored(sample.id, point.variant, point.budget, 1.0, stopped="eos")
+        if point == FULL_POINT or sample.id not in lost
+        else scored(sample.id, point.variant, point.budget, None, stopped="length")
+        for sample in samples
+        for point in STUDY.points()
+    ]
+    _, row, *_ = read_results(STUDY, samples, results).rows
+    assert (row.n, row.cut, row.score) == (200, 200, 1.0)
+    decision = decide_study(STUDY, samples, results)
+    assert {method.outcome for method in decision.methods} == {"undecided"}
+    assert decision.cautions[0].startswith(
+        "800 of 2,000 answers stopped at the limit of 32 new tokens. Their scores are unknown"
+    )
+    assert "show no loss; the true loss may be up to 5" in decision.sentence
+    full = [replace(r, score=None, stopped="length") for r in results if r.budget is None]
+    rest = [r for r in results if r.budget is not None]
+    assert decide_study(STUDY, samples, [*full, *rest]).sentence == (
+        "The full cache's own answers all stopped at the limit of 32 new tokens."
+    )
+
+
+def test_samples_of_one_source_count_once():
     samples = [replace(s, source=f"t{at // 4}") for at, s in enumerate(plain_samples(8))]
     results = [scored(s.id, "full", None, float(at < 4)) for at, s in enumerate(samples)]
     row = read_results(STUDY, samples, results).rows[0]
     assert (row.n, row.score) == (2, 0.5)
-    first, second = halves(samples)
-    assert not {s.source for s in first} & {s.source for s in second}
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=3, max_size=12).filter(
-        lambda pairs: all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
-    )
-)
-def test_the_rank_correlation_is_spearmans(pairs):
-    left, right = np.array(pairs, float).T
-    wanted = spearmanr(left, right).statistic
-    assert _rank_correlation(left, right) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_lower_l1_with_better_answers_is_told_within_a_budget():
@@ -251,9 +247,36 @@ def test_pairs_are_told_with_mcnemar_and_holm():
         },
     )
     pairs = {(p.point, p.other): p for p in read_results(STUDY, samples, results).pairs}
-    found = pairs[Point("snapkv+critical", "50%"), Point("snapkv", "50%")]
-    assert (found.mean, found.lower, found.higher) == (-0.5, 10, 0)
-    assert found.p == pytest.approx(2 * 0.5**10)
-    assert found.holm_p is not None
-    assert found.holm_p > found.p
-    assert pairs[Point("snapkv", "50%"), FULL_POINT].p == 1.0
+    pair = pairs[Point("snapkv+critical", "50%"), Point("snapkv", "50%")]
+    assert (pair.found.mean.mean, pair.found.lower, pair.found.higher) == (-0.5, 10, 0)
+    assert pair.found.p == pytest.approx(2 * 0.5**10)
+    assert pair.holm_p is not None
+    assert pair.holm_p > pair.found.p
+    assert pairs[Point("snapkv", "50%"), FULL_POINT].found.p == 1.0
+
+
+def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
+    right = [at % 4 != 0 for at in range(12)]
+    samples, results = made(
+        12,
+        {
+            FULL_POINT: set(range(12)),
+            Point("snapkv", "10%"): {at for at, each in enumerate(right) if each},
+        },
+    )
+    study = read_results(STUDY, samples, results)
+    pair = next(p for p in study.pairs if p.point == Point("snapkv", "10%"))
+    runs = [
+        on_prompt(
+            at,
+            variant("full", answer_found=True, stopped="eos"),
+            variant("snapkv", answer_found=each, stopped="eos"),
+        )
+        for at, each in enumerate(right)
+    ]
+    joined = join(runs)
+    (other,) = compare_pairs(joined.variants)
+    assert other.figures["answer"] == pair.found
+    mean = next(m for m in aggregate_joined(joined) if m.joined.place).figures["answer"]
+    row = next(row for row in study.rows if row.point == pair.point)
+    assert (mean.mean, mean.low, mean.high) == (row.score, row.low, row.high)

@@ -1,9 +1,8 @@
-"""A study as a file of its own, as BibTeX and as a log of Inspect: what is written is read."""
+"""A study as a file of its own and as a log of Inspect: what is written is read."""
 
 import json
-import re
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import pytest
@@ -11,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS
-from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.export import export, read_export
 from ckv_core.studies.inspect_log import inspect_log
-from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Sample, SampleResult, Study
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import model_info
@@ -101,6 +97,7 @@ def test_without_its_data_it_says_how_to_export_it():
         (("data", "samples", 0, "tags"), {"task": [1]}, "tags"),
         (("data", "results", 0, "score"), 1.5, "score"),
         (("data", "results", 0, "score"), "1", "score"),
+        (("data", "results", 0, "score"), 0, "null is expected of a text that was cut"),
         (("data", "results", 0, "state"), "won", "one of done, failed"),
         (("data", "results", 0, "budget"), "20%", "one result at most"),
         (("data", "results", 0, "sample"), "s9", "one result at most"),
@@ -123,64 +120,6 @@ def test_no_text_breaks_it(text):
 def test_no_part_of_it_that_is_another_breaks_it(path, junk):
     with suppress(ConfigError):
         read_export(json.dumps(forged(DOCUMENT, path, junk)))
-
-
-def test_the_methods_paragraph_names_the_harness_and_its_score():
-    tags = {"task": "ferries", "measure": "exact_match,none", "lm_eval": "0.4.13"}
-    own = replace(SAMPLES[0], metric="lm_eval", tags=tags)
-    assert "scored by exact_match,none of lm_eval 0.4.13." in methods_text(STUDY, [own], [], {})
-
-
-def test_the_methods_paragraph_names_every_setting():
-    for part in (
-        "arXiv:2404.14469",
-        "arXiv:2502.03805",
-        "window 8",
-        "3 samples",
-        "Only 10 of the 15 scores are there and count.",
-        "10% and 50%",
-        "weights sha256 abababababab",
-        "token_f1",
-        "torch 2.13",
-    ):
-        assert part in DOCUMENT["study"]["methods_text"]
-
-
-# --- BibTeX -----------------------------------------------------------------------------------
-
-
-def study_of(*variants: str, **data: object) -> Study:
-    return Study(name="a_b", data=data, variants=variants, budgets=("10%",))
-
-
-def keys(text: str) -> list[str]:
-    return re.findall(r"^@misc\{(\w+),$", text, re.MULTILINE)
-
-
-def test_each_paper_has_one_entry():
-    text = bibtex(study_of("full", "snapkv", "h2o", "observed_attention", "snapkv+critical"))
-    assert keys(text) == [
-        "li2024_2404_14469",
-        "zhang2023_2306_14048",
-        "feng2025_2502_03805",
-        "criticalkv_lab",
-    ]
-    assert "title = {{H2O: Heavy-Hitter Oracle for Efficient Generative Inference" in text
-    assert "note = {Used here: H2O, Observed attention}" in text
-    assert "author = {Li and others}" in text
-    assert "url = {https://arxiv.org/abs/2404.14469}" in text
-    assert r"study a\_b}" in text
-    assert "hsieh2024_2404_06654" in keys(bibtex(study_of("snapkv", task="vt")))
-    assert keys(bibtex(study_of("random"))) == ["criticalkv_lab"]  # a control
-
-
-def test_every_method_that_names_a_paper_has_an_entry():
-    for method in METHODS:
-        if method.evicts and "arXiv:" in method.source:
-            text = bibtex(study_of(method.name))
-            assert len(keys(text)) == 2, method.name
-            assert method.title
-            assert f"title = {{{{{method.title}}}}}" in text, method.name
 
 
 # --- a log of Inspect -------------------------------------------------------------------------

@@ -1,13 +1,9 @@
-"""Budgets of equal score, against lines drawn and samples drawn again by hand."""
+"""Budgets of equal score, against lines drawn by hand."""
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ckv_core.studies.reading import read_results
 from ckv_core.studies.records import Point, Study
@@ -46,7 +42,8 @@ def test_the_budget_is_linear_between_those_tried_and_named_outside_them():
     assert [each.needed.outcome for each in found] == ["better", "found", "worse"]
     assert found[1].needed.budget == pytest.approx(20 + 0.5 * 30)
     assert found[1].score == pytest.approx(0.6)
-    assert {(each.n, each.low, each.high) for each in found} == {(3, None, None)}
+    assert [(each.n, each.low.outcome) for each in found] == [(3, "better")] * 3
+    assert [each.high.outcome for each in found] == ["worse"] * 3  # of 3 samples
 
 
 def test_a_score_of_0_asks_for_nothing():
@@ -83,41 +80,3 @@ def test_a_budget_at_which_every_sample_failed_is_left_out():
     found = budgets_saved(read_results(STUDY, plain_samples(1), results))
     assert [each.target.budget for each in found] == ["20%", "50%"]
     assert {each.budgets for each in found} == {("20%", "50%")}
-
-
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32))
-def test_the_interval_is_that_of_samples_drawn_again(seed):
-    """Against another generator, another interpolation and no matrix."""
-    draw, count = random.Random(seed), 30
-    scores = {
-        "snapkv": [[float(draw.random() < p) for _ in range(count)] for p in (0.3, 0.5, 0.7)],
-        "snapkv+critical": [
-            [float(draw.random() < p) for _ in range(count)] for p in (0.1, 0.5, 0.95)
-        ],
-    }
-    for at, found in enumerate(saved(scores)):
-        again = sorted(needed_by_hand(scores, at, draw, count) for _ in range(3_000))
-        for share, end in ((0.025, found.low), (0.975, found.high)):
-            assert end is not None
-            near = [again[round((share + move) * 2_999)] for move in (-0.024, 0.024)]
-            outside = np.inf if end.outcome == "worse" else -np.inf
-            assert near[0] - 1e-9 <= (end.budget or outside) <= near[1] + 1e-9
-
-
-def needed_by_hand(scores: Scores, at: int, draw: random.Random, count: int) -> float:
-    picked = [draw.randrange(count) for _ in range(count)]
-
-    def mean(values: list[float]) -> float:
-        return sum(values[each] for each in picked) / count
-
-    target, own = mean(scores["snapkv"][at]), list(map(mean, scores["snapkv+critical"]))
-    short = [value < target - 1e-9 for value in own]
-    if not any(short):
-        found = abs(own[0] - target) < 1e-9 and own[1] > target + 1e-9
-        return 10.0 if found else -np.inf
-    if short[2]:
-        return np.inf
-    left = 1 if short[1] else 0
-    amounts = (10.0, 20.0, 50.0)
-    return float(np.interp(target, own[left : left + 2], amounts[left : left + 2]))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.decide import fewest_sources
 from ckv_core.studies.data import read_samples
-from ckv_core.studies.intervals import needed_without_loss
 from ckv_core.studies.records import Point, Study
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import STUDY_KEYS, read_study, write_study
@@ -79,8 +79,9 @@ def test_the_file_of_the_documentation_is_read():
             "one of file, task",
         ),
         (FILE + "tolerance: -1", "wrong at tolerance"),
+        (FILE + "tolerance: 2.55", "in steps of 0.1"),
         ("x" * 200_000, "the limit is"),
-        ("!!python/object/apply:os.system [ls]", "no YAML"),
+        ("!!python/object/apply:os.system [ls]", "YAML tag"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(text, sentence):
@@ -93,7 +94,7 @@ def test_what_is_wrong_is_one_sentence(text, sentence):
 @given(
     name=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=40),
     budgets=st.sets(st.integers(1, 100), min_size=1, max_size=5),
-    tolerance=st.floats(0, 100),
+    tolerance=st.integers(0, 1000).map(lambda steps: steps / 10),
     tokens=st.integers(1, 1024),
 )
 def test_what_is_written_is_read_back(name, budgets, tolerance, tokens):
@@ -232,4 +233,5 @@ def test_keys_metrics_and_tasks_are_all_told():
 
 
 def test_the_number_of_samples_is_that_of_the_code():
-    assert f"{2 * needed_without_loss(0.02)} samples" in PAGE
+    assert f"takes {fewest_sources(0.05, 1)} samples" in " ".join(PAGE.split())
+    assert f"{fewest_sources(0.05, 12)} samples for the first of twelve" in PAGE

@@ -7,7 +7,7 @@ import pytest
 
 from ckv_core.compare.compare import compare
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.errors import CkvError, ConfigError, RunCancelledError
+from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Outcome, RunResult
 from ckv_core.studies.records import Key, Point, Sample, SampleResult, Study
@@ -45,7 +45,7 @@ class TinyEngine:
     def size(self, request: CompareRequest) -> PromptSize:
         tokenizer = tiny_model("llama").tokenizer
         prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
-        return PromptSize(prompt.tokens, prompt.compressed_tokens)
+        return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))
 
     def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
@@ -89,7 +89,8 @@ def test_every_point_is_what_a_comparison_of_it_alone_gives(whole):
             result = whole[sample.id, point.variant, point.budget]
             assert (result.state, result.text) == ("done", alone.text)
             assert result.cache_bytes == alone.receipt.cache_bytes
-            assert result.score == float("nine" in alone.text.lower())
+            right = "nine" in alone.text.lower()
+            assert result.score == (float(right) if right or alone.stopped == "eos" else None)
 
 
 def test_a_budget_that_is_too_small_fails_alone_and_says_why():
@@ -99,6 +100,7 @@ def test_a_budget_that_is_too_small_fails_alone_and_says_why():
     assert by_point["full", None].state == by_point["snapkv", "60%"].state == "done"
     assert by_point["snapkv", "1%"].state == "failed"
     assert "raise the budget" in by_point["snapkv", "1%"].reason
+    assert by_point["snapkv", "1%"].for_good
 
 
 def test_what_stands_is_not_run_again_and_failures_are():
@@ -142,12 +144,14 @@ def test_a_sample_that_fails_does_not_end_the_study():
         def run(self, request):
             if request.context.startswith("Line 1"):
                 return ConfigError("No.")
+            if request.context.startswith("Line 2"):
+                return NoRoomError("Not now.")
             return super().run(request)
 
     found: list[SampleResult] = []
     [*run_study(STUDY, SAMPLES, (), Failing(), found.extend)]
-    failed = {(r.sample, r.reason, r.score) for r in found if r.state == "failed"}
-    assert failed == {("s1", "No.", None)}
+    failed = {(r.sample, r.reason, r.score, r.for_good) for r in found if r.state == "failed"}
+    assert failed == {("s1", "No.", None, True), ("s2", "Not now.", None, False)}
 
 
 def test_a_study_that_is_stopped_keeps_what_was_committed():

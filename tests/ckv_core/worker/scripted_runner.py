@@ -98,7 +98,7 @@ class ScriptedRunner:
         if isinstance(request, KeepRequest):
             Path(request.path).write_bytes(kept_bytes(kept_record(spec=request.run.variants[0])))
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
+    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
         if request.model == "looping":
             step("Counting the prompt's tokens", 0.3)
             while True:
@@ -108,7 +108,7 @@ class ScriptedRunner:
         if not request.context.strip():
             raise PromptError("The context is empty; paste or upload a text first.")
         count = len(request.context.split())
-        return count, count, _model_info(request.model).context_limit
+        return count, count, _model_info(request.model).context_limit, 0
 
     def release(self) -> None:
         self.info = None

@@ -78,6 +78,24 @@ def command(process: psutil.Process) -> str:
     return ""
 
 
+def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster):
+    class Worker:
+        def process(self):
+            return psutil.Process().pid
+
+    actor = cluster.actor(Worker)
+    worker = psutil.Process(cluster.answer(actor.process.remote()))
+    listening: dict[str, set[str]] = {}
+    for process in {worker, psutil.Process(), *psutil.Process().children(recursive=True)}:
+        with suppress(psutil.NoSuchProcess):
+            ends = [end for end in process.net_connections("inet") if end.status == "LISTEN"]
+            for end in ends:
+                listening.setdefault(end.laddr.ip, set()).add(process.name())
+    cluster.kill(actor)
+    assert {"raylet", "gcs_server"} < set().union(*listening.values())
+    assert not {*listening} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
+
+
 # --- studies --------------------------------------------------------------------------------
 
 

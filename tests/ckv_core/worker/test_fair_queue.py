@@ -1,10 +1,13 @@
 """Users take turns, and the order that is shown is the order that is kept."""
 
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.worker.fair_queue import KEPT, PUT_OFF, FairQueue, Warms
+from ckv_core.worker import fair_queue
+from ckv_core.worker.fair_queue import KEPT, PUT_OFF, REFUSED_S, FairQueue, Warms
 from ckv_core.worker.messages import Job, ModelStatus, Warm
 
 REQUEST = CompareRequest(context="one two three")
@@ -47,6 +50,13 @@ def test_who_comes_again_gets_no_turn_ahead_of_who_waited():
     assert queue.order() == ("a0", "b0", "a1", "b1")
 
 
+def test_a_newcomer_joins_the_present_round_behind_who_waits_in_it():
+    queue = queue_of("a0", "a1", "b0", "b1")
+    assert (take(queue), take(queue), take(queue)) == ("a0", "b0", "a1")
+    put(queue, "c0")
+    assert [job.job_id for job in queue.waiting()] == ["b1", "c0"]
+
+
 def test_a_removed_job_lets_its_owners_others_move_up():
     queue = queue_of("a0", "a1", "a2", "b0", "b1")
     assert queue.remove("a0")
@@ -72,6 +82,25 @@ def test_of_many_models_to_load_ahead_the_newest_few_wait_and_the_others_are_tol
     assert told == [None] * KEPT + [ModelStatus("m0", False, PUT_OFF.format(model="m0"))]
     assert [warms.take().model for _ in range(KEPT)] == [f"m{n}" for n in range(1, KEPT + 1)]
     assert warms.take() is None
+
+
+def test_a_model_wished_for_again_is_the_newest_wish_and_waits_once():
+    warms = Warms()
+    assert [warms.add(Warm(model)) for model in ("m0", "m1", "m0")] == [None] * 3
+    assert [warms.take().model, warms.take().model, warms.take()] == ["m1", "m0", None]
+
+
+def test_a_model_that_hung_is_refused_for_a_while_with_the_reason(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    warms = Warms()
+    warms.refuse("m0", "It hung.")
+    assert warms.add(Warm("m0")) == ModelStatus("m0", False, "It hung.", failed=True)
+    assert warms.take() is None
+    assert warms.add(Warm("m1")) is None
+    now[0] += REFUSED_S
+    assert warms.add(Warm("m0")) is None
+    assert [warms.take().model, warms.take().model] == ["m1", "m0"]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "-", "take"]), max_size=60))

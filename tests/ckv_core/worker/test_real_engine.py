@@ -81,6 +81,7 @@ def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_
     request = CompareRequest(
         context=TEXT, model=model_folder, variants=VARIANTS, max_new_tokens=1024, ignore_eos=True
     )
+    assert client.count_tokens(request, START_S).tokens > 0  # its process starts
     client.submit(Job("long", request))
     log.wait(
         lambda r: isinstance(r, JobEvent) and r.job_id == "long" and "token " in str(r.event),

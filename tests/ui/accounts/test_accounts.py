@@ -10,13 +10,25 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import CkvError
+from ckv_core.studies.records import Study
 from storage import audit
 from storage.audit import AuditFilter
 from storage.credentials import hash_token
 from storage.models import Account, Credential
-from tests.factories.app import ENDLESS, end_of, finished, generating, script, wait_until
+from tests.factories.app import (
+    ENDLESS,
+    end_of,
+    finished,
+    generating,
+    request,
+    script,
+    store_run,
+    wait_until,
+)
+from tests.factories.runs import done_result
 from tests.ui.served_app import USERS, Served, by
 from ui.accounts.credentials import DISABLED
+from ui.runs.page import HIDDEN, RunsPage
 from ui.server.identity import SESSION_COOKIE, Identity, own_path
 from ui.shell.account_routes import WRONG, login_routes
 from ui.users import HASHER, User
@@ -156,7 +168,8 @@ def test_a_removed_user_and_a_changed_password_end_sessions(app, sign_in):
     assert client.get("/api/runs").status_code == 401
 
 
-def test_a_stream_ends_with_its_login(app, sign_in):
+def test_a_stream_ends_with_its_login(app, sign_in, monkeypatch):
+    monkeypatch.setattr(app.services.administration, "_stop", lambda slug: None)
     with by("bob"):
         slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
@@ -271,7 +284,7 @@ def test_the_log_is_bounded(app, monkeypatch):
     assert [target for _, _, target in entries(app)] == ["run6", "run7", "run8"]
 
 
-def test_administrators_see_the_queue_cancel_and_read_no_text(app):
+def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
     with by("ann"):
         slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
@@ -287,10 +300,49 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app):
             assert end_of(app.services, slug).state == "cancelled"
         assert entries(app, target=slug) == [("root", "cancelled", slug)]
         assert root.get("/admin/audit.csv?action=cancelled").text.count(slug) == 1
+        monkeypatch.setattr(app.services.studies, "_begin_turns", lambda: None)
+        made = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
+        study = app.services.studies._store.save(made, (), "ann")
+        app.services.studies._store.want(study)
+        assert f'aria-label="Stop study {study}"' in root.get("/admin").text
+        assert ann.post("/admin/studies", data={"slug": study}).status_code == 403
+        assert root.post("/admin/studies", data={"slug": study}).status_code == 303
+        assert study in root.get("/admin").text
+        assert f'aria-label="Stop study {study}"' not in root.get("/admin").text
         assert root.post("/admin/users", data={"user": "bob", "disable": "1"}).status_code == 303
         assert "disabled" in root.get("/admin").text
         own = root.post("/admin/users", data={"user": "root", "disable": "1"})
         assert (own.status_code, "yourself" in own.text) == (400, True)
+
+
+def test_an_administrator_takes_over_what_was_made_without_logins(app):
+    services, without = app.services, store_run(app.services, request(), done_result())
+    named = [Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))] * 2
+    study, own = (
+        services.studies._store.save(each, (), owner)
+        for each, owner in zip(named, ("", "root"), strict=True)
+    )
+    with app.client("root") as root, app.client("bob") as bob:
+        with by("bob"):
+            runs, _ = services.library.list_runs()
+            assert without not in [run.slug for run in runs]
+            page = RunsPage.__new__(RunsPage)
+            page._library, page._import_mib = services.library, 1
+            services.library.delete([run.slug for run in runs])
+            assert page._view({})["told"] == HIDDEN
+            assert page._view({"text": "x"})["told"] == ""
+        assert bob.post("/admin/takeover").status_code == 403
+        assert 'action="/admin/takeover"' in root.get("/admin").text
+        assert root.post("/admin/takeover").status_code == 303
+        assert 'action="/admin/takeover"' not in root.get("/admin").text
+        assert root.get(f"/data/{without}/prompt").status_code == 200
+        assert bob.get(f"/data/{without}/prompt").status_code == 404
+    with by("root", is_admin=True):
+        views = {view.stored.slug: view.stored.study.name for view in services.studies.every()}
+        assert views[own] == "s"
+        assert views[study] == f"s {study}"
+        assert not services.library.are_runs_of_nobody()
+    assert entries(app, action="took over") == [("root", "took over", "root")]
 
 
 def test_without_logins_the_page_shows_queue_and_storage(open_app):

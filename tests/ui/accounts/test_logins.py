@@ -202,6 +202,17 @@ def test_wrong_passwords_are_told_by_known_names_only(checked):
     assert told == [("ann", False), (None, False), ("ann", True)]
 
 
+def test_a_failed_sign_in_is_logged_with_name_and_address_on_one_line(checked, caplog):
+    door = Logins(USERS)
+    for name in ("ann", "bob\n2026 all is well"):
+        asyncio.run(door.verify(name, "wrong", "10.0.0.9"))
+    asyncio.run(door.verify("ann", "right", "10.0.0.8"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "A sign-in failed: name 'ann' from 10.0.0.9.",
+        "A sign-in failed: name 'bob\\n2026 all is well' from 10.0.0.9.",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [

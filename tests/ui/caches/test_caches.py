@@ -1,18 +1,24 @@
 """Kept caches in the app: kept, asked and stopped by jobs; files of their owners alone."""
 
 import asyncio
+import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
+import numpy as np
 import pytest
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results import kept_folder
 from ckv_core.results.kept_folder import KeptFolder
+from ckv_core.results.kept_record import KeptRecord, metadata_of
 from tests.factories.app import FakeServices, snapshot, wait_for
 from tests.factories.kept import kept_bytes, kept_record
+from tests.factories.runs import receipt, run_of, variant
 from tests.ui.served_app import by
 from ui.caches.keep_section import KeepSection
 from ui.caches.page import CachesPage
@@ -116,9 +122,6 @@ def test_limits_hold(services):
         small.check_answer("abc", 6)
     with pytest.raises(CkvError, match="this app takes 4"):
         small.check_answer("abcde", 5)
-    Limits(cache_mib=1).check_caches(2**20 - 1)
-    with pytest.raises(LimitError, match="delete some first"):
-        Limits(cache_mib=1).check_caches(2**20)
 
 
 def test_users_have_their_own_files_and_answers(app):
@@ -166,6 +169,56 @@ def test_a_wrong_file_is_one_sentence_and_keeps_nothing(app, home, data, headers
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
+def test_a_cache_that_could_never_be_asked_is_refused_when_it_comes():
+    ints, one = np.int32, kept_record()
+    unfit = (
+        (kept_bytes(kept_record(spec="h2o:budget=48")), "evicts while it generates"),
+        (kept_bytes(kept_record(spec="nothing")), "its method cannot be used here"),
+        (kept_bytes(more=np.zeros(1)), "a tensor in it is unknown"),
+        (kept_bytes(token_ids=np.zeros(9, ints)), "do not fit its receipt"),
+        (kept_bytes(replace(one, model=replace(one.model, kv_heads=1))), "another number"),
+        (kept_bytes(**{"layers.2.0.heads": np.zeros(1, ints)}), "the 2 layers"),
+        (kept_bytes(**{"layers.1.0.heads": np.zeros(2, ints)}), "each of the 2 KV heads once"),
+        (kept_bytes(**{"layers.1.0.heads": np.zeros(2)}), "lacks heads or positions"),
+        (kept_bytes(**{"layers.1.0.keys": np.zeros((1, 48, 4))}), "lacks keys or values"),
+        (kept_bytes(**{"layers.0.0.positions": np.zeros((2, 48), ints)}), "not ascending"),
+    )
+    for data, sentence in unfit:
+        with pytest.raises(ConfigError, match=sentence):
+            KeptFolder().add("x", lambda path, data=data: path.write_bytes(data))
+    assert KeptFolder().entries() == []
+
+
+def fat_file(record: KeptRecord) -> bytes:
+    """149,000 empty tensors."""
+    empty = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    header = {"__metadata__": metadata_of(record)} | {f"{at:x}": empty for at in range(149_000)}
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def test_a_fat_head_is_refused_or_read_once(services, home, monkeypatch):
+    fat = fat_file(kept_record())
+    with pytest.raises(ConfigError, match="more than the 80 tensors"):
+        KeptFolder().add("fat", lambda path: path.write_bytes(fat))
+    model = replace(kept_record().model, layers=1024, query_heads=1024, kv_heads=1024)
+    allowed = fat_file(kept_record(model=model))
+    KeptFolder().add("good", lambda path: path.write_bytes(kept_bytes()))
+    for name, data in (("a", fat), ("b", allowed), ("c", b"\xff" * 99)):  # put there by hand
+        (home / "caches" / f"{name}.safetensors").write_bytes(data)
+    read = []
+    known = kept_folder.read_record
+    monkeypatch.setattr(
+        kept_folder, "read_record", lambda path: (read.append(path), known(path))[1]
+    )
+    begin = time.thread_time()
+    for _ in range(5):
+        entries = services.caches.entries()
+    assert [entry.name for entry in entries if entry.record] == ["b", "good"]
+    assert len(read) == 4
+    assert time.thread_time() - begin < 1.0  # each of five opens took as long as that
+
+
 @pytest.mark.parametrize("name", ["", "../x", "/etc/passwd", "a%00", "x" * 900])
 def test_a_name_that_is_none_leads_to_no_file(app, name):
     with app.client("bob") as bob:
@@ -181,12 +234,12 @@ def page_of(services: Services) -> CachesPage:
         return CachesPage(services, Settings.from_environ({}))
 
 
-def test_the_page_lists_renames_and_deletes(services):
+def test_the_page_lists_renames_and_deletes(services, home):
     page = page_of(services)
     table, choice, answers, notice = page.refresh("")
     assert (table["rows"], choice["choices"], answers) == ([], [], {"rows": []})
     KeptFolder().add("b", lambda path: path.write_bytes(kept_bytes()))
-    KeptFolder().add("a", lambda path: path.write_bytes(kept_bytes(kept_record(spec=HOSTILE))))
+    (home / "caches" / "a.safetensors").write_bytes(kept_bytes(kept_record(spec=HOSTILE)))
     table, choice, _, notice = page.refresh("b")
     assert [row["cells"]["name"]["text"] for row in table["rows"]] == ["a", "b"]
     assert table["rows"][0]["cells"]["variant"]["text"] == HOSTILE  # the component sets text
@@ -225,11 +278,39 @@ def test_the_section_offers_what_can_be_kept():
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
 
 
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ((True, True, False), "snapkv:budget=48"),
+        ((True, False, False), "full"),
+        ((False, False, False), "full"),
+        ((None, None, None), "knorm:budget=9"),  # no answer was expected: this one's text is equal
+    ],
+)
+def test_a_variant_that_kept_the_answer_is_offered_first(found, wanted):
+    specs = ("full", "snapkv:budget=48", "knorm:budget=9")
+    made = [
+        variant(
+            spec,
+            answer_found=answer,
+            stopped="eos",
+            agreement=1.0,
+            first_difference=2 if spec.startswith("snapkv") else None,
+            receipt=receipt(9, size),
+        )
+        for spec, answer, size in zip(specs, found, (99, 50, 20), strict=True)
+    ]
+    run = snapshot(request=asked(variants=specs), result=run_of(*made))
+    assert section_of(FakeServices()).open(run)[1]["value"] == wanted
+
+
 def test_where_workers_have_other_files_nothing_is_offered_and_the_page_says_why(
     services, monkeypatch
 ):
     far = FakeServices()
-    far.caches = Caches(services._access, Limits(), services._client, has_files=False)
+    far.caches = Caches(
+        services._database, services._access, Limits(), services._client, has_files=False
+    )
     assert "visible" not in section_of(far).open(snapshot(request=asked()))[0]
     monkeypatch.setattr(services, "caches", far.caches)
     assert "without CKV_CLUSTER" in page_of(services).refresh("")[-1]["text"]

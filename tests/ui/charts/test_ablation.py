@@ -25,7 +25,7 @@ from ui.compare.offers import DEFAULT_VARIANTS
 from ui.compare.page import add_ablation
 
 COLUMNS = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
-OF_SEVERAL = AGGREGATE_CHARTS["ladder"]
+OF_SEVERAL = AGGREGATE_CHARTS["ablation"]
 
 
 def step_variant(spec: str, at: int, prompt: int):
@@ -108,7 +108,7 @@ def test_each_bar_and_column_is_the_steps_own_share_of_the_base():
     final = [float(each.final_hidden_l1 / base.final_hidden_l1) for each in moves]
     assert len(set(head)) == len(set(final)) == len(moves)
     assert len(set(below)) > 1
-    figure = figure_of(run, "ladder", {})
+    figure = figure_of(run, "ablation", {})
     for bar, shares in zip(figure.data, (below, head, final), strict=True):
         np.testing.assert_allclose(bar.x, 100 * np.array(shares), rtol=1e-5)
         assert len(bar.y) == len(shares)
@@ -128,7 +128,7 @@ def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
         layer_hidden_l1=np.zeros(LAYERS, np.float32),
     )
     run.variants[0] = dataclasses.replace(run.variants[0], perturbation=still)
-    figure = figure_of(run, "ladder", {})
+    figure = figure_of(run, "ablation", {})
     assert np.isnan([*figure.data[1].x, *figure.data[2].x]).all()
     assert not np.isnan(figure.data[0].x).any()
     assert all(np.isfinite(axis.range).all() for axis in figure.select_xaxes())
@@ -136,8 +136,8 @@ def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
 
 
 def test_a_run_without_a_ablation_has_no_such_chart():
-    assert figure_of(ablation_run(steps=2), "ladder", {}) is None
-    assert figure_of(done_result(), "ladder", {}) is None
+    assert figure_of(ablation_run(steps=2), "ablation", {}) is None
+    assert figure_of(done_result(), "ablation", {}) is None
 
 
 # --- of several runs ------------------------------------------------------------------------
@@ -145,22 +145,26 @@ def test_a_run_without_a_ablation_has_no_such_chart():
 
 def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
     found = taken(10)
-    figure, rows = OF_SEVERAL.figure(found, {}), rows_of(TABLES["ladder"](found))
+    figure, rows = OF_SEVERAL.figure(found, {}), rows_of(TABLES["ablation"](found))
     assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
     steps = ablation_means([member.joined for member in found.members])
     means = zip(*((s.better_heads, s.head_of_base, s.final_of_base) for s in steps), strict=True)
     for bar, name, column in zip(figure.data, COLUMNS, means, strict=True):
         assert list(bar.customdata) == [each.step.change for each in steps]
         known = [each for each in column if each]  # no share of heads below itself
-        drawn = [bar.x, bar.x - bar.error_x.arrayminus, bar.x + bar.error_x.array]
-        wanted = [(100 * each.mean, 100 * each.low, 100 * each.high) for each in known]
-        np.testing.assert_allclose(np.stack(drawn, axis=1)[-len(known) :], wanted, rtol=1e-3)
-        assert figure.layout.xaxis.range[1] > drawn[2][-len(known) :].max()
+        ends = [(each.mean, each.low, each.high) for each in known if each.low is not None]
+        if ends:
+            drawn = [bar.x, bar.x - bar.error_x.arrayminus, bar.x + bar.error_x.array]
+            there = np.stack(drawn, axis=1)[np.isfinite(drawn[2])]
+            np.testing.assert_allclose(there, 100 * np.array(ends), rtol=1e-3)
+            assert figure.layout.xaxis.range[1] > there[:, 2].max()
         written = numbers(rows, "mean", figure=name, prompts=10)
         np.testing.assert_allclose(written, [each.mean for each in known], rtol=1e-5)
 
 
 def test_of_too_few_prompts_there_are_bars_with_their_numbers_alone():
     figure = OF_SEVERAL.figure(taken(2), {})
-    assert all(bar.error_x.array is None and bar.text is not None for bar in figure.data)
+    shares, *others = figure.data
+    assert shares.error_x.array is not None  # a share has an interval of any n
+    assert all(bar.error_x.array is None and bar.text is not None for bar in others)
     assert OF_SEVERAL.figure(taken(2, steps=2), {}) is None

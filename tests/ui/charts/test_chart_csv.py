@@ -74,7 +74,7 @@ HOLDS = {
     # The band, from the fewest to the most.
     "budgets": (lambda figure: figure.data[0].y, column("kept_entries")),
     "alphas": (lambda figure: figure.data[0].z, array("head_alpha")),
-    "ladder": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
+    "ablation": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
     "fidelity": (lambda figure: figure.data[0].y, column("forced_kl")),
     "wins": (lambda figure: figure.data[0].z, wins),
     "oracles": (lambda figure: figure.data[-1].y, oracle_means),
@@ -93,7 +93,7 @@ CHOSEN = {
 
 
 def run_for(chart):
-    if chart.name == "ladder":
+    if chart.name == "ablation":
         return ablation_run()
     if chart.name == "fidelity":
         return analysed()

@@ -1,4 +1,4 @@
-"""The compare form, its editor and examples, and the handlers of its page and of a run's page."""
+"""The compare form, its examples, and the handlers of its page and of a run's page."""
 
 import asyncio
 import dataclasses
@@ -13,15 +13,13 @@ import gradio as gr
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS, PARAMETERS, POLICIES, SELECTORS, STORES
-from ckv_core.methods.base import budget_rules, plain_selectors
+from ckv_core.methods import PARAMETERS, POLICIES
 from ckv_core.request.compare_request import MAX_TEXT_CHARS
 from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
 from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from tests.factories.runs import selection_file
-from ui.compare.editor import composed_value, with_own
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
@@ -83,15 +81,14 @@ def test_a_request_survives_the_way_through_the_form():
         variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named),
         defaults={"budget": "10%", "alpha": "0.7", "sinks": "2"},
         scenario="context-only",
-        analysis=("bounds", "greedy"),
+        analysis=("bounds",),
         follow_ups=("one?", "two?"),
         max_new_tokens=7,
         ignore_eos=True,
-        own_indices=read_external_selection(OWN),
     )
     form = FormValues.from_request(asked)
-    assert form.variants == ("full", "adakv+critical:stage2=raw", named)  # those in the list
-    assert form.more_variants == "snapkv:budget=9,window=4"
+    assert form.variants == ("full", "adakv+critical:stage2=raw")  # those in the list
+    assert form.more_variants == f"snapkv:budget=9,window=4\n{named}"
     back = FormValues.from_controls(form.controls()).request()
     assert {s.settings() for s in back.specs} == {s.settings() for s in asked.specs}
     assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
@@ -104,14 +101,13 @@ def test_a_request_survives_the_way_through_the_form():
             {"variants": ("full", "snapkv"), "more_variants": "snapkv:budget=64\n\n"},
             "3 variants: Full cache, snapkv:budget=128, snapkv:budget=64.",
         ),
-        ({"variants": ("full",), "own": OWN}, "2 variants: Full cache, <b>Mine</b>."),
-        ({"variants": ("snapkv:window=4,name=Mine",)}, "1 variant: Mine."),
+        ({"variants": (), "more_variants": "snapkv:window=4,name=Mine"}, "1 variant: Mine."),
         (
             {"variants": (), "more_variants": "snapkv:pool=none\nsnapkv:pool=avg"},
             "2 variants: snapkv:budget=128,pool=none, snapkv:budget=128,pool=avg.",
         ),
     ],
-    ids=["lines", "positions", "named", "twins"],
+    ids=["lines", "named", "twins"],
 )
 def test_the_line_of_variants_counts_them_and_tells_them_apart(changes, told):
     assert describe_variants(dataclasses.replace(TYPED, **changes)) == told
@@ -146,8 +142,12 @@ BAD_FORMS = {
     "no new tokens": ({"max_new_tokens": 0}, "New tokens must be a whole number from 1"),
     "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
     "context is a list": ({"context": ["a"]}, "not text"),
-    "positions are no JSON": ({"own": "{"}, "not valid JSON"),
-    "a position twice": ({"own": selection_file([3, 3])}, "variants[0].retained: position 3"),
+    "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the compressed"),
+    "protected from the end": ({"protect": "tokens:9-3"}, "ends before it begins"),
+    "follow-ups without their scenario": ({"follow_ups": "why?"}, "need the scenario context-only"),
+    "budget below the window": ({"budget": "9"}, "below the 32 that are always kept"),
+    "a line that is none": ({"more_variants": "knorm\nsnapkw"}, "line 2: Unknown method"),
+    "a parameter that is none": ({"window": "many"}, "window must be"),
 }
 
 
@@ -159,6 +159,8 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
         slug, notice, *rest = page.start(*values.values(), "")
         assert sentence in notice["text"], name
         assert (notice["tone"], slug) == ("error", ""), name
+        (control,) = changes if name != "listed twice" else ("variants",)
+        assert notice["field"] == page.form.controls[control].elem_id, name
         assert all(map(is_skip, rest)), name
     assert page.describe(*values.values()) == notice  # the line of variants says it too
     assert services.started == []
@@ -167,12 +169,32 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
 def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent():
     services = FakeServices()
     page = compare_page(services)
-    form = dataclasses.replace(TYPED, own=OWN)
-    slug, notice, *_ = page.start(*form.controls(), "")
+    slug, notice, *_ = page.start(*TYPED.controls(), "")
     assert (slug, notice["text"]) == (SLUG, "")
-    page.start(*form.controls(), SLUG)
-    assert services.started == [form.request()] * 2
+    page.start(*TYPED.controls(), SLUG)
+    assert services.started == [TYPED.request()] * 2
     assert services.lineages == [None, Lineage(SLUG, "fork")]
+
+
+def test_a_run_with_the_greedy_oracle_is_made_again_without_it_as_a_fork():
+    asked = dataclasses.replace(TYPED.request(), analysis=("bounds", "greedy"))
+    services = FakeServices(snapshot(request=asked))
+    page = compare_page(services)
+    opened = page.open(open_request(**{"from": SLUG}))
+    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
+    assert services.started == [dataclasses.replace(asked, analysis=("bounds",))]
+    assert services.lineages == [Lineage(SLUG, "fork")]
+
+
+def test_external_selections_of_a_run_are_said_to_be_left_out_and_make_a_fork():
+    asked = dataclasses.replace(TYPED.request(), own_indices=read_external_selection(OWN))
+    services = FakeServices(snapshot(request=asked))
+    page = compare_page(services)
+    opened = page.open(open_request(**{"from": SLUG}))
+    assert "external selections are not" in opened[len(CONTROL_NAMES) + 1]["text"]
+    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
+    assert services.started == [dataclasses.replace(asked, own_indices=())]
+    assert services.lineages == [Lineage(SLUG, "fork")]
 
 
 def test_a_context_over_the_limit_never_becomes_a_run():
@@ -182,6 +204,26 @@ def test_a_context_over_the_limit_never_becomes_a_run():
     _, notice, *_ = compare_page(services).start(*TYPED.controls(), "")
     assert "94 over the model's limit of 100" in notice["text"]
     assert services.started == []
+
+
+def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
+    services = FakeServices()
+    services.status = ModelStatus(TYPED.model, ready=True, message="ready")
+    page, form = compare_page(services), dataclasses.replace(TYPED, budget="10%")
+    services.counted = TokensCounted("", 300, 300, 1000)
+    _, notice, *_ = page.start(*form.controls(), "")
+    assert "a budget of 30 tokens is below the 32" in notice["text"]
+    assert notice["field"] == page.form.controls["budget"].elem_id
+    own = dataclasses.replace(TYPED, more_variants="keydiff:budget=10%")
+    services.counted = TokensCounted("", 300, 300, 1000, question_tokens=40)
+    _, notice, *_ = page.start(*own.controls(), "")
+    assert "'keydiff:budget=10%': a budget of 30 tokens is below the 4" in notice["text"]
+    assert notice["field"] == page.form.controls["variants"].elem_id
+    assert services.started == []
+    # What nobody has counted yet is left to the worker.
+    services.status = None
+    page.start(*form.controls(), "")
+    assert services.started == [form.request()]
 
 
 def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch):
@@ -202,91 +244,6 @@ def test_examples_are_complete_and_valid_requests():
         assert example.answer in example.context
     index = json.loads((EXAMPLES_FOLDER / "index.json").read_text(encoding="utf-8"))
     assert {path.name for path in EXAMPLES_FOLDER.glob("*.txt")} == {e["file"] for e in index}
-
-
-# --- the editor of a variant ----------------------------------------------------------------
-
-
-PARTS = {"method": "knorm", "rule": "pyramid", "select": "chunks", "store": "int4"}
-
-
-def parts_of(name: str = "", values: dict | None = None, **parts: str) -> dict:
-    return {"parts": parts, "values": values or {}, "name": name}
-
-
-def test_every_registered_part_is_offered_with_a_sentence():
-    fields = {field["key"]: field["options"] for field in composed_value({})["parts"]}
-    words = {key: [each["word"] for each in options] for key, options in fields.items()}
-    assert words["method"] == [each.name for each in METHODS if each.evicts]
-    for key, parts in (
-        ("rule", budget_rules()),
-        ("select", plain_selectors()),
-        ("selector", SELECTORS),
-        ("policy", POLICIES),
-        ("store", STORES),
-    ):
-        assert words[key] == ["", *parts]
-        assert all(each["told"].endswith(".") for each in fields[key][1:]), key
-
-
-def test_a_combination_becomes_a_spec_with_its_parameters():
-    value = composed_value(parts_of("Mine", {"beta": "5", "window": "9"}, **PARTS))
-    spec = "knorm:rule=pyramid,select=chunks,store=int4,beta=5,name=Mine"
-    assert (value["spec"], value["tone"]) == (spec, "good")
-    names = {each["name"] for each in value["parameters"]}
-    assert {"beta", "pyramid_window", "chunk", "residual", "layout", "budget"} <= names
-    assert not names & {"window", "every"}  # what was typed for another combination is left out
-    (beta,) = (each for each in value["parameters"] if each["name"] == "beta")
-    assert (beta["range"], beta["default"]) == ("1 to 1000.", "20.0")
-    assert "scores key_norm, budgets pyramid, selector chunks" in value["told"]
-
-
-def test_a_policy_and_a_choice_after_the_plus_are_written():
-    value = composed_value(
-        parts_of("Mine", {"to": "80"}, method="adakv", selector="critical", policy="every")
-    )
-    assert value["spec"] == "adakv+critical:every=256,to=80,name=Mine"
-    assert value["tone"] == "good"
-
-
-@pytest.mark.parametrize(
-    ("parts", "values", "name", "said"),
-    [
-        ({"method": "keydiff", "rule": "adaptive"}, {}, "A", "cannot be compared between heads"),
-        ({"method": "h2o", "rule": "pyramid"}, {}, "A", "gives heads different budgets"),
-        ({"method": "knorm", "selector": "critical"}, {}, "A", "has no attention score"),
-        ({"method": "knorm", "policy": "every"}, {}, "A", "does not score by an observation"),
-        ({"method": "snapkv"}, {"window": "0"}, "A", "window must be a whole number"),
-        ({"method": "snapkv"}, {"window": "8,sinks=4"}, "A", "has a comma"),
-        ({"method": "snapkv"}, {}, "<script>", "A variant's name has"),
-        ({"rule": "nonsense"}, {}, "A", "rule must be one of"),
-    ],
-)
-def test_what_is_unfit_says_why_in_a_sentence(parts, values, name, said):
-    value = composed_value(parts_of(name, values, **parts))
-    assert value["tone"] == "error"
-    assert said in value["told"]
-    assert value["parameters"]
-    with pytest.raises(ConfigError, match=said):
-        with_own([], parts_of(name, values, **parts))
-
-
-@pytest.mark.parametrize(
-    "sent", [{}, {"parts": 3}, {"parts": {"method": 7, 8: None}, "values": [1], "name": {}}]
-)
-def test_what_a_client_makes_up_does_no_harm(sent):
-    assert composed_value(sent)["parts"]
-
-
-def test_it_joins_the_variants_once_and_needs_a_name():
-    with pytest.raises(ConfigError, match="Give it a name"):
-        with_own(["full"], parts_of(**PARTS))
-    chosen = with_own(["full"], parts_of("Mine", **PARTS))
-    assert chosen == ["full", "knorm:rule=pyramid,select=chunks,store=int4,name=Mine"]
-    with pytest.raises(ConfigError, match="Mine is the same variant"):
-        with_own(chosen, parts_of("Other", **PARTS))
-    with pytest.raises(ConfigError, match="'Mine' is taken"):
-        with_own(chosen, parts_of("Mine", method="snapkv"))
 
 
 # --- opening and following ------------------------------------------------------------------

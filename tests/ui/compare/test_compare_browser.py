@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
@@ -28,13 +27,18 @@ def app(open_app) -> Served:
 
 
 @pytest.fixture(scope="module")
-def page(browser) -> Iterator[Page]:
-    page = browser.new_page(viewport=DESK)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+def context(browser) -> Iterator[BrowserContext]:
+    """Keeps what it loaded."""
+    with browser.new_context(viewport=DESK) as context:
+        yield context
+
+
+@pytest.fixture
+def page(context) -> Iterator[Page]:
+    """A tab of its own, in which nothing was typed yet."""
+    page = context.new_page()
     yield page
     page.close()
-    assert errors == []
 
 
 @pytest.fixture
@@ -179,41 +183,3 @@ def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_serve
     expect(line).to_contain_text("Choose at least one variant.")
     picker.get_by_role("button", name=f"The usual {len(DEFAULT_VARIANTS)}").click()
     expect(line).to_contain_text(f"{len(DEFAULT_VARIANTS)} variants: Full cache, StreamingLLM")
-
-
-def test_a_variant_is_composed_named_and_stands_among_the_others(app, page, catch):
-    named = "knorm:beta=5.0,rule=pyramid,name=Knorm in a pyramid"
-    slug, started = catch(variants=("full", named), defaults={"budget": "64"})
-    show(page, app, PHONE)
-    page.get_by_role("button", name="Compose a variant").click()
-    editor, line = page.locator("#variant-editor"), page.locator("#variants-line")
-    told, add = editor.get_by_role("status"), editor.get_by_role("button", name="Add to the")
-    editor.get_by_label("Scores of").select_option("keydiff")
-    editor.get_by_label("Budget rule").select_option("adaptive")
-    expect(told).to_contain_text("KeyDiff cannot be composed so: 'adaptive' does not fit")
-    expect(add).to_be_disabled()
-    editor.get_by_label("Scores of").select_option("knorm")
-    expect(told).to_contain_text("Knorm cannot be composed so")
-    editor.get_by_label("Budget rule").select_option("pyramid")
-    expect(told).to_contain_text("It fits: scores key_norm, budgets pyramid")
-    editor.get_by_label("beta", exact=True).fill("0")
-    expect(told).to_contain_text("beta must be a number from 1 to 1000")
-    editor.get_by_label("beta", exact=True).fill("5")
-    editor.get_by_label("Name", exact=True).fill("Knorm in a pyramid")
-    expect(editor).to_contain_text("knorm:rule=pyramid,beta=5,name=Knorm in a pyramid")
-    for size in (DESK, PHONE):
-        page.set_viewport_size(size)
-        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert Axe().run(page, "#compose").response["violations"] == []
-    page.keyboard.press("Enter")
-    expect(told).to_contain_text("Knorm in a pyramid stands among the variants.")
-    expect(line).to_contain_text("AdaKV, Knorm in a pyramid.")
-    page.keyboard.press("Enter")
-    expect(told).to_contain_text("is the same variant and is there already")
-
-    page.goto(f"{app.url}/?from={slug}")
-    chips = page.get_by_role("group", name="Variants").get_by_role("button", name="Remove")
-    expect(chips).to_have_text(["Full cache ×", "Knorm in a pyramid ×"])  # noqa: RUF001
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
-    assert [asked.variants for asked in started] == [("full", named)]

@@ -167,9 +167,9 @@ def test_what_only_one_run_has_is_a_footnote():
 def test_whether_the_answer_was_found_comes_first_and_what_is_not_there_says_why():
     found = [changed_variant(answer_found=at) for at in (True, False, None)]
     value = differences_value([snapshot(slug=str(at), result=r) for at, r in enumerate(found)])
-    assert value["figure_names"][0] == "Answer found"
+    assert value["figure_names"][0] == "Outcome"
     cells = value["figures"][1]["cells"]
-    assert [each[0] for each in cells] == ["yes", "no", UNMEASURED]
+    assert [each[0] for each in cells] == ["answered", "cut", UNMEASURED]
     bare = changed_variant(agreement=None, perturbation=None)
     full, first, *_ = (row["cells"][1] for row in beside(bare)["figures"])
     assert (full[1:4], first[1:4]) == ([REFERENCE] * 3, [UNMEASURED] * 3)

@@ -234,23 +234,13 @@ def build_page() -> gr.Blocks:
 
 
 class View:
-    """The page in a context of its own, and what goes wrong on it."""
+    """The page in a context of its own."""
 
     def __init__(self, context: BrowserContext, lab: Lab) -> None:
         self.page = context.new_page()
         self.lab = lab
-        self.faults: list[str] = []
         self._theme = ""
         self._sent: set[str] = set()
-
-        def note(is_fault: bool, text: str) -> None:
-            if is_fault:
-                self.faults.append(text)
-
-        context.on("console", lambda message: note(message.type == "error", message.text))
-        context.on("weberror", lambda error: note(True, str(error.error)))
-        allowed = (lab.url, "data:", "blob:", "about:")
-        context.on("request", lambda each: note(not each.url.startswith(allowed), each.url))
 
     def open(
         self, width: int = 1600, theme: str = "light", fragment: str = "", *, anew: bool = False

@@ -412,7 +412,8 @@ def test_on_a_phone_two_fingers_zoom_all_maps_and_targets_are_44_pixels(open_vie
 # --- what is fetched, and may be hostile ----------------------------------------------------
 
 
-def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view):
+def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view, faults):
+    faults.expect("503")
     view = open_view()
     view.lab.failing.add("small")
     page = view.send(kept=RUN.value()).page
@@ -422,7 +423,6 @@ def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view):
     view.lab.failing.clear()
     again.click()
     page.wait_for_selector("#kept .ckv-maps")
-    view.faults[:] = [line for line in view.faults if "503" not in line]
     view.send(kept={**RUN.value(), "kv_heads": 4, "key": "2"})
     page.locator("#kept .ckv-empty", has_text="bytes instead of").wait_for()
 

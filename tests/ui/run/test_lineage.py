@@ -1,25 +1,27 @@
 """Running again: the same request, told from which run it comes."""
 
 import dataclasses
-import json
-from contextlib import closing
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.request.compare_request import CompareRequest
-from storage import repository
-from storage.bundle_import import import_bundle
-from storage.database import default_url, open_database
+from storage.bundle import FROM_RESULT
 from storage.records import Lineage
-from tests.factories.app import BAD_SLUGS, SLUG, SWEEP_SLUG, FakeServices, request, sweep_snapshot
-from tests.factories.runs import done_result
-from ui.compare.form_values import FormValues
+from tests.factories.app import (
+    BAD_SLUGS,
+    SLUG,
+    SWEEP_SLUG,
+    FakeServices,
+    request,
+    snapshot,
+    sweep_snapshot,
+)
+from ui.compare.form_values import CONTROL_NAMES, FormValues
+from ui.compare.page import ComparePage
 from ui.results.live import made_from
-from ui.run.sections import LineageSection
-from ui.services.live_runs import stored_snapshot
+from ui.run.lineage import LineageSection
 from ui.settings import Settings
 from ui.sweep.form import SweepForm
 from ui.sweep.page import SweepPage
@@ -34,29 +36,15 @@ def section(services: FakeServices) -> LineageSection:
         return LineageSection(services)
 
 
-def test_reproducing_starts_the_same_request_as_a_rerun():
-    services = FakeServices()
-    assert section(services).reproduce(SLUG)["started"] == SLUG
-    assert services.started == [request()]
-    assert services.lineages == [Lineage(SLUG, "rerun")]
-
-
-def test_a_run_whose_question_is_not_known_is_not_reproduced(tmp_path):
-    data = json.dumps(to_json(done_result())).encode()
-    with closing(open_database(default_url(tmp_path))) as database:
-        (slug,) = import_bundle(database, data).imported
-        with database.read() as session:
-            imported = stored_snapshot(repository.load_run(session, slug))
-    services = FakeServices(imported)
-    assert "does not tell the question" in section(services).reproduce(slug)["told"]
-    assert services.started == []
-
-
-def test_no_run_is_not_reproduced():
-    services = FakeServices()
-    for slug in BAD_SLUGS:
-        assert "There is no run of this name" in section(services).reproduce(slug)["told"], slug
-    assert services.started == []
+def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lacks():
+    services = FakeServices(snapshot(), imported := snapshot(slug=SWEEP_SLUG))
+    imported.result.environment["imported"] = f"2026-01-02 from {FROM_RESULT}"
+    with gr.Blocks(analytics_enabled=False):
+        page = ComparePage(services, Settings.from_environ({}), models=["m"], examples=[])
+    for slug, lacks in ((SLUG, False), (SWEEP_SLUG, True)):
+        told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES) + 1]
+        assert "run the same again" in told["text"]
+        assert ("type it below" in told["text"]) == lacks
 
 
 def form_of_the_run(**changes) -> CompareRequest:

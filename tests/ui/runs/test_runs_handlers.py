@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from storage.records import Outcome, RunFilter
+from ckv_core.results.outcomes import Tally
+from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage
 from ui.runs.query import asked_text, outcome_text, read_query
@@ -133,7 +134,7 @@ def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
 def test_a_row_says_what_was_asked_and_what_came_out():
     (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
     assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
-    assert row["outcome"] == "1 of 2 variants agrees with the full cache"
+    assert row["outcome"] == "1 of 2 methods writes the same text as the full cache"
 
 
 @pytest.mark.parametrize(
@@ -141,19 +142,35 @@ def test_a_row_says_what_was_asked_and_what_came_out():
     [
         ({}, "compare", ""),
         (
-            {"answered": 4, "judged": 7, "agreeing": 7, "compared": 7},
+            {"answered": 4, "missed": 3, "same": 7, "compared": 7},
             "compare",
-            "4 of 7 variants keep the answer",
+            "4 of 7 methods answer correctly",
         ),
-        ({"judged": 12, "full_answers": True}, "sweep", "0 of 12 points keep the answer"),
+        ({"missed": 12, "full": "answered"}, "sweep", "None of 12 points answers correctly"),
         (
-            {"answered": 1, "judged": 2, "full_answers": False},
+            {"answered": 1, "missed": 1, "full": "missed"},
             "compare",
-            "1 of 2 variants keeps the answer; the full cache misses it",
+            "The model gets this wrong even with the full cache. 1 of 2 methods answers correctly",
         ),
-        ({"judged": 1}, "compare", "No variant keeps the answer"),
-        ({"agreeing": 1, "compared": 1}, "compare", "The variant agrees with the full cache"),
+        (
+            {"answered": 1, "cut": 1, "failed": 2, "full": "answered"},
+            "compare",
+            "1 of 4 methods still answers correctly, 1 was cut, 2 failed",
+        ),
+        ({"cut": 3}, "compare", "All 3 methods were cut before an answer"),
+        ({"missed": 1}, "compare", "The method misses the expected answer"),
+        (
+            {"same": 1, "compared": 1},
+            "compare",
+            "The method writes the same text as the full cache",
+        ),
+        (
+            {"same": 2, "compared": 3, "full_cut": True},
+            "compare",
+            "2 of 3 methods write the same text as the full cache up to the limit of new tokens",
+        ),
+        ({"compared": 3}, "compare", "Every output differs from the full cache's"),
     ],
 )
 def test_an_outcome_is_of_the_answer_and_without_one_of_the_agreement(outcome, kind, text):
-    assert outcome_text(Outcome(**outcome), kind) == text
+    assert outcome_text(Tally(**outcome), kind) == text

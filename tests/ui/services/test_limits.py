@@ -150,8 +150,8 @@ def test_imported_runs_count_and_the_one_too_many_is_refused(limited):
         services.import_bundle(result)
 
 
-def test_the_body_limit_is_a_setting():
-    settings = Settings.from_environ({"CKV_MAX_BODY_MIB": "1"})
+def test_a_body_over_the_limit_is_refused():
+    settings = replace(Settings.from_environ({}), limits=Limits(body_mib=1))
     routes = client(FakeServices(), settings)
     assert routes.post("/echo", content=b"x" * 2**20).status_code == 200
     for path in ("/echo", "/runs/import"):

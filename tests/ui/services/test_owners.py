@@ -32,7 +32,6 @@ def slug(app) -> str:
         "table.csv",
         "0/retained",
         "report.html",
-        "llm_comparator.json",
         "kvpress.py",
     ],
 )
@@ -143,6 +142,7 @@ OF_THE_SERVER = {
     "close", "opened", "purge", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
 }  # fmt: skip
 READING = {
+    "are_runs_of_nobody",
     "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
     "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
     "sign_out", "summary", "watch", "worker_ready",

@@ -3,18 +3,25 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import Sample, Study
+from ckv_core.studies.runner import Progress, failed_sample, open_samples
+from ckv_core.worker import counting
+from storage import study_rows
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
-from ui.accounts.access import Access, Viewer, acting_as
-from ui.limits import Limits
+from ui.accounts.access import DISABLED, Access, Viewer, acting_as
+from ui.limits import LimitError, Limits
+from ui.services import studies as studies_of_app
+from ui.services import study_jobs
 from ui.services.services import Services
 from ui.services.studies import StudyView
-from ui.studies.progress import progress_sentence
+from ui.studies.progress import progress_sentence, studies_table
 from ui.users import User
 
 STUDY = Study(
@@ -108,6 +115,18 @@ def test_stopped_resumed_and_deleted(services):
         services.studies.view(slug)
 
 
+def test_what_a_killed_deletion_left_is_removed_at_the_next_start(make_services, file_database):
+    slug = make_services().studies._store.save(STUDY, samples(4))
+    file_database.tell(study_rows.delete_study, slug, datetime.now(UTC))
+    make_services()
+
+    def rows() -> int:
+        with file_database.read() as session:
+            return session.scalar(text("SELECT count(*) FROM study_samples"))
+
+    wait_for(rows, lambda count: count == 0)
+
+
 def test_samples_that_all_fail_for_one_reason_end_the_study(services):
     slug = services.studies.start(STUDY, samples(9, **{f"s{at}": "refuse" for at in range(9)}))
     view = wait_until(services, slug, over)
@@ -129,8 +148,22 @@ def test_tasks_are_counted_by_the_model(services):
     study = replace(STUDY, data={"task": "vt", "length": 300, "samples": 2, "seed": 0})
     made = services.studies.samples_of(study)
     assert [len(sample.context.split()) <= 300 for sample in made] == [True, True]
-    cost = services.studies.cost(study, made)
+    cost = services.studies.cost(study)
     assert (cost.samples, cost.points) == (2, 4)
+    counted = []
+    with pytest.MonkeyPatch.context() as patch:
+        count = services._client.count_tokens
+        patch.setattr(
+            services._client, "count_tokens", lambda *of: counted.append(of) or count(*of)
+        )
+        many = services.studies.cost(replace(study, data=study.data | {"samples": 5000}))
+    assert (many.samples, many.points) == (5000, 10_000)
+    assert many.tokens == pytest.approx(5000 * 300, rel=0.1)
+    assert len(counted) < 60, "an estimate makes a few samples, not all"
+    too_many = replace(study, data=study.data | {"length": 60_000, "samples": 5000})
+    for ask in (services.studies.cost, services.studies.samples_of):
+        with pytest.raises(LimitError, match="300,000,000 tokens; this app makes 20,000,000"):
+            ask(too_many)
     assert cost.seconds > 0
     with pytest.raises(ConfigError, match="data file"):
         services.studies.samples_of(STUDY)
@@ -190,3 +223,121 @@ def test_a_study_is_its_owners_alone(limited):
         services.studies.cancel(slug)
     with pytest.raises(CkvError, match="Log in"):
         services.studies.every()
+
+
+def test_users_take_turns_sample_by_sample(limited):
+    services = limited("ann", "bob")
+    with acting_as(Viewer(user="ann")):
+        long = services.studies.start(STUDY, samples(40))
+        wait_until(services, long, lambda view: view.stored.done > 2)
+    with acting_as(Viewer(user="bob")):
+        short = services.studies.start(STUDY, samples(3))
+        assert wait_until(services, short, over).stored.done == 6
+    with acting_as(Viewer(user="ann")):
+        assert services.studies.view(long).state == "running"
+        cancel(services, long)
+
+
+def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, monkeypatch):
+    services = limited("ann", "bob")
+    order: list[str] = []
+
+    class OneAtATime:
+        workers = 1
+
+        def run_study(self, study, samples, standing, commit, _):
+            for sample, points in open_samples(study, samples, standing):
+                wait_for(lambda: order or services.studies._cluster_line.others_wait, bool)
+                order.append(study.name)
+                commit(failed_sample(sample, points, CkvError(f"{sample.id} cannot run.")))
+                yield Progress(done=1, total=1, sample=sample.id, seconds_left=None)
+
+    monkeypatch.setattr(services.studies, "_cluster", OneAtATime())
+    monkeypatch.setattr(studies_of_app, "CLUSTER_TURN", 1)
+    slugs = {}
+    for user, count in (("ann", 4), ("bob", 2)):
+        with acting_as(Viewer(user=user)):
+            study = replace(STUDY, name=user)
+            slugs[user] = services.studies.start(study, samples(count))
+    for user, slug in slugs.items():
+        with acting_as(Viewer(user=user)):
+            assert wait_until(services, slug, over).stored.failed == {"ann": 8, "bob": 4}[user]
+    first, other = order[:2]
+    assert {first, other} == {"ann", "bob"}
+    assert order[:4] == [first, other, first, other]
+    assert len(order) == 6
+
+
+def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(limited):
+    services = limited("ann", "bob", "root")
+    slugs = {}
+    for user in ("ann", "bob"):
+        with acting_as(Viewer(user=user)):
+            slugs[user] = services.studies.start(STUDY, samples(40))
+    admin = services.administration
+    with acting_as(Viewer(user="bob")), pytest.raises(CkvError, match="Only an administrator"):
+        admin.studies()
+    with acting_as(Viewer(user="root", is_admin=True)):
+        listed = {(each.slug, each.owner, each.wanted) for each in admin.studies()[:2]}
+        assert listed == {(slugs["ann"], "ann", True), (slugs["bob"], "bob", True)}
+        admin.set_disabled("ann", disabled=True)
+        admin.stop_study(slugs["bob"])
+    for user, reason in (("ann", DISABLED), ("bob", "by an administrator")):
+        with acting_as(Viewer(user=user)):
+            view = wait_until(services, slugs[user], over)
+            assert view.state == "unfinished"
+            assert reason in view.stored.reason
+    # Nor does it run where another server, or a restart, finds that it is to be run.
+    services.studies._want(slugs["ann"])
+    with acting_as(Viewer(user="ann")):
+        view = wait_until(services, slugs["ann"], lambda view: not view.stored.wanted)
+        assert view.stored.reason == DISABLED
+    with acting_as(Viewer(user="root", is_admin=True)):
+        admin.set_disabled("ann", disabled=False)
+
+
+def test_counting_that_is_slow_or_has_no_room_is_waited_for(services, monkeypatch):
+    monkeypatch.setattr(study_jobs, "COUNT_S", 0.0)
+    monkeypatch.setattr(study_jobs, "LOOK_S", 0.02)
+    monkeypatch.setattr(counting, "MAX_WAITING", 0)
+    slug = services.studies.start(STUDY, samples(2))
+    wait_until(services, slug, lambda view: view.running)
+    cancel(services, slug)
+    services.studies.resume(slug)
+    wait_until(services, slug, lambda view: view.running)
+    time.sleep(0.1)
+    assert services.studies.view(slug).stored.failed == 0
+    monkeypatch.setattr(counting, "MAX_WAITING", 64)
+    view = wait_until(services, slug, over)
+    assert (view.stored.done, view.stored.failed) == (4, 0)
+
+
+def test_a_busy_database_is_waited_for(services, monkeypatch):
+    monkeypatch.setattr(studies_of_app, "WAITS_S", (0.0, 0.0))
+    busy, commit = [StorageError("It is held.")] * 2, services.studies._store.commit
+
+    def held(slug, results):
+        if busy:
+            raise busy.pop()
+        commit(slug, results)
+
+    monkeypatch.setattr(services.studies._store, "commit", held)
+    slug = services.studies.start(STUDY, samples(2))
+    view = wait_until(services, slug, over)
+    assert (view.stored.done, view.stored.failed, view.stored.reason) == (4, 0, "")
+
+
+def test_a_study_that_cannot_be_read_is_listed_ends_and_can_be_deleted(services, monkeypatch):
+    monkeypatch.setattr(services.studies, "_begin_turns", lambda: None)
+    slug = services.studies.start(STUDY, samples(1))
+    with services._database.write() as session:
+        change = text("UPDATE studies SET definition = :spoilt WHERE slug = :slug")
+        session.execute(change, {"spoilt": '{"name": "made up"}', "slug": slug})
+    (view,) = [each for each in services.studies.every() if each.stored.slug == slug]
+    assert view.state == "unreadable"
+    assert "cannot read the study" in str(studies_table([view])["rows"])
+    monkeypatch.undo()
+    services.studies._want(slug)
+    wait_for(lambda: slug not in services.studies._store.wanted(), bool)
+    services.studies.delete(slug)
+    assert slug not in {each.stored.slug for each in services.studies.every()}

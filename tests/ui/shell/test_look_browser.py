@@ -132,7 +132,7 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser,
     )
     page = context.new_page()
     page.goto(f"{site.url}/run?id={site.done}")
-    expect(page.locator("#summary thead th").nth(1)).to_contain_text("Answer found")
+    expect(page.locator("#summary thead th").nth(1)).to_contain_text("Outcome")
     for row in page.locator("#summary tbody tr").all():
         for cell in row.locator("th, td").all()[:3]:
             box = cell.bounding_box()
@@ -146,11 +146,11 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser,
 def test_what_came_out_is_on_the_first_screen(run_page):
     page = run_page
     strip = page.get_by_role("region", name="What came out")
-    expect(strip.get_by_role("status")).to_contain_text("variant")
+    expect(strip.get_by_role("status")).to_contain_text("both methods")
     for part in (strip.get_by_role("status"), strip.locator(".ckv-verdict-group").last):
         expect(part).to_be_in_viewport(ratio=1)
     names = strip.locator(".ckv-verdict-group li").all_inner_texts()
-    assert len(names) == len(done_result().variants) - 1, "each but the full cache"
+    assert len(names) == len(done_result().variants) - 1, "all but what they are compared with"
     # Before the timings.
     upper, lower = strip.bounding_box(), page.locator("#status").bounding_box()
     assert upper["y"] + upper["height"] <= lower["y"]

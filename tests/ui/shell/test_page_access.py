@@ -11,7 +11,7 @@ from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import analysed, mixed, sweep_result
 
 # Their runs hold both regimes, which no table and no chart passes over.
-MIXED = ("sweep", "aggregate", "compare-runs", "laboratory")
+MIXED = ("sweep", "aggregate", "compare-runs", "diagnostics")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def pages(open_app) -> Iterator[dict[str, str]]:
             **{name: f"{open_app.url}/{name}" for name in ("", "runs", "sweep")},
             "aggregate": f"{open_app.url}/aggregate?ids={','.join(slugs)}",
             "compare-runs": f"{open_app.url}/compare-runs?ids={','.join(compared)}",
-            "laboratory": f"{open_app.url}/run?id={compared[0]}",
+            "diagnostics": f"{open_app.url}/run?id={compared[0]}",
         }
 
 
@@ -49,16 +49,15 @@ def show(page: Page, name: str) -> None:
         page.get_by_role("button", name="Run", exact=True).click()
     if name == "":
         page.get_by_text("Suggested models").click()
-        page.get_by_role("button", name="Advanced parameters").click()
-        page.get_by_role("button", name="More variants").click()
+        page.get_by_role("button", name="Advanced").click()
     marks = {
         "sweep": "#sweep-points tbody tr",
         "aggregate": "#aggregate-table tbody tr",
         "compare-runs": "#differences tbody tr",
-        "laboratory": "#laboratory [data-chart=tightness]",
+        "diagnostics": "#diagnostics [data-chart=tightness]",
     }
     page.locator(marks.get(name, "header.ckv-header")).first.wait_for()
-    if name == "laboratory":
+    if name == "diagnostics":
         for summary in page.locator("#generations summary:visible").all():
             summary.click()
     see_everything(page)
@@ -74,7 +73,7 @@ def context(browser) -> Iterator[BrowserContext]:
         yield context
 
 
-@pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "laboratory"])
+@pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "diagnostics"])
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     page = context.new_page()
     page.set_viewport_size(PHONE)

@@ -30,9 +30,9 @@ def form(**changes: object) -> StudyForm:
 
 
 def test_a_pasted_file_becomes_a_study_with_every_setting():
-    study = form(more_methods="snapkv:pool=none\n", tolerance=3.0, max_new_tokens=16.0).study()
+    study = form(tolerance=3.0, max_new_tokens=16.0).study()
     assert study.data == {"file": "samples.jsonl"}
-    assert "snapkv:pool=none" in study.variants
+    assert study.variants == StudyForm().methods
     assert (study.tolerance, study.max_new_tokens) == (3.0, 16)
     assert form(data=CSV, columns=COLUMNS).study().data == {
         "file": "samples.csv",
@@ -96,7 +96,7 @@ def test_a_wrong_mapping_names_the_columns_of_the_file():
         ({"source": "lm_eval"}, "data.lm_eval"),
         ({"source": "task", "length": "many"}, "The length must be a whole number"),
         ({"tolerance": "x"}, "The tolerance must be a number"),
-        ({"methods": [], "more_methods": ""}, "at least one variant"),
+        ({"methods": []}, "at least one variant"),
         ({"budgets": "10%, 128"}, "all in percent"),
         ({"scenario": "elsewhere"}, "scenario"),
         ({"methods": "snapkv"}, "Choose at least one method"),

@@ -69,6 +69,15 @@ def test_bad_input_gets_one_sentence_and_starts_nothing():
         assert (notice["tone"], slug, services.started) == ("error", "", []), name
 
 
+def test_a_share_of_the_counted_prompt_below_the_window_is_marked_and_starts_nothing():
+    services = ready_services(tokens=300)
+    page, form = sweep_page(services), dataclasses.replace(TYPED, budgets="50%, 10%")
+    slug, notice, *_ = page.ask(*form.controls(), "")
+    assert "a budget of 30 tokens is below the 32" in notice["text"]
+    assert notice["field"] == page.form.controls["budgets"].elem_id
+    assert (slug, services.started) == ("", [])
+
+
 def test_a_cheap_sweep_starts_at_once_with_alphas_for_the_methods_that_take_one():
     services = ready_services()
     slug, *_ = sweep_page(services).ask(*TYPED.controls(), "")
@@ -126,8 +135,7 @@ GRIDS = {
     "generated": SLOW,
     "own settings": dataclasses.replace(
         TYPED,
-        methods=(),
-        more_methods="snapkv+critical:stage2=pooled\nadakv:window=16",
+        methods=("snapkv+critical:stage2=pooled", "adakv:window=16"),
         budgets="10%, 25%",
         alphas="0.125",
         bounds=True,

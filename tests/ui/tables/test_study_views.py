@@ -12,6 +12,7 @@ from ui.studies.routes import results_csv, scores_csv
 from ui.tables.study import (
     StudyReading,
     decision_table,
+    facts_rows,
     pairs_table,
     savings_table,
     scores_table,
@@ -44,18 +45,33 @@ def asked_by(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
 
 
+def test_the_settings_say_what_computed_it():
+    facts = {
+        "model_info": {"sha256": "ab12", "dtype": "float32", "device": "cpu"},
+        "environment": {"python": "3.11", "torch": "2.13"},
+    }
+    told = {row["label"]: row["text"] for row in facts_rows(reading(), facts)}
+    assert told["Weights"] == "sha256 ab12"
+    assert told["Device"] == "float32 on cpu"
+    assert told["Versions"] == "python 3.11, torch 2.13"
+    before = {row["label"]: row["text"] for row in facts_rows(reading(), {"model_info": None})}
+    assert before["Weights"] == before["Versions"] == "not known"
+
+
 # --- the answer, scores and pairs -----------------------------------------------------------
 
 
 def test_the_answer_comes_with_its_tolerance_n_and_cautions():
     value = verdict_value(reading())
-    assert value["headline"].startswith("Undecided: the smallest budget that looks within 2 points")
+    assert value["headline"].startswith(
+        "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples"
+    )
     assert value["regimes"].startswith("Two regimes: ")
     states = {m["name"]: g["state"] for g in value["groups"] for m in g["variants"]}
-    assert states == {"SnapKV": "cut", PRINTED: "lost", "KeyDiff": "lost"}
-    assert any(text.startswith("40 samples: ") for text in value["cautions"])
+    assert states == {"SnapKV": "cut", PRINTED: "cut", "KeyDiff": "lost"}
+    assert any(text.startswith("With 40 samples and 3 methods") for text in value["cautions"])
     wide = verdict_value(reading(tolerance=20, budgets=("50%",)))
-    assert wide["headline"].startswith("snapkv at 50% keeps the score within 20 points")
+    assert wide["headline"].startswith("SnapKV keeps the score at 50 % of the cache")
     assert wide["groups"][0]["state"] == "kept"
 
 

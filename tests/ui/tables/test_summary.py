@@ -134,7 +134,8 @@ def test_layers_left_whole_count_among_the_bytes_asked_for():
 
 
 def test_a_warning_is_told_once_and_names_its_variants():
-    notes = summary_value(done_result())["notes"]
+    cut, *notes = summary_value(done_result())["notes"]
+    assert cut.startswith("2 of 3 texts were cut at 2 new tokens before an answer")
     assert notes == ["SnapKV, SnapKV + CriticalKV: Watch out."]
 
 
@@ -154,8 +155,13 @@ def test_figures_no_further_than_rounding_say_so_and_the_floor_stands_below():
         assert final["text"] == "3.500 ≤ floor"
         assert "floor is 4." in final["title"]
         assert cell(result, 1, "kl")["text"] == ("0.250" if kl < 0.25 else "0.250 ≤ floor")
-        told = summary_value(result)["notes"][0]
+        told = summary_value(result)["notes"][1]
         assert told.startswith("Rounding floor of this run (float32): final hidden")
+        assert "which entries" not in told
+    result.model = replace(result.model, dtype="bfloat16")
+    assert "can also change which entries a method keeps" in " ".join(
+        summary_value(result)["notes"]
+    )
     row = rows_of(summary_csv(result))[1]
     assert (row["final_hidden_l1_floor"], row["kl_floor_nats"]) == ("4.0", "0.25")
 

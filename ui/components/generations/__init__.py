@@ -7,8 +7,8 @@ Generations = component(__file__, "generations")
 
 `cards` is a list of {"index", "look", "label", "spec", "status", "chips", "token_texts",
 "first_difference", "reference", "stopped", "answer", "forced"}: `first_difference` is the
-index of the first token that differs from the reference card's, `answer` is "found",
-"missing" or None, `forced` the address of the card's fidelity strip or None. A card with
+index of the first token that differs from the reference card's, `answer` is its
+outcome in words or None, `forced` the address of the card's fidelity strip or None. A card with
 `stopped` None is announced as live text while its `status` is none of "", waiting, queued,
 done, failed, cancelled. The strip's address answers {"tokens", "top1", "kl", "rank", "steps"};
 a step is {"full", "variant"}, both lists of {"text", "probability"}, best first.

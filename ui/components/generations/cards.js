@@ -5,7 +5,7 @@ import { marker } from "../../../assets/scripts/marks.js";
 import { ForcedStrip, visible } from "./forced_strip.js";
 
 const RESTING = new Set(["", "waiting", "queued", "done", "failed", "cancelled"]);
-const ANSWERS = { found: ["✓ answer found", "good"], missing: ["✕ answer missing", "warn"] };
+const OUTCOMES = { answered: ["✓", "good"], missed: ["✕", "warn"], cut: ["…", "warn"] };
 const STOPS = { eos: "stopped at EOS", length: "reached the token limit" };
 
 function newCard({ index, look }) {
@@ -89,7 +89,8 @@ function drawCard(card, value, told) {
   const shape = JSON.stringify([value.chips, value.answer]);
   if (shape !== card.chipsDrawn) {
     card.chipsDrawn = shape;
-    const answer = ANSWERS[value.answer];
+    const [sign, tone] = OUTCOMES[str(value.answer).split(",")[0]] ?? [];
+    const answer = sign ? [`${sign} ${value.answer}`, tone] : null;
     card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
   }
   drawText(card, value);

@@ -5,8 +5,6 @@ from ui.components.base import component
 RunLinks = component(__file__, "run_links")
 """Shows the links of a run.
 
-The value is {"slug", "kind", "files", "forced", "follow_ups", "report", "pairs"}: `files` once
-there are tables to export, `forced` and `follow_ups` where it has such data, `report` once the
-run is over; `pairs` are those for LLM Comparator, each {"a", "b", "text"} with the variants'
-indices.
+The value is {"slug", "kind", "files", "forced", "follow_ups", "report"}: `files` once there are
+tables to export, `forced` and `follow_ups` where it has such data, `report` once the run is over.
 """

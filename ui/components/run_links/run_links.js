@@ -1,6 +1,6 @@
 // Where a run can be found and taken away: short link, files in one menu, form.
 
-import { copyButton, list, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
+import { copyButton, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
 
 const link = (text, more = {}) => make("a.ckv-link", { text, ...more });
 const file = (text, path, needs, hint = "") => ({ text, path, needs, hint });
@@ -36,18 +36,14 @@ function group(name, links) {
 }
 
 function fileGroups(value, base) {
-  const named = FILES.map(([name, files]) =>
+  return FILES.map(([name, files]) =>
     group(
       name,
       files
         .filter(({ needs }) => value[needs])
         .map(({ text, path, needs, hint }) => [link(text, { href: `${base}/${path}`, download: needs !== "report" }), hint]),
     ),
-  );
-  const pairs = list(value.pairs).map(({ a, b, text }) => [
-    link(str(text), { href: `${base}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}` }),
-  ]);
-  return [...named, group("LLM Comparator (JSON)", pairs)].filter(Boolean);
+  ).filter(Boolean);
 }
 
 export default function mount(host) {
@@ -56,7 +52,9 @@ export default function mount(host) {
   const shared = location.hash.match(/^#link=([\w-]+)$/)?.[1];
   const short = link("");
   const copy = copyButton("Copy link", () => short.href);
-  const share = make("button.ckv-button.ckv-quiet.ckv-for-users", "Share");
+  const share = make("button.ckv-button.ckv-quiet.ckv-for-users.ckv-share-run", "Share");
+  // Who may not share the run has no such section; Gradio confines our files of styles to its container.
+  const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
   const sweep = link("", { class: "ckv-link ckv-for-users" });
   const groups = make("div.ckv-menu-groups");
@@ -64,7 +62,7 @@ export default function mount(host) {
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
     make("div.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again, sweep),
   ]);
-  root.append(bar);
+  root.append(bar, unshared);
 
   share.addEventListener("click", () => {
     /** @type {HTMLElement} */

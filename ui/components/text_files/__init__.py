@@ -8,8 +8,5 @@ ContextBar = component(__file__, "context_bar")
 The file is read in the browser, so no upload exists. Triggers `count` once typing rests.
 """
 
-OwnBar = component(__file__, "own_bar")
-"""Reads files of kept positions in the browser into #own."""
-
 StudyFile = component(__file__, "study_file")
 """Reads a file of samples in the browser into #study-data."""

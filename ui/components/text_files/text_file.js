@@ -7,7 +7,7 @@ import { make, setText, whole } from "../../../assets/scripts/dom.js";
 export const area = (id) => document.querySelector(`#${id} textarea`);
 
 /** Put a text into a field as if it had been typed and left, which the server hears of. */
-export function put(box, text) {
+function put(box, text) {
   box.value = text;
   box.dispatchEvent(new Event("input", { bubbles: true }));
   box.dispatchEvent(new Event("blur"));
@@ -41,7 +41,7 @@ export function fileOpener(words, take, attributes = {}) {
 }
 
 /** Text of a file; throws an Error whose message is the sentence to show. `limit` is `mostBytes` in words. */
-export async function textOf(file, mostBytes, limit) {
+async function textOf(file, mostBytes, limit) {
   if (file.size > mostBytes) {
     throw new Error(`${file.name} has ${whole(file.size / 1e6)} MB; choose one of up to ${limit}.`);
   }

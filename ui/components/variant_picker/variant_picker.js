@@ -3,6 +3,8 @@
 import { list, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 
+const OTHERS = "Of the run";
+
 export default function mount(host) {
   const { root, props, trigger } = host;
   const { offer } = props;
@@ -18,8 +20,8 @@ export default function mount(host) {
   const boxes = new Map(); // by SPEC
   const rows = []; // {row, words}
   const sections = list(offer.groups).map(section);
-  const own = section({ name: "Your own", note: "Composed by you; what is taken out stays here until you leave.", methods: [] });
-  own.hidden = true;
+  const others = section({ name: OTHERS, note: "What is taken out stays here until you leave.", methods: [] });
+  others.hidden = true;
 
   root.append(
     make("div.ckv-picker", { role: "group", "aria-labelledby": name.id }, [
@@ -32,7 +34,7 @@ export default function mount(host) {
         make("button.ckv-button", { text: "None", onclick: () => choose([]) }),
       ]),
       found,
-      make("div.ckv-picker-list", own, ...sections),
+      make("div.ckv-picker-list", others, ...sections),
     ]),
   );
 
@@ -67,19 +69,19 @@ export default function mount(host) {
     ]);
   }
 
-  /** A box for a variant that has a name of its own, with the marker of its method. */
-  function addOwn(spec) {
+  /** A box for a variant of a run that is not in the list, with the marker of its method. */
+  function addOther(spec) {
     const label = /[:,]name=([^,]*)/.exec(spec)?.[1] ?? spec;
     const look = boxes.get(spec.split(/[+:]/)[0])?.variant.look;
-    own.append(methodRow({ plain: { spec, label, look }, words: spec, families: [] }, { name: "Your own" }));
-    own.hidden = false;
+    others.append(methodRow({ plain: { spec, label, look }, words: spec, families: [] }, { name: OTHERS }));
+    others.hidden = false;
   }
 
   /** Methods that hold every word typed; an empty section goes with its rows. */
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const each of rows) each.row.hidden = !words.every((word) => each.words.includes(word));
-    for (const each of [own, ...sections]) each.hidden = !each.querySelector(".ckv-picker-row:not([hidden])");
+    for (const each of [others, ...sections]) each.hidden = !each.querySelector(".ckv-picker-row:not([hidden])");
     const shown = rows.filter((each) => !each.row.hidden).length;
     setText(found, words.length ? `${shown} of ${rows.length} methods${shown ? "" : "; try fewer letters"}.` : "");
   }
@@ -111,7 +113,7 @@ export default function mount(host) {
   }
 
   function show(specs) {
-    for (const spec of specs.map(str)) if (!boxes.has(spec)) addOwn(spec);
+    for (const spec of specs.map(str)) if (!boxes.has(spec)) addOther(spec);
     for (const [spec, { input }] of boxes) input.checked = specs.includes(spec);
     const picked = chosen().map((spec) => chosenChip(boxes.get(spec).variant));
     chips.replaceChildren(...(picked.length ? picked : [make("li.ckv-hint", "Nothing is chosen.")]));

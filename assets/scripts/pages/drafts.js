@@ -1,0 +1,96 @@
+// What was typed into a form and not yet sent, kept in this tab until it is closed or New is pressed.
+
+const REST_MS = 300;
+const PREFIX = "ckv-draft-";
+let isTyped = false;
+let isFilled = false; // once the page has filled its form, from the address or from here
+let isTooLong = false;
+let timer = 0;
+/** @type {{ slot: string, values: any[] } | null} */
+let unsaved = null;
+
+/** Who is logged in: another person at this browser finds nothing. */
+const who = () => document.querySelector("#ckv-user")?.innerHTML ?? "";
+
+/** One place for each thing that an address fills a form from; after Run that is the run. */
+function slotOf(name) {
+  const query = new URLSearchParams(location.search);
+  if (location.pathname === "/run") return `${PREFIX}${name}?from=${query.get("id")}`;
+  query.delete("__theme");
+  return `${PREFIX}${name}?${query}`;
+}
+
+function drop(prefix) {
+  for (const key of Object.keys(sessionStorage)) if (key.startsWith(prefix)) sessionStorage.removeItem(key);
+}
+
+function save() {
+  clearTimeout(timer);
+  if (!unsaved) return;
+  const { slot, values } = unsaved;
+  const write = () => sessionStorage.setItem(slot, JSON.stringify({ who: who(), values }));
+  unsaved = null;
+  isTooLong = false;
+  try {
+    write();
+  } catch {
+    drop(PREFIX); // the browser keeps some 5 million characters of a site
+    try {
+      write();
+    } catch {
+      isTooLong = true;
+    }
+  }
+}
+
+/** For Gradio's `js`: keep the form's values, once typing rests. */
+export function keep(name, values) {
+  if (!isFilled && !isTyped) return [];
+  unsaved = { slot: slotOf(name), values };
+  clearTimeout(timer);
+  timer = setTimeout(save, REST_MS);
+  return [];
+}
+
+/** For Gradio's `js`: the values kept of a form of so many controls, then a new word; none if somebody types already. */
+export function restore(name, count) {
+  isFilled = true;
+  const draft = JSON.parse(sessionStorage.getItem(slotOf(name)) ?? "null");
+  if (isTyped || draft?.who !== who() || draft.values.length !== count) return [];
+  return [...draft.values, String(Date.now())];
+}
+
+/** After Run: what was changed on the page of an earlier run is now a run of its own, not that one's form. */
+export function settle() {
+  save();
+  const of = `?from=${new URLSearchParams(location.search).get("id")}`;
+  if (location.pathname !== "/run") return;
+  for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX) && key.endsWith(of)) sessionStorage.removeItem(key);
+}
+
+/** For Gradio's `js`: drop all that is kept of a form and open it blank. */
+export function startAnew(name, path) {
+  unsaved = null;
+  isTyped = isFilled = isTooLong = false;
+  drop(PREFIX + name);
+  const theme = new URLSearchParams(location.search).get("__theme");
+  location.assign(theme ? `${path}?__theme=${encodeURIComponent(theme)}` : path);
+  return [];
+}
+
+// Gradio's own event of a text field comes with a key only: not of a paste, a deletion or an opened file.
+for (const type of ["input", "change", "click", "focusout"]) {
+  document.addEventListener(type, (event) => {
+    /** @type {HTMLElement | null} */
+    const button = document.querySelector("#draft-keep");
+    const { target } = event;
+    if (!button || (!event.isTrusted && type === "click") || !(target instanceof Element) || target.closest("#actions")) return;
+    isTyped ||= type === "input";
+    setTimeout(() => button.click()); // the field's own listener comes first
+  });
+}
+addEventListener("pagehide", save);
+addEventListener("beforeunload", (event) => {
+  save();
+  if (isTooLong) event.preventDefault(); // the browser asks before the page is left
+});

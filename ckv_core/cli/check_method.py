@@ -1,0 +1,110 @@
+"""The command `check-method`: whether a method keeps the contract that all methods are held to."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ckv_core.cli import running
+from ckv_core.cli.options import Commands, add_command, model_name
+from ckv_core.errors import CkvError, ConfigError, in_short
+from ckv_core.methods import METHODS
+from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
+from ckv_core.runtime.terminal import say
+
+BUDGETS = ("25%", "50%")
+TEXT = " ".join(f"House {at} has the code {at * 371 % 1000:03}." for at in range(24))
+EPILOG = """\
+Its parts run at two budgets in both scenarios, with each selector and layout that it takes.
+Checked are what its parts give, exact totals, that protected tokens are kept, and that the same
+input gives the same kept set and tokens, alone and among other variants.
+"""
+
+
+def register(commands: Commands) -> None:
+    does = "check a method, such as one of another package, against the contract of all methods"
+    parser = add_command(commands, "check-method", _check, does, EPILOG)
+    parser.add_argument("name", metavar="NAME", help="as a SPEC names it")
+    parser.add_argument(
+        "--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}"
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    method = METHODS.get(options.name)
+    if not method.evicts:
+        raise ConfigError(f"{method.name!r} evicts nothing, so there is nothing to check.")
+    words = ["", *(f"+{selector.name}" for selector in method.selectors[1:])]
+    endings = [
+        *words,
+        *([":layout=layer", ":layout=page:16"] if "layout" in method.options() else []),
+    ]
+    request = CompareRequest(
+        context=TEXT,
+        question="What is the code of house 9?",
+        model=model_name(options.model),
+        device="cpu",
+        max_new_tokens=8,
+        ignore_eos=True,
+    )
+    loaded, load_ms = running.load(request)
+    running.clear_progress()
+    failed = 0
+    for scenario in SCENARIOS:
+        asked = replace(request, scenario=scenario)
+
+        def run(*specs: str, asked: CompareRequest = asked) -> RunResult:
+            return running.run(replace(asked, variants=specs), loaded, load_ms)
+
+        for what, problem in _answers(method.name, endings, run):
+            say(f"{'FAILED' if problem else 'ok':6} {scenario}, {what}{problem and ': '}{problem}")
+            failed += bool(problem)
+    return 1 if failed else 0
+
+
+def _answers(
+    name: str, endings: list[str], run: Callable[..., RunResult]
+) -> Iterator[tuple[str, str]]:
+    """What was checked, and what is wrong with it; empty where nothing is."""
+    alone: dict[str, VariantResult] = {}
+    for ending in endings:
+        for budget in BUDGETS:
+            spec = f"{name}{ending}{',' if ':' in ending else ':'}budget={budget}"
+            problem = ""
+            try:
+                result = run(spec)
+                (alone[spec],) = result.variants
+                problem = _problem(spec, alone[spec], result)
+            except CkvError as error:
+                problem = str(error)
+            except Exception as error:  # another package's code
+                problem = f"its code fails ({in_short(error)})"
+            yield spec, problem
+    if alone:
+        together = run("full", *alone).variants[1:]
+        differs = [
+            spec
+            for (spec, one), other in zip(alone.items(), together, strict=True)
+            if (one.retained, one.token_ids) != (other.retained, other.token_ids)
+        ]
+        problem = f"{', '.join(differs)} keeps or writes something else" if differs else ""
+        yield "a second time, all together", problem
+
+
+def _problem(text: str, variant: VariantResult, result: RunResult) -> str:
+    receipt, spec = variant.receipt, VariantSpec.parse(text)
+    if receipt is None or variant.retained is None:
+        return "it kept everything"
+    if receipt.retained_entries != receipt.requested_entries:
+        return (
+            f"it kept {receipt.retained_entries:,} entries, where {receipt.requested_entries:,} "
+            "were requested"
+        )
+    prompt, model = result.prompt, result.model
+    if prompt is None or model is None:
+        return "there is no prompt"
+    kept = variant.retained.mask()[list(model.evictable_layers)]
+    always = [at for place in spec.always_kept(prompt.compressed_tokens) for at in place]
+    return "" if kept[..., always].all() else f"it evicted what it protects ({spec.protected_text})"

@@ -1,0 +1,121 @@
+"""Checks of what another package's parts give, where it enters the engine.
+
+Our own parts are held to the same by the tests, and are not checked while they run.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ckv_core.errors import EngineError
+from ckv_core.methods.parts.base import (
+    BudgetRule,
+    Candidates,
+    Kept,
+    Parameters,
+    Part,
+    Scorer,
+)
+from ckv_core.methods.parts.views import LayerView
+from ckv_core.request.variants import VariantSpec
+
+
+def is_outside(part: Part) -> bool:
+    """Whether a part's code is of another package."""
+    return not type(part).__module__.startswith("ckv_core.")
+
+
+def checked_scorer(spec: VariantSpec, least: int) -> Scorer:
+    """The variant's scorer; one of another package raises EngineError where its scores are wrong.
+
+    `least`: columns that the scores must have.
+    """
+    scorer = spec.scorer
+    if not is_outside(scorer):
+        return scorer
+    checked = copy(scorer)
+    scores, evidence = checked.scores, checked.evidence  # one may call the other: checked, too
+    vars(checked)["scores"] = partial(_scores, spec, scores, least, of_queries=False)
+    vars(checked)["evidence"] = partial(_scores, spec, evidence, least, of_queries=True)
+    return checked
+
+
+def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates) -> Tensor:
+    """What the rule gives; EngineError where one of another package does not share out the budget.
+
+    See `BudgetRule.head_budgets` for the shape.
+    """
+    given = rule.head_budgets(candidates, candidates.spare, spec.params)
+    if not is_outside(rule):
+        return given
+    problem = _shape_problem(given, (candidates.layers, candidates.kv_heads))
+    if not problem and given.dtype != torch.int64:
+        problem = f"budgets of type {given.dtype}, where torch.int64 is expected"
+    elif not problem and not 0 <= int(given.min()) <= int(given.max()) <= candidates.entries:
+        problem = f"a head a budget outside of 0 to {candidates.entries:,}, all that it can keep"
+    elif not problem and int(given.sum()) != (total := given.numel() * candidates.spare):
+        problem = f"{int(given.sum()):,} entries to all heads together, where {total:,} are shared"
+    _refuse(spec, rule, problem)
+    return given
+
+
+def checked_keep(
+    spec: VariantSpec, candidates: Candidates, layers: slice, head_budgets: Tensor
+) -> Kept:
+    """What the selector keeps; EngineError where one of another package keeps not each budget.
+
+    See `Selector.keep` for the arguments.
+    """
+    kept = spec.selector.keep(candidates, layers, head_budgets)
+    if not is_outside(spec.selector):
+        return kept
+    problem = _shape_problem(kept.mask, (*head_budgets.shape, candidates.entries))
+    if not problem and kept.mask.dtype != torch.bool:
+        problem = f"a mask of type {kept.mask.dtype}, where torch.bool is expected"
+    elif not problem and not torch.equal(kept.mask.sum(-1).cpu(), head_budgets.cpu()):
+        problem = "some heads more or fewer entries than their budgets"
+    _refuse(spec, spec.selector, problem)
+    return kept
+
+
+def _scores(
+    spec: VariantSpec,
+    score: Callable[[LayerView, Parameters], Tensor],
+    least: int,
+    view: LayerView,
+    parameters: Parameters,
+    *,
+    of_queries: bool,
+) -> Tensor:
+    found = score(view, parameters)
+    heads = view.query_heads if of_queries else view.kv_heads
+    most = view.keys.shape[1]
+    columns = found.shape[-1] if isinstance(found, Tensor) and found.ndim else least
+    problem = _shape_problem(found, (heads, min(max(columns, least), most)))
+    if not problem and not found.is_floating_point():
+        problem = f"scores of type {found.dtype}, where torch.float32 is expected"
+    elif not problem and not found.isfinite().all():
+        problem = "scores that are not finite (NaN or infinite)"
+    elif not problem and spec.scorer.non_negative and (found < 0).any():
+        problem = "negative scores, though it declares non_negative, which lets +critical follow"
+    _refuse(spec, spec.scorer, problem)
+    return found
+
+
+def _shape_problem(found: object, shape: tuple[int, ...]) -> str:
+    if not isinstance(found, Tensor):
+        return f"a {type(found).__name__}, where a tensor is expected"
+    if found.shape != shape:
+        return f"the shape {list(found.shape)}, where {list(shape)} is expected"
+    return ""
+
+
+def _refuse(spec: VariantSpec, part: Part, problem: str) -> None:
+    if problem:
+        raise EngineError(
+            f"{spec.method.label} ({spec.spec}) cannot run: {part.name!r} of the package "
+            f"{type(part).__module__.partition('.')[0]!r} gives {problem}."
+        )

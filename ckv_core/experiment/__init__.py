@@ -1,0 +1,1 @@
+"""An experiment's numbers: intervals, pairs and the decision. No torch."""

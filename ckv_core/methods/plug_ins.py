@@ -1,0 +1,67 @@
+"""Parts of other packages, found by entry point: what loading one does harms no other. No torch."""
+
+import logging
+import threading
+import traceback
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from ckv_core.errors import in_short
+from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, all_parameters
+from ckv_core.runtime.terminal import neutralised, plain
+
+LOGGER = logging.getLogger(__name__)
+ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
+SLOW_S = 5.0
+_packages: dict[str, str] = {}  # names of entry points by the package that is imported
+
+
+def load_all() -> None:
+    """Load the parts of all packages that are installed."""
+    for point in entry_points(group=ENTRY_POINTS):
+        load(point)
+
+
+def load(point: EntryPoint) -> None:
+    """Load one package's parts: all that it registers, or none and a sentence on why."""
+    registries: tuple[dict[str, Any], ...] = (METHODS.by_name, SELECTORS, POLICIES, STORES)
+    before = [dict(registry) for registry in registries]
+    name = plain(repr(point.value))
+    slow = threading.Timer(
+        SLOW_S,
+        LOGGER.warning,
+        (
+            f"Loading the parts of {name} takes over {SLOW_S:g} s. If it does not end, stop this "
+            "program and remove or update that package.",
+        ),
+    )
+    slow.daemon = True
+    slow.start()
+    try:
+        with neutralised():
+            point.load()
+            all_parameters()  # asks each part what a list of methods asks it
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # another package's code; one may even try to exit
+        for registry, parts in zip(registries, before, strict=True):
+            registry.clear()
+            registry.update(parts)
+        why = plain(in_short(error))
+        LOGGER.error("The parts of %s cannot be loaded (%s); they are left out.", name, why)  # noqa: TRY400
+    else:
+        _packages[point.module.partition(".")[0]] = point.value
+    finally:
+        slow.cancel()
+
+
+def fault(error: BaseException) -> str:
+    """A sentence on an error that another package's parts raised; empty where none did."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in _packages:
+            return (
+                f"The parts of {_packages[package]!r} fail ({in_short(error)}; line {line} of "
+                f"{frame.f_globals['__name__']}). Update or remove that package."
+            )
+    return ""

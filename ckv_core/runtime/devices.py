@@ -1,0 +1,11 @@
+"""Which devices work as CUDA does: asynchronously, with an allocator and kernels of their own."""
+
+import torch
+
+# Device types; models go to the last one. A test that imitates a GPU adds its own.
+CUDA_LIKE = ["cuda"]
+
+
+def is_cuda_like(device: torch.device) -> bool:
+    """Whether a device is CUDA, or is to be treated as CUDA."""
+    return device.type in CUDA_LIKE

@@ -1,0 +1,1 @@
+"""The command `ckv`: every command, those of saved runs and studies included."""

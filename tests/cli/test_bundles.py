@@ -1,0 +1,108 @@
+"""`ckv export` and `import`: from one database to another, in several files."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ckv_core.request.compare_request import CompareRequest
+from cli.main import main
+from storage import bundle
+from storage.bundle_import import ImportReport
+from storage.database import default_url, open_database
+from storage.models import Run
+from storage.recorder import Recorder
+from storage.records import Lineage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Five runs, each made from the one before."""
+    use(tmp_path / "old", monkeypatch)
+    made: list[str] = []
+    with closing(open_database(default_url(tmp_path / "old"))) as database:
+        recorder = Recorder(database)
+        for number in range(5):
+            lineage = Lineage(made[-1], "rerun") if made else None
+            request = CompareRequest(context=f"text {number}")
+            made.append(recorder.create(request, lineage=lineage))
+            recorder.finish(made[-1])
+    return made
+
+
+def use(home: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CKV_HOME", str(home))
+    monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
+
+
+def stored(home: Path) -> list[tuple[str, str | None, str | None]]:
+    with closing(open_database(default_url(home))) as database, database.read() as session:
+        rows = session.execute(select(Run.slug, Run.owner, Run.parent_slug).order_by(Run.id))
+        return [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize("bound", ["MAX_RUNS", "MAX_TOTAL_BYTES"])
+def test_all_runs_move_to_another_database_in_several_files(
+    runs, bound, tmp_path, monkeypatch, capsys
+):
+    most = 2
+    if bound == "MAX_TOTAL_BYTES":
+        url = default_url(tmp_path / "old")
+        with closing(open_database(url)) as database, database.read() as session:
+            sizes = [len(bundle._run_data(session, slug, with_notes=True)) for slug in runs]
+        most = 2 * max(sizes)
+    monkeypatch.setattr(bundle, bound, most)
+    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    files = sorted(tmp_path.glob("all*.zip"))
+    assert [file.name for file in files] == ["all-001.zip", "all-002.zip", "all-003.zip"]
+    assert [line.split(": ")[1].split(",")[0] for line in told] == ["2 runs", "2 runs", "1 run"]
+    use(tmp_path / "new", monkeypatch)
+    for file in files:
+        assert main(["import", str(file), "--owner", "ann"]) == 0
+    parents = [None, *runs[:-1]]
+    assert stored(tmp_path / "new") == [
+        (slug, "ann", parent) for slug, parent in zip(runs, parents, strict=True)
+    ]
+
+
+def test_runs_that_fit_go_into_the_file_that_was_named(runs, tmp_path, capsys):
+    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
+    assert f"{tmp_path / 'all.zip'}: 5 runs, " in capsys.readouterr().out
+
+
+def test_export_and_import_from_the_command_line(runs, tmp_path, monkeypatch, capsys):
+    file = str(tmp_path / "one.zip")
+    assert main(["export", runs[0], runs[0], "--out", file]) == 0
+    assert ": 1 run, " in capsys.readouterr().out
+    for command, status in {
+        ("import", str(tmp_path / "none.zip")): 1,
+        ("export", "--out", str(tmp_path / "z.zip")): 2,
+        ("export", "a" * 12, "--out", str(tmp_path / "z.zip")): 1,
+    }.items():
+        assert main([*command]) == status
+        assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["other"])
+    use(tmp_path / "new", monkeypatch)
+    assert main(["import", file]) == 0
+    assert "Imported 1 of 1" in capsys.readouterr().out
+
+
+def test_where_no_run_is_over_none_is_exported(tmp_path, monkeypatch, capsys):
+    use(tmp_path / "empty", monkeypatch)
+    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 1
+    assert "No run is over yet" in capsys.readouterr().err
+    assert not (tmp_path / "all.zip").exists()
+
+
+def test_the_sentence_names_a_few_of_many():
+    report = ImportReport(imported=["new"], skipped=[f"s{i}" for i in range(7)])
+    report.renamed["old"] = "new"
+    assert report.sentence == (
+        "Imported 1 of 8 runs; already here: s0, s1, s2, s3, s4 and 2 more; "
+        "other runs have the same name, so old is new here."
+    )

@@ -1,0 +1,179 @@
+"""`ckv export|token|user|audit` on a database of its own, without a server."""
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import update
+
+import app
+import ckv_core
+from cli.main import main
+from storage import library, repository
+from storage.database import default_url, open_database
+from storage.models import Run
+from storage.recorder import Recorder
+from storage.takeover import count_of_nobody
+from tests.factories.app import request, store_run
+from tests.factories.runs import done_result
+from tests.ui.report_reading import opened
+from ui.report import charts as report_charts
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def slug(home):
+    """A finished run of this home, beside one that was never run."""
+    with closing(open_database(default_url(home))) as database:
+        slug = store_run(SimpleNamespace(_recorder=Recorder(database)), request(), done_result())
+        Recorder(database).create(request(question="never run"))
+        with database.write() as session:
+            library.annotate(session, slug, "A title", "my note", ["good"])
+    return slug
+
+
+@pytest.fixture(autouse=True)
+def at_home(home, monkeypatch):
+    monkeypatch.setenv("CKV_HOME", str(home))
+    monkeypatch.setenv("CKV_AUTH", "ann:secret")
+    for name in ("CKV_DATABASE_URL", "CKV_AUTH_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(report_charts, "FIGURES_PER_CHART", 2)
+
+
+@pytest.fixture
+def said(capsys):
+    """Runs a command; what it says, on standard error if it is to fail."""
+
+    def run(*arguments, status=0):
+        assert main([*map(str, arguments)]) == status
+        return capsys.readouterr()[bool(status)]
+
+    return run
+
+
+def test_the_variants_are_written_as_code_for_kvpress(slug, tmp_path, said):
+    path = tmp_path / "presses.py"
+    assert f"variants of {slug} for kvpress." in said("export", slug, "--kvpress", path)
+    assert "from kvpress import" in path.read_text(encoding="utf-8")
+    compile(path.read_bytes(), str(path), "exec")
+
+
+def test_a_report_and_a_bundle_are_written_at_once(slug, tmp_path, said):
+    report, bundle = tmp_path / "r.html", tmp_path / "b.zip"
+    told = said("export", slug, "--html", report, "--out", bundle)
+    read = opened(report.read_bytes())
+    assert read.page["title"] == "A title"
+    assert {"label": "Note", "text": "my note"} in read.value("run")["rows"]
+    assert bundle.stat().st_size > 0
+    assert f"{report.stat().st_size:,} bytes" in told
+
+
+def test_parts_are_left_out(slug, tmp_path, said):
+    report = tmp_path / "r.html"
+    said("export", slug, "--html", report, "--without", "kept,charts")
+    assert set(opened(report.read_bytes()).files) == {"page"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--all", "--html", "x.html"], "take one run"),
+        (["abc123def456", "--html", "x.html"], "There is no run"),
+        (["SLUG", "--html", "/nowhere/x.html"], "cannot be written"),
+        (["--all", "--kvpress", "x.py"], "take one run"),
+        (["SLUG", "--html", "x.html", "--without", "all"], "kept, charts, strips"),
+        (["SLUG"], "--out FILE"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(slug, arguments, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *(slug if each == "SLUG" else each for each in arguments)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_over_is_not_exported(home, slug, said):
+    with closing(open_database(default_url(home))) as database, database.read() as session:
+        runs, _ = library.list_runs(session)
+    (queued,) = [run.slug for run in runs if run.state == "queued"]
+    assert "not over yet" in said("export", queued, "--html", "x.html", status=1)
+
+
+def test_a_user_takes_over_what_nobody_owns(slug, said):
+    assert "no user 'eve'" in said("user", "takeover", "eve", status=2)
+    with closing(open_database(default_url(Path(os.environ["CKV_HOME"])))) as database:
+        counted = database.ask(count_of_nobody)
+        assert f"{counted} runs and 0 studies are ann's" in said("user", "takeover", "ann")
+        assert database.ask(repository.run_owner, slug) == "ann"
+        with database.write() as session:
+            session.execute(update(Run).values(owner=None))
+    assert "took over" in said("audit")
+
+
+# --- token, user, audit ----------------------------------------------------------------------
+
+
+def test_a_token_is_made_listed_and_revoked_once(said):
+    token = said("token", "create", "ann", "--name", "ni\x1bght", "--days", "7").strip()
+    assert re.fullmatch(r"ckv_[\w-]{43}", token)
+    listed = said("token", "list", "ann")
+    assert "ann  read  expires 2" in listed
+    assert token not in listed
+    assert "\x1b" not in listed
+    number = listed.split()[0]
+    assert "opens nothing any more" in said("token", "revoke", number)
+    assert "no open token" in said("token", "revoke", number, status=1)
+    assert said("token", "list").strip() == "There is no token."
+    acts = said("audit")
+    assert acts.index("revoked token") < acts.index("made token")
+
+
+def test_a_user_is_disabled_and_enabled_and_nobody_else_is_known(said):
+    assert "ann is disabled" in said("user", "disable", "ann")
+    assert "ann may log in" in said("user", "enable", "ann")
+    assert "no user 'bob'" in said("user", "disable", "bob", status=2)
+    assert "no user 'bob'" in said("token", "create", "bob", status=2)
+    assert "enabled user" not in said("audit", "--action", "disabled user")
+
+
+def test_what_the_app_writes_is_its_users_alone(tmp_path):
+    """The database with its log, a backup, an export, and the folders."""
+    home = tmp_path / "new" / "home"
+    code = (
+        "import os; os.umask(0o022); from cli.main import main;"
+        "from storage.database import default_url, open_database; from pathlib import Path;"
+        "assert main(['audit']) == 0;"
+        "opened = open_database(default_url(Path(os.environ['CKV_HOME'])));"
+        "opened.write().__enter__();"
+        "assert main(['backup', os.environ['CKV_HOME'] + '/backup.sqlite3']) == 0"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=os.environ | {"CKV_HOME": str(home)}
+    )
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [home, *home.rglob("*")]}
+    assert {"home", "backup.sqlite3"} <= modes.keys()
+    assert any(name.endswith("-wal") for name in modes)
+    for path in [home, *home.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_app_takes_no_command_and_ckv_tells_its_version(said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["app.py", "backup", "file"])
+    assert app.main() == 2
+    assert "ckv --help" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ckv {ckv_core.__version__}\n"

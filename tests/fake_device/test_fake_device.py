@@ -1,0 +1,97 @@
+"""The engine on one and on two emulated devices; no GPU, and nothing about a GPU's own kernels.
+
+`CKV_SOAK` set takes every variant of `combinations` in both scenarios, else a sample.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_device.device import compiler
+
+ROOT = Path(__file__).resolve().parents[2]
+# What waits more often while it evicts, as docs/performance_gpu.md says.
+WAITS_MORE = ("every=", "store=int4", "store=think")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    if compiler() is None:
+        pytest.skip("no C++ compiler is here to build the emulated device with")
+    which = "all" if os.environ.get("CKV_SOAK") else "sample"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fake_device.matrix", which],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_case_runs(found):
+    assert len(found) > 12
+    assert not [case for case in found if "error" in case]
+
+
+def test_tokens_are_those_of_the_cpu(found):
+    compared = [case for case in found if "other" in case]
+    assert len(compared) > 10
+    assert {case["case"]: case["other"] for case in compared if case["other"]} == {}
+
+
+def test_no_prompt_takes_the_path_that_writes_all_logits_out(found):
+    assert not [case for case in found if "math attention" in case.get("events", {})]
+
+
+def test_a_step_waits_once_and_once_more_for_each_policy(found):
+    steps = [case for case in found if "waits" in case]
+    assert sum(case["waits"] for case in steps), "waits are counted"
+    promised = [case for case in steps if not any(key in str(case["specs"]) for key in WAITS_MORE)]
+    assert not [case for case in promised if case["waits"] > 1]
+
+
+def test_the_oracles_do_not_wait_in_each_round(found):
+    (searched,) = (case for case in found if case["case"].startswith("+critical,"))
+    assert searched["events"]["item"] < 100
+
+
+def test_kernels_are_those_of_the_compute_capability(found):
+    newer, older = (case["events"] for case in found if case["case"].startswith("half"))
+    assert newer["flash"]
+    assert newer["flash varlen"]
+    assert not {"flash", "flash varlen"} & older.keys()
+
+
+def test_a_model_lies_on_one_device_where_it_fits_and_else_on_both_alike(found):
+    places = found[-1]
+    assert places["roomy"]["weights"][1] == places["second"]["weights"][0] == 0
+    one, two = places["spread"]["weights"]
+    assert one + two == sum(places["float32"]["weights"])
+    assert abs(one - two) < 0.1 * one
+    assert places["spread"]["tokens"] == places["float32"]["tokens"]
+    assert places["too large"]["refused"].startswith("ModelTooLargeError")
+    assert "takes 3.0 MiB in float32" in places["too large"]["refused"]
+
+
+def test_the_type_that_is_chosen_is_one_that_the_card_has(found):
+    assert [found[-1][name]["dtype"] for name in ("roomy", "older")] == ["bfloat16", "float16"]
+
+
+def test_a_model_in_memory_makes_room_for_a_large_one(found):
+    assert found[-1]["after another"].endswith("large")
+
+
+def test_a_run_is_refused_for_the_device_that_is_too_small(found):
+    second, first, none = found[-1]["estimates"]
+    assert "fakegpu:1 has 1.0 MiB left" in second
+    assert "fakegpu:0 has 1.0 MiB left" in first
+    assert not none

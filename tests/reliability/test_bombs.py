@@ -1,0 +1,97 @@
+"""The same hostile texts for every reader of what comes from outside: one sentence, soon."""
+
+import struct
+import time
+
+import pytest
+
+from ckv_core.cli.analyse import _read_prompts
+from ckv_core.errors import CkvError
+from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.results.kept_record import read_record
+from ckv_core.runtime.process_limits import memory_limited
+from ckv_core.studies.data import read_samples
+from ckv_core.studies.export import read_export
+from ckv_core.studies.spec import read_study
+from storage.import_reader import reading
+from tests.storage.bundles import sealed
+from ui.api.routes import _read_object
+from ui.studies.forms import StudyForm, preview
+
+MOST_S = 4.0  # of this process's time; unbounded, they took from 8 s to minutes
+MOST_BYTES = 384 * 2**20  # beyond what there is; unbounded, 21 MB took 774 MiB
+SAMPLE = '{"context": "c", "answers": ["a"], "id": '
+BOMBS = (
+    "[" * 200_000,
+    '{"a":' * 100_000,
+    "- " * 40_000,
+    "\n".join(f"k{at}: 1" for at in range(8_000)),
+    "{" + ", ".join(f"a{at}" for at in range(14_000)) + "}",
+    SAMPLE + "9" * 9_000 + "}",
+    "name: " + "9" * 9_000,
+    "name: 0x" + "f" * 9_000,
+    "name: 1" + ":1" * 9_000,
+    "name: 1" + ":1" * 9_000 + ".5",
+    SAMPLE + "9" * 300 + "}",
+    SAMPLE + "1e999}",
+    SAMPLE + "NaN}",
+    SAMPLE + '"a", "id": "b"}',
+    "name: !!int ''\nbudgets: !!timestamp x",
+    SAMPLE + '"\\ud800"}',
+    "context,answers" + "," * 100_000 + "\n" + "c,a\n" * 4_999,
+)
+OBJECTS = "[" + "{}," * 7_000_000 + "{}]"  # 21 MB
+LINES = "{}\n" * 7_000_000
+COLUMNS = "context,answers" + ",a" * 1_000_000 + "\nx,y\n" * 9
+
+
+def _bundle(text: str) -> None:
+    with reading(sealed("a" * 12, text.encode())) as runs:
+        list(runs)
+
+
+def _results(text: str) -> None:
+    with reading(text.encode()) as runs:
+        list(runs)
+
+
+def _kept_cache(text: str, path) -> None:
+    head = text.encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head)
+    read_record(path)
+
+
+READERS = {
+    "bundle": (lambda text, _: _bundle(text), ()),
+    "results": (lambda text, _: _results(text), (LINES,)),
+    "study": (lambda text, _: read_study(text), (OBJECTS,)),
+    "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
+    "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
+    "preview": (lambda text, _: preview(StudyForm(data=text)), (OBJECTS, LINES)),
+    "export": (lambda text, _: read_export(text), (OBJECTS,)),
+    "selection": (lambda text, _: read_external_selection(text), (OBJECTS,)),
+    "prompts": (lambda text, path: (path.write_text(text), _read_prompts(str(path))), (LINES,)),
+    "request": (lambda text, _: _read_object(text.encode()), (OBJECTS,)),
+    "kept cache": (_kept_cache, (OBJECTS,)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_bomb_is_one_sentence_soon(reader, tmp_path):
+    read, large = READERS[reader]
+    for bomb in (*BOMBS, *large):
+        begin = time.thread_time()
+        with memory_limited(MOST_BYTES):
+            sentence = _sentence(read, bomb, tmp_path / "file")
+        took = time.thread_time() - begin
+        assert took < MOST_S, f"{bomb[:40]} took {took:.1f} s"
+        assert "\n" not in sentence
+        assert len(sentence) < 500
+
+
+def _sentence(read, bomb: str, path) -> str:
+    try:
+        read(bomb, path)
+    except CkvError as error:
+        return str(error)
+    return ""

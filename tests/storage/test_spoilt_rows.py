@@ -1,0 +1,70 @@
+"""One bad row: lists, searches and filters hold the other runs, and what needs it names it."""
+
+from contextlib import closing
+
+import pytest
+from sqlalchemy import text
+
+from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
+from storage import library, repository
+from storage.bundle import write_bundle
+from storage.database import default_url, open_database
+from storage.records import RunFilter
+from storage.usage import usage_by_owner
+from tests.storage.conftest import make, record
+
+REQUEST = CompareRequest(context="one two", question="Where is the door?", answer="here")
+OF_RUN = "(SELECT id FROM runs WHERE slug = :slug)"
+OF_VARIANT = f"(SELECT id FROM variants WHERE run_id = {OF_RUN})"
+SPOILT = {
+    "request": "UPDATE runs SET request = '{' WHERE slug = :slug",
+    "request of another kind": "UPDATE runs SET request = '[1]' WHERE slug = :slug",
+    "variants of another kind": "UPDATE runs SET request = '{\"variants\": 7}' WHERE slug = :slug",
+    "timings": "UPDATE runs SET timings_ms = '{' WHERE slug = :slug",
+    "model": "UPDATE runs SET model = '[[' WHERE slug = :slug",
+    "memory": "UPDATE runs SET memory = '[' WHERE slug = :slug",
+    "creation": "UPDATE runs SET created_at = 'yesterday' WHERE slug = :slug",
+    "a document": f"UPDATE variants SET document = '{{', method = 'full', answer_found = 0 WHERE "
+    f"run_id = {OF_RUN}",
+    "a document of another method": f"UPDATE variants SET document = '{{', answer_found = 0 WHERE "
+    f"run_id = {OF_RUN}",
+    "an empty document": f"UPDATE variants SET document = '{{}}' WHERE run_id = {OF_RUN}",
+    "a list as document": f"UPDATE variants SET document = '[]' WHERE run_id = {OF_RUN}",
+    "an array": f"UPDATE arrays SET data = x'00' WHERE variant_id IN {OF_VARIANT}",
+}
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A SQLite database; PostgreSQL takes no such values."""
+    with closing(open_database(default_url(tmp_path))) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["over", "waiting"])
+@pytest.mark.parametrize("change", SPOILT.values(), ids=SPOILT)
+def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting):
+    asked = {"question": REQUEST.question, "context": REQUEST.context}
+    good = record(here, REQUEST)
+    bad = make(here, "Bad", **asked) if is_waiting else record(here, REQUEST, title="Bad")
+    with here.write() as session:
+        session.execute(text(change), {"slug": bad})
+    listed, total = here.ask(library.list_runs)
+    assert ({run.slug for run in listed}, total) == ({good, bad}, 2)
+    found, _ = here.ask(library.list_runs, RunFilter(text="door"))
+    assert {run.slug for run in found} == {good, bad}
+    for answer in ("kept", "lost"):
+        here.ask(library.list_runs, RunFilter(answer=answer))
+    assert here.ask(library.choices)["models"]
+    assert here.ask(usage_by_owner)[0].runs == 2
+    assert here.ask(repository.load_run, good).state == "done"
+    if not (is_waiting and ("variants" in change or "arrays" in change)):  # it has none yet
+        for act in (
+            lambda: here.ask(repository.load_run, bad),
+            lambda: here.ask(write_bundle, [good, bad]),
+        ):
+            with pytest.raises(StorageError, match=f"Run {bad} "):
+                act()
+    here.tell(library.delete_runs, [bad], here.ask(repository.load_run, good).created_at)
+    assert [run.slug for run in here.ask(library.list_runs)[0]] == [good]

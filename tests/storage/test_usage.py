@@ -1,0 +1,54 @@
+"""Bytes that are counted while rows are stored, beside all rows counted one by one."""
+
+from dataclasses import replace
+
+from sqlalchemy import JSON, LargeBinary, String, select, type_coerce
+
+from ckv_core.request.compare_request import CompareRequest
+from storage import library
+from storage.column_types import AnyText
+from storage.database import Database
+from storage.models import Array, Prompt, Run, Variant
+from storage.studies import Studies
+from storage.study_models import StudyResult, StudyRow, StudySample
+from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
+from tests.storage.conftest import make, record
+from tests.storage.test_studies import MODEL, SAMPLES, STUDY, results_of
+
+
+def rows_of(database: Database, *tables: type) -> int:
+    """All rows' texts, JSON and blobs in bytes, and what each row is said to take besides."""
+    total = 0
+    for table in tables:
+        columns = [
+            type_coerce(column, LargeBinary if isinstance(column.type, LargeBinary) else String)
+            for column in table.__table__.columns
+            if isinstance(column.type, AnyText | JSON | LargeBinary)
+        ]
+        with database.read() as session:
+            for row in session.execute(select(*columns)):
+                values = (value for value in row if value is not None)
+                sizes = (len(v.encode() if isinstance(v, str) else v) for v in values)
+                total += ROW_BYTES + sum(sizes)
+    return total
+
+
+def test_what_is_counted_on_the_way_is_what_is_there(here):
+    if here.server is not None:  # the driver hands JSON out parsed
+        return
+    slug = make(here, answer="a\x00", question="Ünï?")
+    record(here, CompareRequest(context="c" * 999, variants=("full", "snapkv")))
+    here.tell(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
+    studies = Studies(here)
+    study = studies.save(STUDY, SAMPLES[:2], "ann")
+    studies.served_by(study, MODEL, {"torch": "1"})
+    studies.save(replace(STUDY, tolerance=7.0), SAMPLES, "ann")
+    for text in ("ä", "longer"):  # a failed one is written over
+        studies.commit(study, results_of(SAMPLES[0], state="failed", text=text))
+    studies.commit(study, results_of(SAMPLES[1]))
+    runs, of_studies = here.ask(stored_bytes, None)
+    assert runs == rows_of(here, Run, Prompt, Variant, Array)
+    assert of_studies == rows_of(here, StudyRow, StudySample, StudyResult)
+    assert here.ask(stored_bytes, "ann") == (0, of_studies)
+    nobody = next(each for each in here.ask(usage_by_owner) if each.owner is None)
+    assert (nobody.runs, nobody.run_bytes) == (2, runs)

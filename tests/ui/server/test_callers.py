@@ -1,0 +1,118 @@
+"""Who may call which handler and which address: all of them are walked, and a new one fails."""
+
+import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from starlette.datastructures import Headers
+
+from tests.ui.server.test_security import every_route
+from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, Viewer
+from ui.accounts.turns import LINE_KEY, Turns
+from ui.server.identity import _refusal
+from ui.server.turn_gate import guard_handlers, handler_name
+
+SHARED = "abc123def456"  # as `every_route` names runs
+VIEWERS = {
+    "guest": Viewer(shared=frozenset({SHARED})),
+    "stranger": Viewer(),
+    "other user": Viewer(user="bob"),
+    "reader token": Viewer(user="ann", scope="read", credential=1),
+    "administrator": Viewer(user="root", is_admin=True),
+}
+# What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_owners.py.
+FOR_GUESTS = {"RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"}
+FOR_USERS = {
+    *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
+    *(f"ComparePage.{name}" for name in ("warm", "watch_model")),
+    *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
+    *("Api.sweep", "PromptPage.tail", "cancel_run", "fill_example", "show_example"),
+    *("pick_model", "add_ablation", "preset_updates"),
+    *(f"SweepPage.{name}" for name in ("ask", "describe", "open", "start")),
+    "SweepPage.wire.<locals>.<lambda>",
+    *("RunsPage.open", "RunsPage.act", "CompareRunsPage.open"),
+    *("ShareSection.open", "ShareSection.issue", "ShareSection.revoke"),
+    *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
+    *("AggregatePage.open", "AggregatePage.present", "shown_areas"),
+    *(f"StudiesPage.{name}" for name in ("ask", "describe", "open", "start")),
+    *("StudiesPage.wire.<locals>.<lambda>", "StudyPage.open", "StudyPage.follow"),
+    *("StudyPage.go_on", "StudyPage.stop"),
+    *(f"CachesPage.{name}" for name in ("open", "refresh", "choose", "ask", "tail", "stop")),
+    *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
+    "CachesPage.wire.<locals>.<lambda>",
+}  # fmt: skip
+
+
+def handlers(app):
+    return {handler_name(fn.fn): fn for fn in app.blocks.fns.values() if fn.fn is not None}
+
+
+def test_every_handler_is_listed(app):
+    assert handlers(app).keys() == FOR_GUESTS | FOR_USERS
+
+
+@pytest.mark.parametrize("name", VIEWERS)
+def test_guests_and_strangers_reach_only_the_handlers_of_a_shared_run(app, name):
+    reached, viewer, turns = set(), VIEWERS[name], Turns()
+
+    async def call(fn, *_):
+        reached.add(handler_name(fn.fn))
+
+    queue = SimpleNamespace(clean_events=None)
+    blocks = SimpleNamespace(fns=app.blocks.fns, call_function=call, _queue=queue)
+    guard_handlers(blocks, turns)
+    scope = {SCOPE_KEY: viewer, LINE_KEY: turns.line(viewer, "10.0.0.1")}
+    request = SimpleNamespace(request=SimpleNamespace(scope=scope), session_hash="one")
+
+    async def call_all():
+        for fn in handlers(app).values():
+            is_open = viewer.user is not None or handler_name(fn.fn) in FOR_GUESTS
+            refused = nullcontext() if is_open else pytest.raises(gr.Error, match=LOGIN_NEEDED)
+            with refused:
+                await blocks.call_function(fn, [], None, request)
+
+    asyncio.run(call_all())
+    assert reached == (FOR_GUESTS if viewer.user is None else FOR_GUESTS | FOR_USERS)
+
+
+# Addresses beside /data/SLUG/..., the run's own, that whoever came by a share link may ask.
+GUESTS_MAY = {
+    "/r/" + SHARED, "/run", "/config", "/manifest.json", "/plotly.js",
+    "/scripts/" + SHARED + "/" + SHARED, "/svelte/" + SHARED, "/static/" + SHARED,
+    "/assets/" + SHARED, "/gradio_api/theme.css", "/gradio_api/app_id", "/gradio_api/queue/join",
+    "/gradio_api/queue/data", "/gradio_api/cancel", "/gradio_api/reset",
+    "/gradio_api/heartbeat/" + SHARED,
+}  # fmt: skip
+ALL_MAY = {
+    "/healthz", "/readyz", "/login", "/theme.css", "/favicon.ico", "/s/" + SHARED,
+    "/gradio_api/startup-events",
+}  # fmt: skip
+READERS_MAY_NOT = {
+    ("POST", path)
+    for path in (
+        "/login", "/login/", "/logout", "/account/tokens", "/account/revoke", "/admin/cancel",
+        "/admin/studies", "/admin/takeover", "/admin/users",
+        "/caches/import", "/runs/import", "/api/runs",
+        "/api/sweeps",
+        f"/api/runs/{SHARED}/cancel",
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWERS)
+def test_what_each_viewer_may_ask_by_its_address(app, name):
+    viewer, table = VIEWERS[name], every_route(app.routes)
+    assert len(table) > 60, "the table was not walked"
+    passed = set()
+    for method, path in table:
+        scope = {"method": method, "path": path, "query_string": b"", "headers": []}
+        if _refusal(scope, Headers({}), viewer) is None:
+            passed.add((method, path))
+    if viewer.user is None:
+        others = {path for _, path in passed if not path.startswith(f"/data/{SHARED}/")}
+        assert others == ALL_MAY | (GUESTS_MAY if viewer.shared else set())
+    else:
+        refused = set(table) - passed
+        assert refused == (READERS_MAY_NOT if viewer.scope == "read" else set())

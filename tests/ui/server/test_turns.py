@@ -1,0 +1,138 @@
+"""One viewer's many calls leave places to others, end in time, and end when their client leaves."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ckv_core.errors import CkvError
+from ckv_core.runtime.checkpoints import checked_by, checkpoint
+from ui.accounts import turns as rules
+from ui.accounts.access import EVERYBODY, Viewer
+from ui.accounts.turns import LINE_KEY, BusyError, OverError, Turn, Turns, in_turn, taking_turns
+
+ANN, BOB = Viewer(user="ann"), Viewer(user="bob")
+
+
+def held(line):
+    """How many of so many calls have a place at a time."""
+
+    async def count():
+        now = most = 0
+
+        async def call():
+            nonlocal now, most
+            async with line.place(Turn()):
+                now += 1
+                most = max(most, now)
+                await asyncio.sleep(0)
+                now -= 1
+
+        await asyncio.gather(*(call() for _ in range(20)))
+        return most
+
+    return count()
+
+
+@pytest.mark.parametrize(
+    ("viewer", "most"), [(ANN, rules.OWN), (EVERYBODY, rules.OWN), (Viewer(), rules.STRANGERS)]
+)
+def test_a_viewer_has_so_many_places(viewer, most):
+    assert asyncio.run(held(Turns().line(viewer, "10.0.0.1"))) == most
+
+
+def test_a_user_has_one_line_from_all_addresses_and_strangers_one_each():
+    turns = Turns()
+    lines = [turns.line(ANN, "10.0.0.1"), turns.line(BOB, "10.0.0.1"), turns.line(Viewer(), "1")]
+    assert turns.line(ANN, "10.0.0.2") is lines[0]
+    assert turns.line(Viewer(shared=frozenset({"a"})), "1") is lines[2]
+    assert len({*lines, turns.line(Viewer(), "2")}) == 4
+
+
+def test_all_strangers_together_leave_places():
+    async def most_places():
+        turns, taken = Turns(), 0
+
+        async def stay(line):
+            nonlocal taken
+            async with line.place(Turn()):
+                taken += 1
+                await asyncio.sleep(60)
+
+        lines = [turns.line(Viewer(), str(at)) for at in range(2 * rules.ALL_STRANGERS)]
+        tasks = [asyncio.create_task(stay(line)) for line in lines]
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(5), turns.line(ANN, "1").place(Turn()):
+            for task in tasks:
+                task.cancel()
+        return taken
+
+    assert asyncio.run(most_places()) == rules.ALL_STRANGERS
+
+
+def test_who_waits_too_long_or_with_too_many_is_busy(monkeypatch):
+    monkeypatch.setattr(rules, "WAIT_S", 0.01)
+
+    async def wait():
+        line = Turns().line(Viewer(), "1")
+        async with line.place(Turn()), line.place(Turn()):
+            with pytest.raises(BusyError):
+                await anext_of(line)
+            monkeypatch.setattr(rules, "WAIT_S", 60)
+            tasks = [asyncio.create_task(anext_of(line)) for _ in range(rules.MOST_WAITING)]
+            await asyncio.sleep(0)
+            with pytest.raises(BusyError):
+                await anext_of(line)
+        await asyncio.gather(*tasks)
+
+    async def anext_of(line):
+        async with line.place(Turn()):
+            pass
+
+    asyncio.run(wait())
+
+
+def test_work_ends_at_its_next_checkpoint_once_its_time_is_over_or_its_page_was_closed(monkeypatch):
+    checkpoint()  # where nobody can end it, nothing happens
+    turns = Turns()
+    open_turn, closed_turn = turns.begin("one"), turns.begin("two")
+    turns.leave("two")
+    open_turn.check()
+    with pytest.raises(OverError, match="left"), checked_by(closed_turn.check):
+        checkpoint()
+    monkeypatch.setattr(rules, "DEADLINE_S", -1)
+    with pytest.raises(OverError, match="ask for less"):
+        Turn().check()
+
+
+def test_a_cancelled_call_keeps_its_place_until_its_thread_has_ended():
+    started, ended = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        try:
+            while True:
+                checkpoint()
+                time.sleep(0.001)
+        except CkvError:
+            ended.set()
+            raise
+
+    async def run():
+        scope = {LINE_KEY: Turns().line(ANN, "1")}
+        with taking_turns(scope):
+            task = asyncio.create_task(in_turn(work))
+            while not started.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return await in_turn(lambda: 7), ended.wait(20)
+
+    assert asyncio.run(run()) == (7, True)
+
+
+def test_nobodys_work_is_done_at_once():
+    assert asyncio.run(in_turn(SimpleNamespace, a=1)).a == 1

@@ -1,0 +1,124 @@
+"""Bytes of a user's runs, studies and caches together: no more is stored than may be."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from sqlalchemy import text
+
+from ckv_core.errors import StorageError
+from ckv_core.results.kept_folder import KeptFolder, unclaimed
+from storage.repository import load_run
+from tests.factories.app import end_of, finished, script
+from tests.factories.kept import kept_bytes
+from tests.ui.served_app import by
+from tests.ui.services.test_studies import STUDY, over, samples, wait_until
+from ui.accounts.access import Viewer, acting_as
+from ui.limits import LimitError
+from ui.services.services import Services
+
+FULL = 2**20
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+
+
+def grow(services: Services, table: str, slug: str, size: int) -> None:
+    with services._database.write() as session:
+        change = text(f"UPDATE {table} SET stored_bytes = :size WHERE slug = :slug")
+        session.execute(change, {"size": size, "slug": slug})
+
+
+def acts(services: Services, run: str, deleted: str, study: str) -> dict[str, Callable[[], object]]:
+    asked = script("steps 1")
+    bundle = services.export_bundle([run])
+    return {
+        "start": partial(services.start_run, asked),
+        "import": partial(services.import_bundle, bundle),
+        "undo": partial(services.library.restore, [deleted]),
+        "study": partial(services.studies.start, STUDY, samples(1)),
+        "resume": partial(services.studies.resume, study),
+        "cache": partial(services.caches.add, "x", kept_bytes()),
+        "keep": partial(services.caches.keep, asked, 0, "y"),
+    }
+
+
+@pytest.mark.parametrize("act", ["start", "import", "undo", "study", "resume", "cache", "keep"])
+def test_nothing_is_stored_for_a_user_who_has_no_room(limited, act):
+    services = limited("ann", "bob", user_mib=1)
+    with acting_as(Viewer(user="ann")):
+        run, deleted = (finished(services, "steps 1") for _ in range(2))
+        services.library.delete([deleted])
+        study = services.studies.start(STUDY, samples(1))
+        wait_until(services, study, over)
+        do = acts(services, run, deleted, study)[act]
+        grow(services, "runs", run, FULL)
+        with pytest.raises(LimitError, match=r"stores 1 MiB \(runs 1\.0, .*\); delete runs"):
+            do()
+        grow(services, "runs", run, 0)
+        grow(services, "studies", study, FULL)
+        with pytest.raises(LimitError, match="delete studies first"):
+            do()
+        assert not KeptFolder("ann").entries()
+    with acting_as(Viewer(user="bob")):
+        end_of(services, services.start_run(script("steps 1")))
+
+
+def test_kept_caches_count_and_deleting_makes_room(limited):
+    services = limited("ann", user_mib=1)
+    with acting_as(Viewer(user="ann")):
+        folder = KeptFolder("ann")
+        folder.free("big").write_bytes(bytes(FULL))  # a spoilt one takes room too
+        with pytest.raises(LimitError, match="delete kept caches first"):
+            services.start_run(script("steps 1"))
+        services.caches.delete("big")
+        finished(services, "steps 1")
+
+
+def test_an_import_that_would_be_too_big_leaves_nothing(limited):
+    services = limited(user_mib=1)
+    run = finished(services, "steps 1")
+    bundle = services.export_bundle([run])
+    services.library.delete([run])
+    other = finished(services, "steps 1")
+    grow(services, "runs", other, FULL - 10)
+    with pytest.raises(StorageError, match=r"room for 0\.0; delete runs"):
+        services.import_bundle(bundle)
+    assert services.count_by_state() == {"done": 1}
+
+
+def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
+    services = limited(user_mib=1)
+    slug = services.studies.start(STUDY, samples(16))
+    wait_until(services, slug, lambda view: view.stored.done > 2)
+    grow(services, "studies", slug, FULL)
+    view = wait_until(services, slug, over)
+    assert view.stored.done < 32
+    assert "delete studies first" in view.stored.reason
+
+
+def test_a_runs_bytes_are_counted_when_it_is_made_and_when_it_ends(services):
+    slug = services.start_run(script("steps 1000"))
+    with services._database.read() as session:
+        queued = session.scalar(text("SELECT stored_bytes FROM runs"))
+    end_of(services, slug)
+    with services._database.read() as session:
+        stored = load_run(session, slug)
+        over = session.scalar(text("SELECT stored_bytes FROM runs"))
+    assert queued > len(stored.request.context)
+    assert over - queued > len(stored.result.variants[0].text)
+
+
+def test_administrators_see_caches_of_all_and_of_users_who_are_gone(app):
+    KeptFolder("ann").add("mine", lambda path: path.write_bytes(kept_bytes()))
+    KeptFolder("gone").add("old", lambda path: path.write_bytes(kept_bytes()))
+    size = len(kept_bytes())
+    with by("root", is_admin=True):
+        storage = app.services.administration.storage()
+    assert storage.cache_bytes["ann"] == size
+    assert storage.unclaimed == {KeptFolder("gone").folder: size}
+    assert unclaimed(["ann", "gone"]) == {}
+    with app.client("root") as root:
+        assert KeptFolder("gone").folder.name in root.get("/admin").text
