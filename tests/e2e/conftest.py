@@ -16,8 +16,8 @@ def app(open_app) -> Served:
 
 
 @pytest.fixture(scope="module")
-def visitor(browser) -> Iterator[BrowserContext]:
-    """Somebody whose browser keeps what it loaded from one test to the next."""
+def visitor(browser, app) -> Iterator[BrowserContext]:
+    """Somebody whose browser keeps what it loaded from one test to the next, and leaves first."""
     with browser.new_context(viewport=steps.DESK) as context:
         yield context
 

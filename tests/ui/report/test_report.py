@@ -250,11 +250,11 @@ class Visit:
 @pytest.fixture(scope="module")
 def visit(browser, files) -> Iterator[Callable[..., Visit]]:
     """Open a report, once; in the end none may have asked for anything or failed anywhere."""
-    visits: dict[tuple[str, int], Visit] = {}
+    visits: dict[tuple[str, int, str], Visit] = {}
 
     def opener(name: str, width: int = 1280, theme: str = "light") -> Visit:
-        if (name, width) in visits:
-            return visits[name, width]
+        if (name, width, theme) in visits:
+            return visits[name, width, theme]
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme=theme,
@@ -265,7 +265,7 @@ def visit(browser, files) -> Iterator[Callable[..., Visit]]:
         visit.page.on("request", lambda request: visit.requests.append(request.url))
         visit.page.goto(files[name].as_uri())
         visit.page.wait_for_selector("body[data-drawn]")
-        visits[name, width] = visit
+        visits[name, width, theme] = visit
         return visit
 
     yield opener
@@ -332,8 +332,7 @@ def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
 
 
 def test_no_serious_accessibility_rule_is_broken(visit):
-    page = visit("plain", 390, "dark").page
-    page.set_viewport_size({"width": 1280, "height": 720})
+    page = visit("plain", 1280, "dark").page
     page.locator("#definitions details").evaluate_all("all => all.forEach(e => { e.open = true })")
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     serious = [each for each in found if each["impact"] in ("serious", "critical")]
