@@ -17,17 +17,21 @@ from ui.services.services import Services
 
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
-AT_A_TIME = 2
+AT_A_TIME = 2  # of users
+AT_A_TIME_OF_GUESTS = 1  # of all share links together
 HTML = "text/html; charset=utf-8"
 
 
 def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
     """The report answers GET, and 404 where `find` knows no run of the path."""
-    # Drawing takes seconds; whoever holds a share link must not keep every core busy.
-    room = threading.BoundedSemaphore(AT_A_TIME)
+    # Drawing takes seconds: a guest of a share link must neither keep every core busy nor hold a
+    # place of the users.
+    for_users = threading.BoundedSemaphore(AT_A_TIME)
+    for_guests = threading.BoundedSemaphore(AT_A_TIME_OF_GUESTS)
 
     def answer(request: Request, run: RunSnapshot) -> Response:
         without = read_groups(request.query_params.get("without", ""))
+        room = for_guests if services.is_guest else for_users
         if not room.acquire(blocking=False):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
