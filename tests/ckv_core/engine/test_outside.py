@@ -8,7 +8,7 @@ from ckv_core.engine.select import select
 from ckv_core.errors import EngineError
 from ckv_core.methods import METHODS
 from ckv_core.methods.base import Method
-from ckv_core.methods.parts.base import BudgetRule, Kept, Scorer, Selector
+from ckv_core.methods.parts.base import RECENT, BudgetRule, Kept, Scorer, Selector
 from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.top_k import TOP_K
 from ckv_core.request.variants import VariantSpec
@@ -20,6 +20,7 @@ BUDGET, TOKENS = 20, 45
 
 class Given(Scorer):
     name = "given"
+    parameters = (RECENT,)
     query_aware = False
     non_negative = True
 
@@ -120,6 +121,11 @@ def test_wrong_budgets_and_masks_are_refused(keep, parts, sentence):
     with pytest.raises(EngineError, match=r"^Mine \(mine.*\) cannot run: .* gives ") as caught:
         keep(**parts)
     assert sentence in str(caught.value)
+
+
+def test_scores_may_end_with_the_last_entry_that_may_be_evicted(keep):
+    (mask, *_) = keep(":recent=4", scorer=Given(lambda scores: scores[:, :-4]))
+    assert mask[:, -4:].all()
 
 
 def test_right_parts_of_another_package_run_and_our_own_are_not_checked(keep):
