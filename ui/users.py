@@ -7,6 +7,7 @@ import argparse
 import getpass
 import hashlib
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError
 
 from ckv_core.errors import ConfigError
 from ckv_core.runtime.terminal import say
 
 LOGGER = logging.getLogger(__name__)
 HASHER = PasswordHasher()
+# At least the 32 bytes that HASHER writes: a hash that was cut would lock its user out.
+_HASH = re.compile(
+    r"\$argon2(id|i|d)\$v=[0-9]+\$m=[0-9]+,t=[0-9]+,p=[0-9]+\$[\w+/]{11,}\$[\w+/]{43,}", re.ASCII
+)
 ADMIN = "admin"
 LOOKED_AT_EVERY_S = 1.0
 HOW = "python -m ui.users NAME"
@@ -81,8 +85,10 @@ class Users(Mapping[str, User]):
             self._seen = seen
             try:
                 self._users = self._fixed | read_file(self._file)
-            except ConfigError:
-                LOGGER.warning("The changed users' file cannot be used; the users stay as before.")
+            except ConfigError as error:
+                LOGGER.warning(
+                    "The changed users' file cannot be used; the users stay as before. %s", error
+                )
             else:
                 LOGGER.info("The users' file was read again.")
         return self._users
@@ -104,8 +110,8 @@ def read_users(text: str | None, file: str | None) -> Users:
 def read_file(file: Path) -> dict[str, User]:
     """Users of a file: one NAME:HASH, or NAME:HASH:admin, a line; or ConfigError."""
     try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = file.read_text("utf-8-sig", errors="replace").splitlines()
+    except OSError as error:
         raise ConfigError(f"The users' file {file} cannot be read ({error}).") from None
     users: dict[str, User] = {}
     for number, line in enumerate(lines, 1):
@@ -113,12 +119,12 @@ def read_file(file: Path) -> dict[str, User]:
             continue
         name, _, rest = line.strip().partition(":")
         hashed, colon, role = rest.partition(":")
-        try:
-            HASHER.check_needs_rehash(hashed)
-        except InvalidHashError:
+        if "\N{REPLACEMENT CHARACTER}" in line:
+            raise ConfigError(f"Line {number} of {file} is not UTF-8; save the file as UTF-8.")
+        if not _HASH.fullmatch(hashed):
             raise ConfigError(
                 f"Line {number} of {file} must read user:argon2-hash; make it with {HOW}."
-            ) from None
+            )
         if colon and role != ADMIN:
             raise ConfigError(f"Line {number} of {file}: the only role is {ADMIN}.")
         if not name or name in users:

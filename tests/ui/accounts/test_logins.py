@@ -152,7 +152,7 @@ def test_what_guessers_leave_behind_is_bounded(checked, monkeypatch):
 
 def test_users_come_from_the_environment_or_a_file(tmp_path):
     file = tmp_path / "users"
-    file.write_text(f"# people\nann:{HASH}\n\nbob:{HASH}\n")
+    file.write_text(f"# people\nann:{HASH}\n\nbob:{HASH}\n", "utf-8-sig")
     assert read_users(f"@{file}", None).keys() == {"ann", "bob"}
     both = read_users("eve:pass:word", str(file))
     assert both.keys() == {"ann", "bob", "eve"}
@@ -183,6 +183,7 @@ def test_a_changed_users_file_counts_without_a_restart(tmp_path, clock, caplog, 
     assert list(found) == ["bob"]
     told = [record.getMessage() for record in caplog.records if "cannot be used" in record.msg]
     assert len(told) == 4
+    assert f"Line 2 of {file} must read user:argon2-hash" in told[0]
     assert HASH not in str(told)
 
 
@@ -214,23 +215,29 @@ def test_a_failed_sign_in_is_logged_with_name_and_address_on_one_line(checked, c
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("lines", "sentence"),
     [
-        "",
-        "# nobody\n",
-        "ann:plain\n",
-        "ann\n",
-        ":{hash}\n",
-        "ann:{hash}\nann:{hash}\n",
-        "ann:{hash}:king\n",
+        ("", "names nobody"),
+        ("# nobody\n", "names nobody"),
+        ("bob:{hash}\nann:plain\n", "Line 2 of {file} must read user:argon2-hash"),
+        ("bob:{hash}\nann\n", "Line 2 of {file} must read user:argon2-hash"),
+        (f"bob:{{hash}}\nann:{HASH[:-1]}", "Line 2 of {file} must read user:argon2-hash"),
+        (f"ann:{HASH[:40]} {HASH[41:]}\n", "Line 1 of {file} must read user:argon2-hash"),
+        (":{hash}\n", "Line 1 of {file} repeats a name or has none"),
+        ("ann:{hash}\n\nann:{hash}\n", "Line 3 of {file} repeats a name"),
+        ("ann:{hash}\nbob:{hash}:king\n", "Line 2 of {file}: the only role is admin"),
+        ("# J\xf6rg\nann:{hash}\nJ\xf6rg:{hash}\n", "Line 3 of {file} is not UTF-8"),
     ],
 )
-def test_a_users_file_that_cannot_be_meant_is_refused(tmp_path, text):
+def test_one_bad_line_is_named_and_lets_nobody_in(tmp_path, lines, sentence):
     file = tmp_path / "users"
-    file.write_text(text.replace("{hash}", HASH))
-    with pytest.raises(ConfigError):
+    file.write_text(lines.replace("{hash}", HASH), "latin-1")
+    with pytest.raises(ConfigError, match=re.escape(sentence.replace("{file}", str(file)))):
         read_users(None, str(file))
-    with pytest.raises(ConfigError, match="cannot be read"):
+
+
+def test_a_users_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="missing cannot be read"):
         read_users(None, str(tmp_path / "missing"))
 
 
