@@ -92,6 +92,12 @@ def test_back_after_a_second_run_shows_the_form_of_that_run(app, page, monkeypat
     expect(page.locator("#context textarea")).to_have_value("a")
 
 
+def wait_until_kept(page: Page, words: str) -> None:
+    """A busy browser takes a while to hand the typed values over; a person's hand takes longer."""
+    kept = "words => Object.values(sessionStorage).some((each) => each.includes(words))"
+    page.wait_for_function(kept, arg=words)
+
+
 def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, page):
     open_form(page, app.url)
     context, question = page.locator("#context textarea"), page.locator("#question textarea")
@@ -113,6 +119,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
         expect(chosen).to_have_text(["KeyDiff ×"])  # noqa: RUF001 - as on screen
         expect(page.locator("#variants-line")).to_contain_text("budget")
 
+    wait_until_kept(page, "And the weather?")
     page.reload()
     expect_typed()
     page.get_by_label("Pages").get_by_role("link", name="Methods").click()
@@ -144,6 +151,7 @@ def test_other_forms_keep_what_was_typed_too(app, page, path, choice, field):
     if choice:
         page.get_by_label(choice).check()
     page.locator(field).fill("12, 34")
+    wait_until_kept(page, "12, 34")
     page.reload()
     expect(page.locator(field)).to_have_value("12, 34")
 
@@ -152,9 +160,10 @@ def test_nobody_finds_what_another_user_typed(team_app, page):
     steps.log_in(page, team_app.url, "ann")
     page.locator("#context-bar [data-ready]").wait_for()
     page.locator("#context textarea").fill("of ann")
-    page.locator("#question textarea").fill("of ann")
+    page.locator("#question textarea").fill("of ann, too")
+    wait_until_kept(page, "of ann, too")
     page.reload()
-    expect(page.locator("#question textarea")).to_have_value("of ann")
+    expect(page.locator("#question textarea")).to_have_value("of ann, too")
     page.get_by_role("button", name="Log out").click()
     expect(page).to_have_url(f"{team_app.url}/login")
     assert page.evaluate("sessionStorage.length") == 0
