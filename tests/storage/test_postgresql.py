@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.studies.records import Study
+from ckv_core.studies.records import SampleResult
 from storage import library, repository, server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
@@ -25,6 +25,7 @@ from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
 from tests.processes import python, wait_for
 from tests.storage.conftest import at_once, load, record
+from tests.ui.services.test_studies import STUDY, samples
 from ui.services.live_runs import ELSEWHERE, RunSnapshot
 from ui.services.services import CANCELLED, Services
 from ui.services.stored_runs import LEFT_BEHIND
@@ -47,9 +48,28 @@ OTHER = """
         print(slug, flush=True)
         sys.stdin.read()
     """
-
-
-STUDY = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("50%",))
+# Stores the results of three samples of a study, and is killed where those of a fourth are there.
+AT_A_STUDY = """
+    import sys
+    from storage.database import open_database
+    from storage.server_lock import only_server
+    from storage.studies import Studies
+    from tests.factories.app import make_client
+    from tests.ui.services.test_studies import STUDY, samples
+    from ui.services.services import Services
+    commit, stored = Studies.commit, []
+    def store(self, slug, results):
+        stored.append(slug)
+        if len(stored) > 3:
+            print(slug, flush=True)
+            sys.stdin.read()
+        commit(self, slug, results)
+    Studies.commit = store
+    database = open_database(sys.argv[1])
+    with only_server(database):
+        Services(database, make_client=make_client).studies.start(STUDY, samples(8))
+        sys.stdin.read()
+    """
 
 
 @pytest.fixture(scope="module")
@@ -299,9 +319,9 @@ def lock_holders(server: PostgresqlServer, number: int, wanted: str) -> list[obj
 
 
 @contextmanager
-def other_process(address: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """Another server, and the run that it is at."""
-    with python(OTHER, address) as process:
+def other_process(source: str, address: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """Another server, and the run or study that it is at."""
+    with python(source, address) as process:
         try:
             yield process, process.stdout.readline().strip()
         finally:
@@ -313,7 +333,7 @@ def text_of(view: RunSnapshot) -> str:
 
 
 def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed(services, served):
-    with other_process(served) as (process, slug):
+    with other_process(OTHER, served) as (process, slug):
         third = open_database(served)
         with closing(third), only_server(third):
             assert Recorder(third).recover("Gone.") == 0
@@ -352,6 +372,41 @@ def test_a_study_is_claimed_by_one_server_until_it_dies(url):
         second.release(slug)
         assert first.load(slug).server is None
         first.delete(slug)
+
+
+def test_a_study_of_a_killed_server_is_ended_by_another_and_no_sample_counts_twice(
+    postgresql, monkeypatch
+):
+    claims, committed = [], []
+    claim, commit = Studies.claim, Studies.commit
+
+    def noted_claim(self: Studies, slug: str) -> bool:
+        claims.append(claim(self, slug))
+        return claims[-1]
+
+    def noted_commit(self: Studies, slug: str, results: Sequence[SampleResult]) -> None:
+        committed.append(results[0].sample)
+        commit(self, slug, results)
+
+    monkeypatch.setattr(Studies, "claim", noted_claim)
+    monkeypatch.setattr(Studies, "commit", noted_commit)
+    monkeypatch.setattr("ui.services.studies.CHECK_S", 0.02)
+    address = postgresql.create("studied")
+    with other_process(AT_A_STUDY, address) as (process, slug), serving(address) as services:
+        wait_for(lambda: claims)
+        assert not any(claims), "it was taken from a server that lives"
+        stored = services.studies.results(slug)
+        process.kill()
+        process.wait()
+        wait_for(lambda: services.studies.view(slug).state == "done")
+        results = services.studies.results(slug)
+    done = {result.sample for result in stored}
+    assert len(done) == 3
+    assert sorted(committed) == sorted({sample.id for sample in samples(8)} - done)
+    by_key = {result.key: result for result in results}
+    assert len(by_key) == len(results) == 8 * len(STUDY.points())
+    assert all(by_key[result.key] == result for result in stored)
+    assert {result.state for result in results} == {"done"}
 
 
 def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkeypatch):

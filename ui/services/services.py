@@ -295,7 +295,7 @@ class Services:
         """End the worker; unfinished runs end as cancelled, with what they have."""
         with self._starting:
             self._closing = True
-        self.studies.close()
+        self.studies.close(timeout_s)
         self._client.close(timeout_s)
         for slug in self._unfinished.slugs():
             self._unfinished.end(slug, "cancelled", CLOSED)

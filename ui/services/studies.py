@@ -290,11 +290,12 @@ class Studies:
         self._store.rest(slug, reason)
         self._stop_jobs(slug)
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         """Stop; studies that were to be run are continued at the next start."""
         self._closing = True
         self._stop_jobs()
         self._wake.set()
+        self._thread.join(timeout_s)  # it may be asking the database, which is closed next
 
     # --- parts --------------------------------------------------------------------------------
 
