@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from ckv_core.cli.options import Commands
 from ckv_core.errors import CkvError, ConfigError, StorageError
+from ckv_core.runtime.terminal import say
 from storage import repository
 from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
@@ -54,7 +55,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     export.set_defaults(command=_export)
 
 
-def _export(options: argparse.Namespace) -> str:
+def _export(options: argparse.Namespace) -> str | int:
     told = []
     if options.html or options.kvpress:
         run, notes = _load(options)
@@ -62,8 +63,16 @@ def _export(options: argparse.Namespace) -> str:
             told.append(_write_report(options, run, notes))
         if options.kvpress:
             told.append(_write_kvpress(options.kvpress, run))
-    if options.out or not told:
-        told.append(_export_bundle(options))
+    if options.out:
+        if bool(options.slugs) == options.all:
+            raise ConfigError("Name the runs to export, or give --all.")
+        if options.all:
+            return _export_all(options.out)
+        with closing(open_database(database_url())) as database, database.read() as session:
+            data = write_bundle(session, options.slugs)
+        told.append(_write_bundle(options.out, len(set(options.slugs)), data))
+    elif not told:
+        raise ConfigError("Name the file to write with --out FILE.")
     return "\n".join(told)
 
 
@@ -97,35 +106,24 @@ def _write_kvpress(path: Path, run: StoredRun) -> str:
     return f"{path}: {len(run.result.variants)} variants of {run.slug} for kvpress."
 
 
-def _export_bundle(options: argparse.Namespace) -> str:
-    """Write the chosen runs to `out`, all of them to as many files as they need.
-
-    Returns:
-        What was done, one line a file.
-
-    Raises:
-        CkvError: no run or no file is named, or one cannot be read or written.
-    """
-    if options.out is None:
-        raise ConfigError("Name the file to write with --out FILE.")
-    if bool(options.slugs) == options.all:
-        raise ConfigError("Name the runs to export, or give --all.")
+def _export_all(out: Path) -> int:
+    """Write every run that is over to as many files as they need; 1 where one is left out."""
+    left_out: list[StorageError] = []
     with closing(open_database(database_url())) as database, database.read() as session:
-        if not options.all:
-            data = write_bundle(session, options.slugs)
-            return _write_bundle(options.out, len(set(options.slugs)), data)
-        over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE)
-        bundles = write_bundles(session, session.scalars(over.order_by(Run.id)).all())
+        over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE).order_by(Run.id)
+        bundles = write_bundles(session, session.scalars(over).all(), left_out.append)
         first_two = list(islice(bundles, 2))
-        if not first_two:
+        if not (first_two or left_out):
             raise StorageError("No run is over yet, so there is none to export.")
         if len(first_two) == 1:
-            return _write_bundle(options.out, *first_two[0])
-        # Numbered so that their names sort: a run's parent is in the same file or in one before.
-        return "\n".join(
-            _write_bundle(options.out.with_stem(f"{options.out.stem}-{number:03}"), *bundle)
-            for number, bundle in enumerate(chain(first_two, bundles), start=1)
-        )
+            say(_write_bundle(out, *first_two[0]))
+        else:
+            # Numbered so that names sort: a run's parent is in the same file or in one before.
+            for number, bundle in enumerate(chain(first_two, bundles), start=1):
+                say(_write_bundle(out.with_stem(f"{out.stem}-{number:03}"), *bundle))
+    for error in left_out:
+        say(f"error: {error}", to_error=True)
+    return 1 if left_out else 0
 
 
 def _write_bundle(path: Path, count: int, data: bytes) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,21 +69,27 @@ def write_bundle(
     return writer.finish()
 
 
-def write_bundles(session: Session, slugs: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+def write_bundles(
+    session: Session, slugs: Sequence[str], leave_out: Callable[[StorageError], None]
+) -> Iterator[tuple[int, bytes]]:
     """As many zips as these runs need, each with how many runs it has, in the order given.
 
-    Raises:
-        StorageError: one is missing, not over or too big for any bundle.
+    `leave_out`: gets the reason for each run that is spoilt, missing, not over or too big.
     """
     writer = _Writer()
     for slug in dict.fromkeys(slugs):
-        data = _run_data(session, slug, with_notes=True)
+        try:
+            data = _run_data(session, slug, with_notes=True)
+        except StorageError as error:
+            leave_out(error)
+            continue
         if not writer.has_room(data):
             yield writer.count, writer.finish()
             writer = _Writer()
         writer.add(slug, data)
+    last = writer.finish()
     if writer.count:
-        yield writer.count, writer.finish()
+        yield writer.count, last
 
 
 class _Writer:

@@ -5,14 +5,16 @@ same words and find the same runs. Both tables are called run_search and are mad
 they are no mapped classes, because only the column of words is alike.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable
 
-from sqlalchemy import BigInteger, TextualSelect, bindparam, column, select, text
+from sqlalchemy import BigInteger, Text, TextualSelect, bindparam, cast, column, select, text
 from sqlalchemy.orm import Session
 
 from storage.models import Prompt, Run, Variant
+from storage.records import SPOILT
 
 # Per run. A tsvector must stay under 1 MiB, and folding makes up to 18 characters of one.
 INDEXED_CHARS = 200_000
@@ -51,9 +53,11 @@ def index_run(session: Session, run_id: int) -> None:
         .where(Run.id == run_id)
     ).one()
     documents = session.scalars(
-        select(Variant.document).where(Variant.run_id == run_id).order_by(Variant.position)
+        select(cast(Variant.document, Text))
+        .where(Variant.run_id == run_id)
+        .order_by(Variant.position)
     )
-    source = "\n".join([*row, *(document["text"] for document in documents)])[:INDEXED_CHARS]
+    source = "\n".join([*row, *map(_generated, documents)])[:INDEXED_CHARS]
     words = " ".join(sorted(_that_fit(words_of(source))))
     forget_run(session, run_id)
     session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})
@@ -79,6 +83,14 @@ def matching_runs(session: Session, asked: str) -> TextualSelect | None:
         expression = _joined((f"'{word}'" for word in words), " & ", ":*")
     statement = text(_statement(session, "match")).bindparams(bindparam("asked", expression))
     return statement.columns(column("run_id", BigInteger))
+
+
+def _generated(document: str) -> str:
+    """What a variant wrote; nothing where its document is spoilt."""
+    try:
+        return str(json.loads(document)["text"])
+    except SPOILT:
+        return ""
 
 
 def _that_fit(words: Iterable[str]) -> list[str]:

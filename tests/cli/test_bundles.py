@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from ckv_core.request.compare_request import CompareRequest
 from cli.main import main
@@ -72,6 +72,21 @@ def test_all_runs_move_to_another_database_in_several_files(
 def test_runs_that_fit_go_into_the_file_that_was_named(runs, tmp_path, capsys):
     assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
     assert f"{tmp_path / 'all.zip'}: 5 runs, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spoilt", [[1], [0, 1, 2, 3, 4]])
+def test_a_spoilt_run_is_named_and_the_others_are_exported(runs, spoilt, tmp_path, capsys):
+    with closing(open_database(default_url(tmp_path / "old"))) as database:
+        bad = Run.slug.in_([runs[at] for at in spoilt])
+        with database.write() as session:
+            session.execute(update(Run).where(bad).values(request=["of another version"]))
+    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 1
+    told = capsys.readouterr()
+    assert told.out.count(": 4 runs, ") == len(list(tmp_path.glob("all*"))) == (len(spoilt) == 1)
+    lines = told.err.splitlines()
+    assert len(lines) == len(spoilt)
+    for at, line in zip(spoilt, lines, strict=True):
+        assert line.startswith(f"error: Run {runs[at]} is spoilt and cannot be read")
 
 
 def test_export_and_import_from_the_command_line(runs, tmp_path, monkeypatch, capsys):

@@ -1,16 +1,17 @@
 """One bad row: lists, searches and filters hold the other runs, and what needs it names it."""
 
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, repository
-from storage.bundle import write_bundle
+from storage import library, repository, shares
+from storage.bundle import write_bundle, write_bundles
 from storage.database import default_url, open_database
-from storage.records import RunFilter
+from storage.records import RunFilter, RunNotes
 from storage.usage import usage_by_owner
 from tests.storage.conftest import make, record
 
@@ -66,5 +67,19 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
         ):
             with pytest.raises(StorageError, match=f"Run {bad} "):
                 act()
-    here.tell(library.delete_runs, [bad], here.ask(repository.load_run, good).created_at)
+        left_out: list[StorageError] = []
+        with here.read() as session:
+            ((count, _),) = write_bundles(session, [bad, good], left_out.append)
+        assert (count, [str(each).startswith(f"Run {bad} ") for each in left_out]) == (1, [True])
+    now = here.ask(repository.load_run, good).created_at
+    here.tell(library.annotate, bad, "Renamed", "zebra", ["x"])
+    here.tell(library.add_tag, [bad], "y")
+    assert here.ask(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
+    (found,), _ = here.ask(library.list_runs, RunFilter(text="zebra"))
+    assert (found.slug, found.title) == (bad, "Renamed")
+    token = here.tell(shares.create_share, bad, None, now, None)
+    assert here.ask(shares.shared_slug, token, now) == bad
+    here.tell(library.delete_runs, [bad], now)
     assert [run.slug for run in here.ask(library.list_runs)[0]] == [good]
+    here.tell(library.restore_runs, [bad], now - timedelta(1))
+    assert here.ask(library.list_runs)[1] == 2
