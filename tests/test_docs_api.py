@@ -61,7 +61,7 @@ def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
     assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
     (found,) = re.findall(r"^(\d+) \['(.*)'\]$", printed, re.MULTILINE)
     assert int(found[0]) == len(found[1].split("', '")) >= 2, "the first run and the sweep"
-    assert "'compare', 'sweep', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
+    assert "'compare', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
     assert "isError=False" in printed
     assert json.loads((tmp_path / "result.json").read_bytes())["variants"][0]["text"] == "nine"
 

@@ -12,7 +12,9 @@ from gradio.routes import App
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from ckv_core.errors import ConfigError
@@ -49,7 +51,6 @@ from ui.shell.page_heads import PageHeads
 from ui.studies.list_page import StudiesPage
 from ui.studies.page import StudyPage
 from ui.studies.routes import study_routes
-from ui.sweep.page import SweepPage
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
 # Gradio keeps what each has last sent and got, at least 0.4 MiB. A page whose session was dropped
@@ -67,15 +68,13 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     models = [model.name for model in list_models()]
     if settings.model not in models:
         models.insert(0, settings.model)
-    prompts: dict[str, Any] = {"models": models, "examples": load_examples()}
     app: gr.Blocks
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as app:
         _header("/")
-        ComparePage(services, settings, **prompts).wire(app)
+        ComparePage(services, settings, models=models, examples=load_examples()).wire(app)
         Api(services, settings).register()
     # Name, path, the page that the header marks, and what lays it out.
     pages: list[tuple[str, str, str, Callable[[], Any]]] = [
-        ("Sweep", "/sweep", "", lambda: SweepPage(services, settings, **prompts)),
         ("Runs", "/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
         ("Compare runs", "/compare-runs", "/runs", lambda: CompareRunsPage(services)),
         ("Run", "/run", "/runs", lambda: RunPage(services)),
@@ -143,6 +142,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *cache_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
+                    Route("/sweep", _to_compare),
                 ],
                 "middleware": [
                     Middleware(OwnStreams, streams=Streams(blocks._queue)),
@@ -170,6 +170,11 @@ def build_site(services: Services, settings: Settings) -> Site:
     guard = Guard(outer, settings=settings, identity=identity, turns=turns)
     mount = cast("Mount", outer.routes[0])
     return Site(NamedProxies(guard, settings.proxies), cast("App", mount.app), blocks)
+
+
+def _to_compare(request: Request) -> Response:
+    """What was the Sweep page is the Compare page with several budgets."""
+    return RedirectResponse(str(request.url.replace(path="/")), 308)
 
 
 def _header(path: str, *, current: str = "page") -> None:

@@ -15,7 +15,6 @@ from ckv_core.cli import (
     heads,
     import_kvpress,
     lists,
-    sweep,
 )
 from ckv_core.cli.options import Commands, Parser
 from ckv_core.errors import CkvError
@@ -32,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def add_commands(commands: Commands) -> None:
     """All that need no database."""
-    first = (compare, sweep, analyse, cache, heads)
-    for module in (*first, import_kvpress, check_method, lists):
+    for module in (compare, analyse, cache, heads, import_kvpress, check_method, lists):
         module.register(commands)
 
 

@@ -1,4 +1,4 @@
-"""The command `compare`: several variants on one prompt."""
+"""The command `compare`: several variants on one prompt, at one budget or several."""
 
 import argparse
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from ckv_core.cli.options import (
     own_indices,
     prompt_settings,
 )
+from ckv_core.cli.sweep import print_sweep
 from ckv_core.cli.tables import (
     number,
     print_ablation,
@@ -35,8 +36,9 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.errors import PromptError
+from ckv_core.errors import ConfigError, PromptError
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.request.grid import sweep_cost, with_points
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.chain import COVERED, check_chain, covered_means
 from ckv_core.results.events import RunResult
@@ -45,31 +47,38 @@ from ckv_core.results.passages import spans_of
 from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.terminal import say
 
+SEVERAL = """\
+Several budgets or alphas (--budget 64,128,10% --alpha 0,0.25) run each SPEC at each of them, from
+one prefill; kept sets are then not stored.
+"""
+
 
 def register(commands: Commands) -> None:
     told = "run several methods on one prompt"
-    parser = add_command(commands, "compare", _compare, told, EXAMPLES)
+    parser = add_command(commands, "compare", _compare, told, EXAMPLES + SEVERAL)
     add_prompt_options(parser)
     add_variant_options(parser)
     add = parser.add_argument
     own = "kept positions in JSON (docs/external_selection.md): one more variant; repeatable"
     add("--own", action="append", metavar="FILE", help=own)
-    add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
+    tokens = f"1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only measures"
+    add("--max-new-tokens", type=int, default=64, metavar="T", help=tokens)
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
     kept = "words of the context: share of slots that keep them, and expected at random; repeatable"
     add("--evidence", action="append", metavar="TEXT", help=kept)
-    add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
+    analyses = f"also measure, of {','.join(ANALYSES)}; at several budgets or alphas: bounds"
+    add("--analyse", metavar="LIST", help=analyses)
     asked = "a further question to the same evicted caches (context-only); repeat for several"
     add("--follow-up", action="append", metavar="TEXT", help=asked)
     add_model_options(parser)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    defaults = given_defaults(options)
+    budgets, alphas = comma_list(options.budget or ""), comma_list(options.alpha or "")
+    is_sweep = max(len(budgets), len(alphas)) > 1
     request = CompareRequest(
-        variants=chosen_variants(options, defaults),
+        variants=chosen_variants(options, {} if is_sweep else given_defaults(options)),
         own_indices=own_indices(options.own or ()),
-        defaults=defaults,
         max_new_tokens=options.max_new_tokens,
         ignore_eos=options.ignore_eos,
         analysis=comma_list(options.analyse or ""),
@@ -77,15 +86,24 @@ def _compare(options: argparse.Namespace) -> int:
         **prompt_settings(options),
         **model_settings(options),
     )
+    request = with_points(request, budgets, alphas)
     request.validate()
     check_json_path(options.json)
-    loaded, load_ms = running.load(request)
     sought = options.evidence or ()
+    if sought and request.kind == "sweep":
+        raise ConfigError("--evidence needs one budget and one alpha; several store no kept sets.")
+    loaded, load_ms = running.load(request)
     if sought:
         check_evidence(running.tokenised(request, loaded), sought)
+    if request.kind == "sweep":
+        tokens, size = running.tokenised(request, loaded).tokens, loaded.parameters
+        say(sweep_cost(request, tokens, is_counted=True, parameters=size).text, to_error=True)
     result = running.run(request, loaded, load_ms)
 
     def show() -> None:
+        if request.kind == "sweep":
+            print_sweep(result, options.answer)
+            return
         _print_result(result, options.answer)
         print_evidence(result, sought, options.answer)
 

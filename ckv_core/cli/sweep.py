@@ -1,9 +1,6 @@
-"""The command `sweep`: budgets x alphas x methods on one prompt, read once."""
+"""What `compare` prints of several budgets or alphas: points, savings, best alphas."""
 
-import argparse
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 from ckv_core.analysis.sweep import (
     SWEPT,
@@ -17,17 +14,6 @@ from ckv_core.analysis.sweep import (
 )
 from ckv_core.analysis.sweep_savings import MEANINGS, NOTHING, ROUNDING, Saving, savings
 from ckv_core.analysis.verdict import alpha_outcome
-from ckv_core.cli import running
-from ckv_core.cli.options import (
-    Commands,
-    add_command,
-    add_model_options,
-    add_prompt_options,
-    check_json_path,
-    comma_list,
-    model_settings,
-    prompt_settings,
-)
 from ckv_core.cli.tables import (
     answer_word,
     number,
@@ -38,20 +24,13 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import MatchOutcome
-from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
-from ckv_core.request.grid import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.terminal import say
 
-if TYPE_CHECKING:  # `methods` must not load torch
-    from ckv_core.models.loaded import LoadedModel
-
-_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled", "adakv")
 _WORDS: dict[MatchOutcome, str] = {
     "better": "N or less",
     "worse": "over N",
@@ -62,68 +41,8 @@ _ORACLES_SEE = "they see the true attention, which no method does"
 _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or not
 
 
-def register(commands: Commands) -> None:
-    told = "budgets x alphas x methods on one prompt"
-    parser = add_command(commands, "sweep", _sweep, told)
-    add_prompt_options(parser)
-    add = parser.add_argument
-    methods = "without budget and alpha; repeat for several; default: " + ", ".join(_METHODS)
-    add("--method", action="append", metavar="SPEC", help=methods)
-    add("--budgets", default="64,128,256,512", metavar="LIST", help="default: 64,128,256,512")
-    add("--alphas", default="0,0.25,0.5", metavar="LIST", help="of +critical; 0,0.25,0.5")
-    tokens = f"0, which only measures, to {MAX_NEW_TOKENS}"
-    add("--max-new-tokens", type=int, default=0, metavar="T", help=tokens)
-    bounds = (
-        "also measure bounds and oracles: the share of heads with sigma over 0.5 and the head L1 "
-        "that the true attention would reach, per budget"
-    )
-    add("--analyse", choices=("bounds",), help=bounds)
-    long = f"run also what is expected to take over {ASK_ABOVE_S:.0f} s"
-    add("--yes", action="store_true", help=long)
-    add_model_options(parser)
-
-
-def _sweep(options: argparse.Namespace) -> int:
-    grid = SweepGrid(
-        methods=tuple(options.method or _METHODS),
-        budgets=comma_list(options.budgets),
-        alphas=comma_list(options.alphas),
-    )
-    request = grid.request(
-        CompareRequest(
-            max_new_tokens=options.max_new_tokens,
-            analysis=(options.analyse,) if options.analyse else (),
-            **prompt_settings(options),
-            **model_settings(options),
-        )
-    )
-    request.validate()
-    check_json_path(options.json)
-    loaded, load_ms = running.load(request)
-    if not options.yes:
-        _check_cost(request, loaded)
-    result = running.run(request, loaded, load_ms)
-
-    told = partial(running.result_document, result)
-    running.deliver(options.json, told, lambda: _print_result(result, options.answer))
-    return 0
-
-
-def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
-    cost = sweep_cost(
-        request,
-        running.tokenised(request, loaded).tokens,
-        is_counted=True,
-        parameters=loaded.parameters,
-    )
-    if cost.must_ask:
-        raise ConfigError(
-            f"This sweep has {cost.amount} and would take about {cost.duration} (estimated from "
-            f"{cost.basis}); add --yes to run it, or take fewer points, tokens or new tokens."
-        )
-
-
-def _print_result(result: RunResult, answer: str) -> None:
+def print_sweep(result: RunResult, answer: str) -> None:
+    """Points, budgets of equal quality and best alphas, as tables."""
     print_head(result, answer)
     print_verdict(result)
     say(f"\n{len(result.variants)} points, the full cache among them\n")

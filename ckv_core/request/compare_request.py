@@ -117,7 +117,7 @@ class CompareRequest:
                 raise ConfigError("Choose at least one variant.")
             if is_sweep and self.own_indices:
                 raise ConfigError(
-                    "A sweep varies methods; compare your own kept positions instead."
+                    "Kept positions of your own have one budget; give one budget and one alpha."
                 )
             if count > limit:
                 raise ConfigError(
@@ -155,6 +155,11 @@ class CompareRequest:
                 raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
         if not self.follow_ups:
             return
+        if self.kind == "sweep":
+            raise ConfigError(
+                "Follow-up questions need one budget and one alpha; give one of each, or remove "
+                "the questions."
+            )
         if self.scenario != "context-only":
             raise ConfigError(
                 "Follow-up questions need the scenario context-only, where the cache does not "

@@ -1,13 +1,15 @@
 """A sweep before it runs: the grid of points, the request, and what it will cost. No torch."""
 
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
-from ckv_core.errors import ConfigError
+from ckv_core.errors import ConfigError, about
 from ckv_core.methods import PARAMETERS
 from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.request.variants import VariantSpec, spec_without
 
-ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
 # Seconds of the default model in float32 on two CPU cores, torch 2.13: prefill of 2,064 tokens 3.3
 # and of 8,000 tokens 21; selecting and measuring 51 points at 1,968 tokens 2.4, half of it growing
@@ -20,46 +22,81 @@ BOUNDS, BOUNDS_TOKEN = 0.04, 1.5e-5  # the same where bounds and oracles are mea
 STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per step and row
 
 
+def with_points(
+    request: CompareRequest, budgets: Sequence[str], alphas: Sequence[str] = ()
+) -> CompareRequest:
+    """The request at one budget and alpha, or the sweep of its variants at several of either.
+
+    Args:
+        request: its defaults hold neither budget nor alpha.
+        budgets: as in a SPEC; none for the default.
+        alphas: the same.
+
+    Raises:
+        ConfigError: a wrong value or variant, too many points, or an analysis of one point.
+    """
+    grid = SweepGrid(
+        methods=request.variants,
+        budgets=_distinct("budget", budgets),
+        alphas=_distinct("alpha", alphas),
+    )
+    if max(len(grid.budgets), len(grid.alphas)) <= 1:
+        own = {"budget": grid.budgets, "alpha": grid.alphas}
+        given = {name: texts[0] for name, texts in own.items() if texts}
+        return replace(request, defaults={**request.defaults, **given})
+    if others := sorted({*request.analysis} - {"bounds"}):
+        with about("analysis"):
+            raise ConfigError(
+                f"The analysis {' and '.join(others)} needs one budget and one alpha; at several, "
+                "take bounds alone."
+            )
+    return replace(request, kind="sweep", variants=grid.variants(request.defaults), defaults={})
+
+
+def _distinct(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Each value of a parameter once, as a SPEC has it; ConfigError for a wrong one."""
+    with about(name):
+        values = [PARAMETERS[name].parse(text) for text in texts]
+    return tuple(dict.fromkeys(f"{v:g}" if isinstance(v, float) else str(v) for v in values))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepGrid:
-    methods: tuple[str, ...]  # SPECs without budget and alpha
-    budgets: tuple[str, ...]  # as in a SPEC
-    alphas: tuple[str, ...] = ()  # as in a SPEC; only `+critical` methods take them
+    methods: tuple[str, ...]  # SPECs; one that gives a budget or alpha keeps it
+    budgets: tuple[str, ...]  # as in a SPEC; none for the default
+    alphas: tuple[str, ...] = ()  # the same; only `+critical` methods take them
 
-    def variants(self) -> tuple[str, ...]:
+    def variants(self, defaults: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """SPECs of all points, `full` first; a point that two rows of the grid share is one.
 
         Rows share it too where one of them writes out a setting that is the default.
 
+        Args:
+            defaults: values of further parameters that a SPEC leaves out.
+
         Raises:
-            ConfigError: an empty side, a wrong value or method, or too many points.
+            ConfigError: a wrong value or method, none that evicts, or too many points.
         """
-        if not self.methods:
-            raise ConfigError("Choose at least one method to sweep.")
-        budgets = tuple(
-            dict.fromkeys(str(PARAMETERS["budget"].parse(text)) for text in self.budgets)
-        )
-        alphas = tuple(
-            dict.fromkeys(f"{PARAMETERS['alpha'].parse(text):g}" for text in self.alphas)
-        )
-        if not budgets:
-            raise ConfigError("Give at least one budget to sweep.")
         points: dict[tuple[object, ...], str] = {}
         for method in self.methods:
-            spec = VariantSpec.parse(method)
-            _check_method(spec)
-            takes_alpha = "alpha" in spec.params
-            if takes_alpha and not alphas:
-                raise ConfigError(f"Give at least one alpha to sweep {method!r} over.")
-            for alpha in alphas if takes_alpha else ("",):
-                for budget in budgets:
-                    extra = {"budget": budget, **({"alpha": alpha} if alpha else {})}
-                    point = VariantSpec.parse(spec.spec, extra)
-                    points.setdefault(point.settings(), point.spec)
-        count = len(points) + 1
-        if count > MAX_SWEEP_POINTS:
+            spec = VariantSpec.parse(method, defaults)
+            if not spec.method.evicts:
+                continue
+            free = {"alpha": self.alphas, "budget": self.budgets}
+            varied = [
+                [{name: text} for text in texts]
+                for name, texts in free.items()
+                if texts and name in spec.params and name not in spec.given
+            ]
+            for values in product(*varied):
+                point = VariantSpec.parse(spec.spec, dict(ChainMap(*values)))
+                points.setdefault(point.settings(), point.spec)
+        if not points:
+            with about("variants"):
+                raise ConfigError("Choose at least one method that evicts.")
+        if len(points) >= MAX_SWEEP_POINTS:
             raise ConfigError(
-                f"The sweep has {count} points, the full cache among them; the limit is "
+                f"The sweep has {len(points) + 1} points, the full cache among them; the limit is "
                 f"{MAX_SWEEP_POINTS}. Take fewer budgets, alphas or methods."
             )
         return ("full", *points.values())
@@ -80,10 +117,6 @@ class SweepGrid:
                 alphas[f"{spec.params['alpha']:g}"] = None
         return cls(methods=tuple(methods.values()), budgets=tuple(budgets), alphas=tuple(alphas))
 
-    def request(self, prompt: CompareRequest) -> CompareRequest:
-        """The sweep of this grid on a prompt, model and number of new tokens."""
-        return replace(prompt, kind="sweep", variants=self.variants(), defaults={})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
@@ -102,11 +135,6 @@ class Cost:
         return self.parameters is None and self.model != DEFAULT_MODEL
 
     @property
-    def must_ask(self) -> bool:
-        """Whether the sweep has to be confirmed."""
-        return self.is_guess or self.seconds > ASK_ABOVE_S
-
-    @property
     def amount(self) -> str:
         """`29 points on 2,000 prompt tokens`."""
         tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
@@ -119,6 +147,10 @@ class Cost:
             count = max(1, round(self.seconds))
             return "1 second" if count == 1 else f"{count} seconds"
         return f"{round(self.seconds / 60)} minutes"
+
+    @property
+    def text(self) -> str:
+        return f"{self.amount}: about {self.duration}, estimated from {self.basis}."
 
     @property
     def basis(self) -> str:
@@ -170,13 +202,3 @@ def estimate_seconds(
 
 def _scale(parameters: int | None) -> float:
     return 1.0 if parameters is None else max(1.0, parameters / DEFAULT_PARAMETERS)
-
-
-def _check_method(spec: VariantSpec) -> None:
-    if not spec.method.evicts:
-        raise ConfigError("The full cache is part of every sweep; remove it from the methods.")
-    fixed = [key for key in ("budget", "alpha") if key in spec.given]
-    if fixed:
-        raise ConfigError(
-            f"{spec.spec!r} sets {' and '.join(fixed)}, which the sweep varies; leave that out."
-        )

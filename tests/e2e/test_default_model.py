@@ -133,14 +133,11 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
 
 @pytest.fixture
 def sweep_page(context, app) -> Page:
-    """The Sweep page, filled in for a small sweep."""
+    """The Compare page, filled in for a small sweep."""
     (page,) = context.pages
-    steps.open_form(page, f"{app.url}/sweep")
-    page.locator("#context textarea").fill(steps.TEXT)
-    page.locator("#question textarea, #question input").first.fill(steps.QUESTION)
-    steps.tick(page, "#methods", ("SnapKV", "SnapKV + CriticalKV, as printed"))
-    page.locator("#budgets input, #budgets textarea").first.fill(BUDGETS)
-    page.locator("#alphas input, #alphas textarea").first.fill(ALPHAS)
+    steps.open_form(page, app.url)
+    steps.fill(page, variants=("SnapKV", "SnapKV + CriticalKV, as printed"), budget=BUDGETS)
+    page.locator("#alpha input, #alpha textarea").first.fill(ALPHAS)
     return page
 
 

@@ -46,7 +46,7 @@ SEEN = {
     "/run?id={sweep}": ("#sweep-points", "text"),
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
-    "/sweep?from={sweep}": ("#context textarea", "value"),
+    "/?from={sweep}": ("#context textarea", "value"),
     "/compare-runs?ids={slug},{other}": ("#differences", "text"),
     "/aggregate?ids={slug},{second}": ("#aggregate-table", "text"),
 }

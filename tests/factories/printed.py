@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from ckv_core import cli
 from ckv_core.results.events import RunResult
 from tests.factories.runs import PROMPT
+
+LOADED = SimpleNamespace(parameters=None)
 
 
 def printed(
@@ -18,7 +21,7 @@ def printed(
 ) -> str:
     """What a command prints when its runs come out like this, one after another."""
     left = list(results)
-    monkeypatch.setattr("ckv_core.cli.running.load", lambda _request: (None, 0.0))
+    monkeypatch.setattr("ckv_core.cli.running.load", lambda _request: (LOADED, 0.0))
     monkeypatch.setattr("ckv_core.cli.running.run", lambda *_arguments: left.pop(0))
     monkeypatch.setattr("ckv_core.cli.running.tokenised", lambda *_arguments: PROMPT)
     assert cli.main(arguments) == 0

@@ -1,4 +1,4 @@
-"""What programs may call: six endpoints for gradio_client, MCP and ui/api/routes.py."""
+"""What programs may call: five endpoints for gradio_client, MCP and ui/api/routes.py."""
 
 import asyncio
 import inspect
@@ -23,7 +23,7 @@ from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
-from ui.api.requests import compare_request, sweep_request
+from ui.api.requests import compare_request
 from ui.run.routes import NOT_YET
 from ui.runs.query import STATES, TEXT_CHARS, run_row
 from ui.server.route_answers import UNKNOWN_RUN
@@ -54,8 +54,7 @@ class Api:
 
     def register(self) -> None:
         """Make them known to Gradio; call inside the Blocks context."""
-        first = (self.compare, self.sweep, self.get_run, self.cancel)
-        for method in (*first, self.list_runs, self.export_run):
+        for method in (self.compare, self.get_run, self.cancel, self.list_runs, self.export_run):
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
@@ -65,7 +64,7 @@ class Api:
         question: str = "",
         variants: list[str] | None = None,
         budget: str = DEFAULT_BUDGET,
-        alpha: float | None = None,
+        alpha: str = "",
         scenario: str = "regular",
         model: str = "",
         max_new_tokens: int = 64,
@@ -84,52 +83,21 @@ class Api:
             context: The long text whose cache entries are evicted.
             question: Asked about the text.
             variants: As METHOD[+critical|+critical_auto][:key=value,...]; null for the usual six.
-            budget: Entries kept per KV head, as tokens (128), percent (10%) or memory (4MiB).
-            alpha: CriticalKV's share for attention alone, 0 to 1; null for the preset's.
+            budget: How much of the KV cache to keep, as entries per KV head (128), percent (10%) or
+                memory (4MiB); several with commas run each variant at each, from one prefill.
+            alpha: CriticalKV's share for attention alone, 0 to 1; several as for the budget; empty
+                for the preset's.
             scenario: regular compresses context and question, context-only the context alone.
             model: Name, Hugging Face id or folder; empty for the app's own.
-            max_new_tokens: Tokens to generate per variant.
+            max_new_tokens: Tokens to generate per variant; at several budgets 0 only measures.
             answer: Reference answer to look for in what is generated.
             ignore_eos: Go on after the end-of-sequence token.
-            analysis: Parts of the diagnostics to run: bounds, forced, greedy.
+            analysis: Diagnostics to run: bounds, forced, greedy; at several budgets bounds.
             follow_ups: More questions to the same evicted caches; context-only.
             own_indices: Kept positions of other code as more variants; docs/external_selection.md.
             protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
         return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))
-
-    def sweep(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
-        self,
-        context: str,
-        question: str = "",
-        methods: list[str] | None = None,
-        budgets: list[str] | None = None,
-        alphas: list[float] | None = None,
-        scenario: str = "regular",
-        model: str = "",
-        max_new_tokens: int = 0,
-        answer: str = "",
-        bounds: bool = False,
-        protect: list[str] | None = None,
-    ) -> Result:
-        """Start a sweep: methods at budgets and alphas on one prompt, read once; returns at once.
-
-        Follow the run with get_run and the slug that this returns.
-
-        Args:
-            context: The long text whose cache entries are evicted.
-            question: Asked about the text.
-            methods: METHOD[+critical] without budget and alpha; null for the form's three.
-            budgets: Entries kept per KV head, such as 128, 10% or 4MiB; null for the form's four.
-            alphas: 0 to 1, for methods with +critical; null for the form's three.
-            scenario: regular compresses context and question, context-only the context alone.
-            model: Name, Hugging Face id or folder; empty for the app's own.
-            max_new_tokens: Tokens to generate per point; 0 measures the first step alone.
-            answer: Reference answer to look for in what is generated.
-            bounds: Also measure the bounds, for the curve of sigma.
-            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
-        """
-        return self._start(sweep_request(JsonField(locals(), whole="request"), self._settings))
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.

@@ -33,7 +33,6 @@ def api_routes(api: Api) -> list[Route]:
     return [
         _route("POST", "/api/runs", api.compare),
         _route("GET", "/api/runs", api.list_runs),
-        _route("POST", "/api/sweeps", api.sweep),
         _route("GET", "/api/runs/{slug}", api.get_run),
         _route("POST", "/api/runs/{slug}/cancel", api.cancel),
     ]

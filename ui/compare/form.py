@@ -36,7 +36,8 @@ ANALYSIS_CHOICES = [
 ANALYSIS_INFO = (
     "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
     "best that true attention could choose; costs about one more decoding step per variant. "
-    "Fidelity: every variant reads the full cache's own text; about one more generation."
+    "Fidelity: every variant reads the full cache's own text; about one more generation. "
+    "At several budgets or alphas only bounds are measured."
 )
 
 
@@ -55,8 +56,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
     """Lay out the controls; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
-        info = "Optional: looked for in every generated text."
-        buttons, context_bar = build_prompt(controls, examples, answer_info=info)
+        buttons, context_bar = build_prompt(controls, examples)
         with gr.Column(scale=4, min_width=320):
             controls["model"] = model_control(models, settings.model)
             model_line = ModelLine(elem_id="model-line")
@@ -82,11 +82,15 @@ def _build_variants(controls: dict[str, Any]) -> None:
     offer = picker_offer("Variants", told, DEFAULT_VARIANTS)
     controls["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
     with gr.Row():
-        told = "Entries kept per KV head: 128, 10% or 4MiB."
+        told = "Entries kept per KV head: 128, 10% or 4MiB. Several: 5%, 10%, 20%."
         controls["budget"] = text("budget", "Budget", told, value=DEFAULTS.budget, min_width=120)
-        told = "CriticalKV: share chosen by attention alone, 0 to 1."
-        controls["alpha"] = number("alpha", "Alpha", told, DEFAULTS.alpha, step=0.05)
-        told, tokens = f"Generated per variant, 1 to {MAX_NEW_TOKENS}.", DEFAULTS.max_new_tokens
+        told = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
+        controls["alpha"] = text("alpha", "Alpha", told, value=DEFAULTS.alpha, min_width=120)
+        told = (
+            f"Generated per variant, 1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only "
+            "measures."
+        )
+        tokens = DEFAULTS.max_new_tokens
         controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, tokens)
 
 
@@ -145,13 +149,14 @@ def _build_diagnostics(controls: dict[str, Any]) -> None:
         )
 
 
-def preset_updates(preset: str, alpha: float) -> list[Any]:
+def preset_updates(preset: str, alpha: str) -> list[Any]:
     """Alpha and the advanced parameters' shown defaults under a preset.
 
-    An alpha that the reader moved stays.
+    An alpha that the reader changed stays.
     """
-    known = {shown_default(PARAMETERS["alpha"], name) for name in ("paper", "kvpress")}
-    new_alpha = shown_default(PARAMETERS["alpha"], preset) if alpha in known else gr.skip()
+    known = {str(shown_default(PARAMETERS["alpha"], name)) for name in ("paper", "kvpress")}
+    default = str(shown_default(PARAMETERS["alpha"], preset))
+    new_alpha = default if alpha.strip() in known else gr.skip()
     parameters = [
         gr.update(choices=_parameter_choices(k, preset))
         if k.choices

@@ -15,6 +15,7 @@ from ckv_core.request.compare_request import (
     MAX_VARIANTS,
     CompareRequest,
 )
+from ckv_core.request.grid import SweepGrid, sweep_cost, with_points
 from ckv_core.request.variants import VariantSpec
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
@@ -25,14 +26,27 @@ ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
     k for k in PARAMETERS.values() if k.name not in MAIN_PARAMETERS
 )
 OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
+CHARS_PER_TOKEN = 4
 # Fields that a request has under the same name and in the same form.
-_PROMPT = ("context", "question", "answer", "scenario", "model", "device")
-_SAME = ("dtype", "max_new_tokens", "ignore_eos")
+_SAME = (
+    *("context", "question", "answer", "scenario", "model", "device"),
+    *("dtype", "max_new_tokens", "ignore_eos"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptValues:
-    """What all these forms hold, as the reader sees it; `protect` has one passage a line."""
+class FormValues:
+    """The compare form's values as the reader sees them, in the order of the controls.
+
+    Attributes:
+        protect: one passage a line.
+        variants: SPECs ticked in the list.
+        budget, alpha: one or several, with commas, for every variant without its own.
+        more_variants: one SPEC per line.
+        analysis: parts of the diagnostics to run, of OFFERED_ANALYSES.
+        follow_ups: one question per line.
+        parameters: text of each advanced parameter; empty for its default.
+    """
 
     context: str = ""
     question: str = ""
@@ -41,47 +55,9 @@ class PromptValues:
     protect: str = ""
     model: str = DEFAULT_MODEL
     device: str = "auto"
-
-    def prompt(self) -> CompareRequest:
-        """A request of these alone."""
-        same: dict[str, Any] = {name: getattr(self, name) for name in _PROMPT}
-        same["model"] = self.model.strip()
-        return CompareRequest(**same, protect=read_lines(self.protect))
-
-
-def prompt_of(request: CompareRequest) -> dict[str, str]:
-    """The values of PromptValues that give this request's prompt again."""
-    same = {name: getattr(request, name) for name in _PROMPT}
-    return same | {"protect": "\n".join(request.protect)}
-
-
-def read_controls(
-    form: type[PromptValues], names: Sequence[str], values: Sequence[object]
-) -> dict[str, Any]:
-    """Controls by name; a client may send anything: ConfigError where a text is none."""
-    given = dict(zip(names, values, strict=True))
-    for name in (f.name for f in fields(form) if f.type is str):
-        with about(name):
-            given[name] = read_text(given[name])
-    return given
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormValues(PromptValues):
-    """The compare form's values, in the order of the controls.
-
-    Attributes:
-        variants: SPECs ticked in the list.
-        budget, alpha: for every variant that does not say otherwise.
-        more_variants: one SPEC per line.
-        analysis: parts of the diagnostics to run, of OFFERED_ANALYSES.
-        follow_ups: one question per line.
-        parameters: text of each advanced parameter; empty for its default.
-    """
-
     variants: tuple[str, ...] = DEFAULT_VARIANTS
     budget: str = DEFAULT_BUDGET
-    alpha: float = 0.25
+    alpha: str = "0.25"
     max_new_tokens: int = 64
     more_variants: str = ""
     analysis: tuple[str, ...] = OFFERED_ANALYSES
@@ -93,17 +69,17 @@ class FormValues(PromptValues):
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
         """Of all controls, in order; a client may send anything, which is a ConfigError."""
-        given = read_controls(cls, CONTROL_NAMES, values)
+        given: dict[str, Any] = dict(zip(CONTROL_NAMES, values, strict=True))
+        for name in (f.name for f in fields(cls) if f.type is str):
+            with about(name):
+                given[name] = read_text(given[name])
         parameters = {k.name: read_text(given.pop(k.name)).strip() for k in ADVANCED_PARAMETERS}
         if not isinstance(given["analysis"], (list, tuple)):
             raise ConfigError("The form sent no list of analyses; reload the page.")
-        with about("alpha"):
-            alpha = PARAMETERS["alpha"].parse("" if given["alpha"] is None else str(given["alpha"]))
         return cls(
             **given
             | {
-                "variants": ticked_specs(given["variants"], "variant"),
-                "alpha": float(alpha),
+                "variants": ticked_specs(given["variants"]),
                 "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
                 "analysis": _offered_analyses(given["analysis"]),
                 "ignore_eos": bool(given["ignore_eos"]),
@@ -115,15 +91,22 @@ class FormValues(PromptValues):
     def from_request(cls, request: CompareRequest) -> "FormValues":
         """The form that gives this request again, but for what only other ways ask for."""
         defaults = dict(request.defaults)
-        ticked = {spec: offered(spec, defaults) for spec in request.variants}
-        alpha = shown_default(PARAMETERS["alpha"], defaults.get("preset", ""))
+        grid = SweepGrid(methods=request.variants, budgets=(), alphas=())
+        if request.kind == "sweep":
+            around = SweepGrid.around(request.variants)
+            grid = replace(around, methods=("full", *around.methods))
+        ticked = {spec: offered(spec, defaults) for spec in grid.methods}
+        alpha = defaults.get("alpha") or shown_default(
+            PARAMETERS["alpha"], defaults.get("preset", "")
+        )
         same: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
         return cls(
-            **same | prompt_of(request),
+            **same,
+            protect="\n".join(request.protect),
             analysis=_offered_analyses(request.analysis),
             variants=tuple(filter(None, ticked.values())),
-            budget=defaults.get("budget", DEFAULT_BUDGET),
-            alpha=float(defaults.get("alpha", alpha)),
+            budget=", ".join(grid.budgets) or defaults.get("budget", DEFAULT_BUDGET),
+            alpha=", ".join(grid.alphas) or str(alpha),
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             follow_ups="\n".join(request.follow_ups),
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
@@ -139,21 +122,28 @@ class FormValues(PromptValues):
 
     def request(self) -> CompareRequest:
         """What to run; still to be validated."""
-        # Run-wide parameters: the budget, and whatever differs from its default.
-        defaults = {"budget": self.budget.strip()}
-        defaults |= {name: text for name, text in self.parameters.items() if text}
-        if self.alpha != shown_default(PARAMETERS["alpha"], defaults.get("preset", "")):
-            defaults["alpha"] = f"{self.alpha:g}"
-        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        parameters = {name: text for name, text in self.parameters.items() if text}
+        alphas = _entries(self.alpha)
+        if alphas == (str(shown_default(PARAMETERS["alpha"], parameters.get("preset", ""))),):
+            alphas = ()
         check_lines(self.more_variants)
-        return replace(
-            self.prompt(),
-            **same,
-            analysis=self.analysis,
+        budgets = _entries(self.budget)
+        several = max(len(budgets), len(alphas)) > 1
+        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        request = CompareRequest(
+            **same | {"model": self.model.strip()},
+            protect=read_lines(self.protect),
+            analysis=tuple(set(self.analysis) & {"bounds"}) if several else self.analysis,
             variants=(*self.variants, *read_lines(self.more_variants)),
-            defaults=defaults,
+            defaults=parameters,
             follow_ups=read_lines(self.follow_ups),
         )
+        return with_points(request, budgets, alphas)
+
+
+def _entries(text: str) -> tuple[str, ...]:
+    """Of a list with commas; an empty one has an empty entry, which its reader refuses."""
+    return read_list(text) or ("",)
 
 
 CONTROL_NAMES: tuple[str, ...] = (
@@ -174,10 +164,15 @@ def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
 def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     """One line that names the variants that would run; ConfigError if they are wrong."""
     request = form.request()
-    # A lone `full` has no budget, so a wrong one would pass unseen.
+    # A lone `full` takes none of them, so a wrong one would pass unseen.
     for name, text in request.defaults.items():
         with about(name):
             PARAMETERS[name].parse(text)
+    if request.kind == "sweep":
+        characters = len(request.context) + len(request.question)
+        if not request.context.strip():
+            return f"{len(request.variants)} points. Paste a context to see what they cost."
+        return sweep_cost(request, max(1, characters // CHARS_PER_TOKEN), is_counted=False).text
     specs = request.specs
     if not specs:
         raise ConfigError("Choose at least one variant.")
@@ -206,14 +201,14 @@ def check_lines(text: str) -> None:
                 raise ConfigError(f"More variants, line {number}: {error}") from error
 
 
-def ticked_specs(ticked: object, what: str) -> tuple[str, ...]:
+def ticked_specs(ticked: object) -> tuple[str, ...]:
     """The SPECs of the list that are ticked, in its order, and then those of a run beside it.
 
     ConfigError for no list.
     """
     if not isinstance(ticked, (list, tuple)):
         with about("variants"):
-            raise ConfigError(f"Choose at least one {what}.")
+            raise ConfigError("Choose at least one variant.")
     listed = [spec for _, spec in variant_choices()]
     others = [spec for spec in ticked if isinstance(spec, str) and spec not in listed]
     return (*(spec for spec in listed if spec in ticked), *dict.fromkeys(others))
@@ -240,7 +235,7 @@ def read_text(value: object) -> str:
 
 def read_new_tokens(value: object) -> int:
     """The number of tokens to generate; ConfigError for anything else."""
-    if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
+    if isinstance(value, (int, float)) and 0 <= value <= MAX_NEW_TOKENS and value == int(value):
         return int(value)
     with about("max_new_tokens"):
         raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

@@ -1,4 +1,4 @@
-"""The Compare page: the form, run and cancel, and the results as they come."""
+"""The Compare page: the form, run and cancel, and the results at one budget or several."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.errors import CkvError
+from ckv_core.errors import CkvError, PromptError
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
 from ui.compare.examples import Example
-from ui.compare.form import DEFAULTS, Form, build_form, preset_updates
+from ui.compare.form import DEFAULTS, build_form, preset_updates
 from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
@@ -23,12 +23,24 @@ from ui.compare.form_values import (
     with_ablation,
 )
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
-from ui.compare.prompt_page import PromptPage
 from ui.results import views
-from ui.results.block import ResultsBlock, build_results
-from ui.results.live import Feed, find_run
+from ui.results.block import build_results
+from ui.results.live import (
+    SHOW_ADDRESS,
+    Feed,
+    build_run_row,
+    cancel_run,
+    count_if_ready,
+    find_run,
+    follow,
+    made_from,
+    run_buttons,
+)
+from ui.results.share import ShareSection
+from ui.results.sweep import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 from ui.services.services import Services
 from ui.settings import Settings
+from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, refused, said
 from ui.tables.study_samples import sample_request
 
@@ -42,7 +54,7 @@ MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
 
-class ComparePage(PromptPage[Form, ResultsBlock]):
+class ComparePage:
     def __init__(
         self,
         services: Services,
@@ -51,17 +63,35 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         models: Sequence[str],
         examples: Sequence[Example],
     ) -> None:
-        form = partial(build_form, settings, models, examples)
-        block = partial(build_results, visible=False)
-        super().__init__(services, settings, form, block, Feed, "/")
+        self._services, self._settings = services, settings
+        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.source = gr.Textbox(visible="hidden", elem_id="source")
+        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
+            self.form = build_form(settings, models, examples)
+        self.run, self.cancel, new, self.notice = build_run_row()
+        self.draft = Draft("/", [*self.form.inputs(), self.source], new)
+        self.block = build_results(visible=False)
+        self.sweep = build_sweep_results(visible=False, top=self.block.outputs[:SHARED_TOP])
+        self._share = ShareSection(services)
+        self._share.wire(self.slug)
+        # What `start` writes, and what `tail` does.
+        self._started: list[Any] = [self.slug, self.notice, self.settings]
+        self._started += [self.block.area, self.sweep.area, self.run, self.cancel]
+        self._tailed = [*self.block.outputs, *self.sweep.outputs[SHARED_TOP:]]
+        self._tailed += [self.run, self.cancel]
         self._wire_form()
         self._wire_model()
         self._wire_variants()
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = self.form.inputs()
-        asked = [*inputs, self.source]
-        self.follow_after(self.run.click(self.start, asked, self._started, **AT_ONCE))
+        started = self.run.click(self.start, [*inputs, self.source], self._started, **AT_ONCE)
+        started.then(None, [self.slug], None, js=SHOW_ADDRESS, **AT_ONCE)
+        started.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
+        started.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
+        stop = partial(cancel_run, self._services)
+        self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
+        self.sweep.wire(self._services, self.slug)
         # One event for form and line: a line told later could overtake what was typed meanwhile.
         filled = [*inputs, *self._started, self.source, self.form.variants_line]
         opened = page.load(self.open, None, filled, **AT_ONCE)
@@ -112,7 +142,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("variants", "preset")),
-            *(c.blur for c in form.pick("budget", "alpha", "more_variants")),
+            *(c.blur for c in form.pick("context", "budget", "alpha", "more_variants")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
         gr.on(events, self.describe, form.inputs(), [line], trigger_mode="always_last", **AT_ONCE)
@@ -124,21 +154,50 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         """Start a run made from the last value's, or say why not; what was typed stays."""
         *controls, source = values
         try:
-            request = FormValues.from_controls(controls).request()
+            form = FormValues.from_controls(controls)
+            request = form.request()
             specs = request.validate()
-            self._counted(request)
-            parts = f"{len(specs)} variants, budget {request.defaults['budget']}"
+            self._check_counted(request)
             refill = FormValues.from_request
-            return self._start(request, source, lambda it: refill(it).request(), parts)
+            lineage = made_from(
+                self._services, source, request, lambda parent: refill(parent).request()
+            )
+            slug = self._services.start_run(request, lineage)
         except CkvError as error:
-            return self._refused(error)
+            return ["", refused(error, self.form.controls), *[gr.skip()] * 5]
+        count = "points" if request.kind == "sweep" else "variants"
+        label = f"Settings: {request.model}, {len(specs)} {count}, budget {form.budget}"
+        return [
+            slug,
+            SILENT,
+            gr.update(label=label, open=False),
+            *_areas(request),
+            gr.update(interactive=False),
+            gr.update(interactive=True),
+        ]
+
+    def _check_counted(self, request: CompareRequest) -> None:
+        """Where the model is ready, CkvError for too many tokens or a budget too small for them."""
+        counted = count_if_ready(self._services, request)
+        if counted is None or not counted.tokens:
+            return
+        value = views.count_value(counted, request)
+        if value["tone"] == "error":
+            raise PromptError(value["text"])
+        request.check_budgets(counted.compressed_tokens, counted.question_tokens)
+
+    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
+        """Follow the run; the buttons turn with its state."""
+        feed = EitherFeed(Feed(self.block), SweepFeed(self.sweep))
+        async for updates in follow(self._services, slug, feed, run_buttons, more=2):
+            yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
         """/?from=SLUG or /?study=SLUG&sample=ID fills the form, /?id=SLUG shows the run too."""
         query = request.query_params if request else {}
         shown, source, study = query.get("id"), query.get("from"), query.get("study")
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        slug, told, area, made_from, line = "", SILENT, gr.skip(), "", gr.skip()
+        slug, told, areas, parent, line = "", SILENT, [gr.skip()] * 2, "", gr.skip()
         try:
             if study:
                 sample = query.get("sample", "")
@@ -151,18 +210,20 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             elif shown or source:
                 run = find_run(self._services, shown or source)
                 asked = run.request
-                controls = FormValues.from_request(asked).controls()
+                form = FormValues.from_request(asked)
+                controls = form.controls()
                 line = self.describe(*controls)
-                slug, made_from = shown or "", shown or source or ""
+                slug, parent = shown or "", shown or source or ""
                 if shown:
-                    area = gr.update(visible=True)
+                    areas = _areas(asked)
                 else:
                     is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
                     left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(asked.own_indices)
-                    told = said(FILLED_IN.format(source) + left_out)
+                    told = said(FILLED_IN.format(source) + left_out + _other_points(form, asked))
         except CkvError as error:
             told = said(str(error), "error")
-        return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from, line]
+        rest = [gr.skip(), *areas, gr.skip(), gr.skip(), parent, line]
+        return [*controls, slug, told, *rest]
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
         """The controls for a sample of a study with its methods, and their budget."""
@@ -191,7 +252,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
                 question=question or "",
                 scenario=scenario,  # type: ignore[arg-type]  # validate() refuses other words
                 model=str(model or "").strip(),
-                max_new_tokens=read_new_tokens(max_new_tokens),
+                max_new_tokens=max(1, read_new_tokens(max_new_tokens)),
             )
             request.validate()
             return views.count_value(self._services.count_tokens(request), request)
@@ -221,6 +282,19 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
                 if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
+
+
+def _areas(request: CompareRequest) -> list[Any]:
+    """Updates of the two blocks of results: one of them is shown."""
+    is_sweep = request.kind == "sweep"
+    return [gr.update(visible=not is_sweep), gr.update(visible=is_sweep)]
+
+
+def _other_points(form: FormValues, asked: CompareRequest) -> str:
+    """What to add where the form gives other points than the run had; an import may lack some."""
+    if asked.kind != "sweep" or {*form.request().variants} == {*asked.variants}:
+        return ""
+    return " They are the smallest grid that holds its points."
 
 
 def status_value(status: ModelStatus) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The controls that both forms have: examples, prompt, scenario, model and device."""
+"""Controls that several forms have: examples, prompt, scenario, model and device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def show_example(example: Example) -> list[str]:
 
 
 def build_prompt(
-    controls: dict[str, Any], examples: Sequence[Example], *, answer_info: str
+    controls: dict[str, Any], examples: Sequence[Example]
 ) -> tuple[list[tuple[Example, gr.Button]], gr.HTML]:
     """Add `context`, `question`, `answer`, `scenario` and `protect` in a column, inside a Row.
 
@@ -60,7 +60,8 @@ def build_prompt(
             told, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
             controls["question"] = text("question", "Question", told, (1, 4), **size)
             size = {"scale": 2, "min_width": 200}
-            controls["answer"] = text("answer", "Reference answer", answer_info, (1, 4), **size)
+            told = "Optional: looked for in every generated text."
+            controls["answer"] = text("answer", "Reference answer", told, (1, 4), **size)
         controls["scenario"] = scenario_control("regular")
         controls["protect"] = text(
             "protect",

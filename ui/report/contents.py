@@ -20,11 +20,11 @@ from ui.components.verdict import VerdictStrip
 from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
 from ui.results import block as results
+from ui.results import sweep as sweep_results
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
-from ui.sweep import results as sweep_results
 from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 

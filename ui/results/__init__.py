@@ -1,1 +1,1 @@
-"""The block of results that the Compare, Sweep and Run pages share, and what feeds it."""
+"""The block of results that the Compare and the Run page share, and what feeds it."""

@@ -55,14 +55,9 @@ class ResultsBlock:
     outputs: list[Component]
 
 
-def build_top() -> tuple[Component, Component]:
-    """The verdict and the status bar, which both kinds of results begin with."""
-    return VerdictStrip(elem_id="verdict"), StatusBar(elem_id="status")
-
-
 def build_results(*, visible: bool) -> ResultsBlock:
     """Lay out an empty block; call inside a Blocks context."""
-    verdict, status = build_top()
+    verdict, status = VerdictStrip(elem_id="verdict"), StatusBar(elem_id="status")
     with gr.Column(visible=visible, elem_id="results", elem_classes=RESULTS) as area:
         # The sections' headings come one level below it.
         gr.HTML("<h2>Results</h2>", elem_classes=["bare", "ckv-offscreen"])
@@ -74,5 +69,15 @@ def build_results(*, visible: bool) -> ResultsBlock:
         kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
         charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
         diagnostics = RunCharts(elem_id="diagnostics")
-    outputs = [verdict, status, links, summary, generations, follow_ups, kept, charts, diagnostics]
+    outputs: list[Component] = [
+        verdict,
+        status,
+        links,
+        summary,
+        generations,
+        follow_ups,
+        kept,
+        charts,
+        diagnostics,
+    ]
     return ResultsBlock(area=area, outputs=outputs)

@@ -19,8 +19,7 @@ DIAGNOSTICS_TEXT = (
     "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
     "sees the true attention would reach, whether stage 1 holds enough attention for the theory "
     "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
-    "n is the heads of one prompt at one decoding step; the Sweep page and the command line take "
-    "more."
+    "n is the heads of one prompt at one decoding step; several budgets take more."
 )
 
 

@@ -16,11 +16,11 @@ from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
 from ui.results.share import ShareSection
+from ui.results.sweep import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 from ui.run.lineage import LineageSection
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said
-from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 
 
 class RunPage:

@@ -12,13 +12,12 @@ USER_SCRIPT = on_load("assets/scripts/pages/user.js")
 TITLE = "CriticalKV Lab"
 PAGES = {
     "/": "Compare",
-    "/sweep": "Sweep",
     "/studies": "Studies",
     "/runs": "Runs",
     "/caches": "Caches",
     "/methods": "Methods",
 }
-FORMS = {"/", "/sweep", "/studies"}
+FORMS = {"/", "/studies"}
 _SKIP = '<a class="ckv-skip" href="#run">Skip to Run</a>'
 _HEADER = """<header class="ckv-header">{skip}{logo}<h1>{title}</h1>
 <p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>

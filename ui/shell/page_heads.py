@@ -33,7 +33,6 @@ PAGES = {
         "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
         "how far that is from the full cache.",
     ),
-    "sweep": ("Sweep", "Budgets, alphas and methods of KV-cache eviction on one prompt."),
     "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
     "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
     "study": ("Study", "The answer of a study, with intervals and everything it is read from."),

@@ -15,10 +15,6 @@ SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
 
 
-# Controls of the Sweep page, by the field of the request that they make.
-_OF_SWEEPS = {"variants": "methods", "budget": "budgets"}
-
-
 class Confirm(NamedTuple):
     row: gr.Row
     question: gr.HTML
@@ -42,7 +38,7 @@ def refused(error: CkvError, controls: Mapping[str, Any]) -> dict[str, Any]:
 
     `within` is the folded section that holds it, which the page opens.
     """
-    control = controls.get(error.field) or controls.get(_OF_SWEEPS.get(error.field, ""))
+    control = controls.get(error.field)
     told = said(str(error), "error")
     if control is None:
         return told

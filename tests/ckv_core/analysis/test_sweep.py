@@ -156,8 +156,9 @@ def test_points_without_oracles_have_none_and_known_ones_are_shown():
 def test_a_sweeps_oracles_do_not_depend_on_its_groups_and_selectors_share_them(monkeypatch):
     def run(rows: int, *parts: str) -> RunResult:
         monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
-        asked = CompareRequest(context=TEXT, question="Who?", max_new_tokens=0, analysis=parts)
-        return folded(compare(GRID.request(asked), tiny_model("llama")))
+        settings = {"kind": "sweep", "variants": GRID.variants(), "max_new_tokens": 0}
+        asked = CompareRequest(context=TEXT, question="Who?", analysis=parts, **settings)
+        return folded(compare(asked, tiny_model("llama")))
 
     assert oracle_sets(run(32)) == []
     many, one = run(5, "bounds"), run(32, "bounds")

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -69,11 +68,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --analyse bounds,everything", "Analysis must be of bounds, forced"),
         ("compare --follow-up Why?", "need the scenario context-only"),
         ("compare --evidence", "expected one argument"),
-        ("sweep --budgets ,", "at least one budget"),
-        ("sweep --alphas 2", "alpha must be a number from 0 to 1"),
-        ("sweep --method snapkv:budget=64", "leave that out"),
-        ("sweep --max-new-tokens -1", "New tokens must be from 0"),
-        ("sweep --json no/such/folder/out.json", "no file in an existing folder"),
+        ("compare --budget 64,128", "at least one method that evicts"),
+        ("compare --variant snapkv+critical --alpha 0,2", "alpha must be a number from 0 to 1"),
+        ("compare --variant snapkv --budget 64,128 --evidence a", "--evidence needs one budget"),
+        ("compare --variant snapkv --budget 64,99 --max-new-tokens -1", "must be from 0"),
         ("analyse --variant snapkw", "Did you mean 'snapkv'?"),
         ("analyse --ablation full", "has no ablation"),
         ("analyse --prompts none.jsonl", "The prompts file 'none.jsonl' cannot be read"),
@@ -106,36 +104,21 @@ def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence):
     assert sentence in line
 
 
-def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, tiny, monkeypatch):
-    monkeypatch.setattr("ckv_core.request.grid.ASK_ABOVE_S", 0.01)
-    arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
-    arguments += ["--budgets", "40,80", "--alphas", "0,1"]
-    code, line = run(capsys, "sweep", *arguments)
-    assert code == 2
-    assert "This sweep has 7 points" in line
-    assert "add --yes to run it" in line
-    assert cli.main(["sweep", *arguments, "--yes"]) == 0
-    out = capsys.readouterr().out
-    assert "budget of equal Mean head L1 as snapkv" in out
-    assert "best alpha by head L1" in out
-    assert "Token F1" not in out
-    scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
-    assert cli.main(["sweep", *scored]) == 0
+def test_several_budgets_and_alphas_say_what_they_cost_and_print_tables(capsys, context, tiny):
+    arguments = ["--context", context, "--variant", "snapkv", "--variant", "snapkv+critical"]
+    arguments += ["--budget", "40,80", "--alpha", "0,1"]
+    assert cli.main(["compare", *arguments, "--max-new-tokens", "0"]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"^7 points on [\d,]+ prompt tokens: about ", printed.err, re.M)
+    assert "budget of equal Mean head L1 as snapkv" in printed.out
+    assert "best alpha by head L1" in printed.out
+    assert "Token F1" not in printed.out
+    scored = [*arguments, "--answer", "Nobody", "--max-new-tokens", "2"]
+    assert cli.main(["compare", *scored]) == 0
     out = capsys.readouterr().out
     assert "7 of 7 texts were cut at" in out  # so none is scored
     assert "Token F1" not in out
     assert "budget of equal Agreement as snapkv" in out
-
-
-def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, tiny, monkeypatch):
-    arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
-    assert cli.main(["sweep", *arguments]) == 0
-    capsys.readouterr()
-    large = replace(tiny, parameters=8_000_000_000_000)
-    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_args, **_named: large)
-    code, line = run(capsys, "sweep", *arguments)
-    assert code == 2
-    assert "for this model's size); add --yes to run it" in line
 
 
 def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
@@ -188,12 +171,12 @@ def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch):
 
 def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny):
     said = "note: the reference answer does not occur in the compressed prompt"
-    arguments = ["--context", context, "--budgets", "40", "--method", "snapkv"]
-    compared = ["compare", *arguments[:2], "--budget", "40", "--max-new-tokens", "1"]
-    for command in (["sweep", *arguments], compared):
-        assert cli.main([*command, "--answer", "Zanzibar"]) == 0
+    arguments = ["--context", context, "--max-new-tokens", "1", "--variant", "snapkv", "--budget"]
+    for budget in ("40", "40,50"):
+        command = ["compare", *arguments, budget, "--answer"]
+        assert cli.main([*command, "Zanzibar"]) == 0
         assert said in capsys.readouterr().out
-        assert cli.main([*command, "--answer", "the  FERRY"]) == 0
+        assert cli.main([*command, "the  FERRY"]) == 0
         assert said not in capsys.readouterr().out
     several = ["analyse", *arguments[:2], "--max-new-tokens", "1", "--answer", "Zanzibar"]
     assert cli.main(several) == 0
@@ -260,9 +243,7 @@ def test_no_memory_is_one_line(capsys, context, tiny, monkeypatch, error):
 
 def command(name: str, context: str, *more: str) -> list[str]:
     """The smallest run of a command."""
-    chosen = "--method" if name == "sweep" else "--variant"
-    budget = "--budgets" if name == "sweep" else "--budget"
-    return [name, "--context", context, chosen, "snapkv", budget, "40", *more]
+    return [name, "--context", context, "--variant", "snapkv", "--budget", "40", *more]
 
 
 def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, tiny, tmp_path):
@@ -285,7 +266,7 @@ class ClosedPipe(io.StringIO):
         raise BrokenPipeError
 
 
-@pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
+@pytest.mark.parametrize("name", ["compare", "analyse"])
 def test_json_and_tables_do_not_wait_for_each_other(
     capsys, context, tiny, tmp_path, monkeypatch, name
 ):

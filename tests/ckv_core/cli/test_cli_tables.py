@@ -1,4 +1,4 @@
-"""What stands in which column of what `compare`, `sweep` and `analyse` print of known figures."""
+"""What stands in which column of what `compare` and `analyse` print of known figures."""
 
 import re
 from dataclasses import replace
@@ -335,6 +335,9 @@ def point(text: str, head: float, **more) -> VariantResult:
     return variant(text, measured(array([head] * 4), head * 10, head / 100, base), **more)
 
 
+SEVERAL = ("--variant", "snapkv", "--budget", "64,256")
+
+
 def swept() -> list[VariantResult]:
     sigma = {"sigma_stage1": array([0.4, 0.6, 0.7, 0.8], [0.9, 0.4, 0.6, 0.7])}
     judged = {"answer_found": True, "answer_scores": scores(0, 0.2, 0.5), "analysis": sigma}
@@ -351,7 +354,7 @@ def swept() -> list[VariantResult]:
 
 
 def test_sweep_prints_every_figure_of_a_point_and_the_budgets_of_equal_quality(show):
-    out = show("sweep", swept(), more=("--yes",))
+    out = show("compare", swept(), more=SEVERAL)
     points = out.partition("\n\nbudget of equal")[0]
     (line,) = re.findall(r"^method .*$", points, re.M)
     (row,) = re.findall(r"^snapkv\+critical:alpha=0\.5 +64 .*$", points, re.M)
@@ -395,7 +398,7 @@ def test_sweep_prints_what_oracles_reach_at_each_budget(show):
         limited("snapkv+critical:alpha=0.0,budget=256", 2),
         limited("adakv:budget=64", 5),
     ]
-    out = show("sweep", points, more=("--yes",))
+    out = show("compare", points, more=SEVERAL)
     assert table(out, "mean head L1 of oracles with the head budgets of snapkv and 1 more;") == {
         "true attention": {"at 64": "6", "at 256": "2"},
         "true attention times value norm": {"at 64": "3", "at 256": "1"},
@@ -410,7 +413,7 @@ def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show):
         variant(f"snapkv+critical:alpha={alpha},budget=64", measured(np.array(heads), 1, 1))
         for alpha, heads in by_alpha.items()
     ]
-    assert table(show("sweep", points, more=("--yes",)), "best alpha by head L1") == {
+    assert table(show("compare", points, more=SEVERAL), "best alpha by head L1") == {
         "snapkv+critical": {
             "budget": "64",
             "best alpha": "0.5",

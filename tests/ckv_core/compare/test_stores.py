@@ -15,7 +15,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import STORES
 from ckv_core.methods.partial_attention import written_out
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.grid import SweepGrid
+from ckv_core.request.grid import with_points
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
@@ -210,10 +210,9 @@ def test_heads_that_keep_nothing_hold_at_most_their_scales(store, size):
 
 def test_a_sweep_over_bytes_has_one_axis_for_all_stores():
     methods = ("snapkv:window=8", "snapkv:window=8,store=int4,residual=8")
-    grid = SweepGrid(methods=methods, budgets=("0.02MiB", "0.04MiB"), alphas=())
-    result = folded(
-        compare(grid.request(CompareRequest(context=report()[:400])), tiny_model("llama"))
-    )
+    asked = CompareRequest(context=report()[:400], variants=methods)
+    asked = with_points(asked, ["0.02MiB", "0.04MiB"])
+    result = folded(compare(asked, tiny_model("llama")))
     assert budget_unit(result) == "kib"
     assert [[budget for budget, _ in curve.points] for curve in curves(result)] == [[20, 40]] * 2
     mixed = RunResult(variants=[*result.variants, replace(result.variants[1], spec="snapkv")])

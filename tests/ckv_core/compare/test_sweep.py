@@ -38,7 +38,8 @@ def run(request: CompareRequest) -> tuple[RunResult, list[object]]:
 
 def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
     settings = {"question": "Who waved?", "scenario": scenario, "max_new_tokens": new_tokens}
-    return GRID.request(CompareRequest(context=TEXT, ignore_eos=True, **settings))
+    settings |= {"kind": "sweep", "variants": GRID.variants(), "ignore_eos": True}
+    return CompareRequest(context=TEXT, **settings)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.grid import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
+from ckv_core.request.grid import (
+    DEFAULT_PARAMETERS,
+    SweepGrid,
+    estimate_seconds,
+    sweep_cost,
+    with_points,
+)
 from ckv_core.request.variants import VariantSpec
 
 GRID = SweepGrid(
@@ -16,7 +22,7 @@ GRID = SweepGrid(
     budgets=("64", "128"),
     alphas=("0", "0.25", "0.5"),
 )
-PROMPT = CompareRequest(context="x", max_new_tokens=0)
+PROMPT = CompareRequest(context="x", max_new_tokens=0, variants=GRID.methods)
 
 
 def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once():
@@ -24,17 +30,16 @@ def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once():
     names = [VariantSpec.parse(text).name for text in variants]
     assert (names.count("full"), names.count("snapkv")) == (1, 2)
     assert (names.count("snapkv+critical"), names.count("adakv+critical_auto")) == (6, 2)
-    assert len(GRID.request(PROMPT).validate()) == len(variants) == 11
+    swept = with_points(PROMPT, GRID.budgets, GRID.alphas)
+    assert swept.variants == variants
+    assert len(swept.validate()) == 11
 
 
 @pytest.mark.parametrize(
     ("methods", "budgets", "sentence"),
     [
         ((), ["64"], "at least one method"),
-        (["snapkv"], [], "at least one budget"),
-        (["snapkv+critical"], ["64"], "at least one alpha"),
-        (["full"], ["64"], "remove it from the methods"),
-        (["snapkv:budget=64"], ["64"], "sets budget, which"),
+        (["full"], ["64"], "at least one method"),
         (["snapkv"], ["8"], "raise the budget"),
         (["snapkv"], [*map(str, range(64, 320))], "has 257 points, the full cache among them"),
     ],
@@ -53,20 +58,47 @@ def test_more_of_anything_costs_more(tokens, points, new):
     assert estimate_seconds(tokens, points, new, 3 * DEFAULT_PARAMETERS) == pytest.approx(3 * cost)
 
 
-def test_what_is_not_known_to_be_cheap_asks_first():
-    request = GRID.request(PROMPT)
+def test_one_budget_and_alpha_are_defaults_and_several_are_points():
+    request = replace(PROMPT, variants=("full", "snapkv", "snapkv+critical:budget=32"))
+    once = with_points(request, ["64", "64.0"], ["0.50"])
+    assert (once.kind, once.variants) == ("compare", request.variants)
+    assert once.defaults == {"budget": "64", "alpha": "0.5"}
+    assert with_points(request, [], []) == request
+    request = replace(request, defaults={"preset": "kvpress", "window": "16"})
+    swept = with_points(request, ["64", "10%"])
+    assert (swept.kind, swept.defaults) == ("sweep", {})
+    assert swept.variants == (
+        "full",
+        "snapkv:budget=64,window=16,preset=kvpress",
+        "snapkv:budget=10%,window=16,preset=kvpress",
+        "snapkv+critical:budget=32,window=16,preset=kvpress",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"analysis": ("bounds", "forced")}, "forced needs one budget and one alpha"),
+        ({"follow_ups": ("why?",), "scenario": "context-only"}, "Follow-up questions need one"),
+    ],
+)
+def test_what_several_budgets_cannot_have_is_one_sentence(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        with_points(replace(PROMPT, **changes), ["64", "128"]).validate()
+
+
+def test_the_cost_says_what_it_is_made_of():
+    request = with_points(PROMPT, GRID.budgets, GRID.alphas)
     other = replace(request, model="another/model")
     cheap = sweep_cost(request, 100, is_counted=True)
-    assert (cheap.must_ask, cheap.is_guess) == (False, False)
+    assert cheap.text.startswith("11 points on 100 prompt tokens: about ")
     guessed = sweep_cost(other, 100, is_counted=True)
-    assert guessed.must_ask
     assert guessed.basis.endswith("a larger model takes longer")
     small = sweep_cost(other, 100, is_counted=True, parameters=DEFAULT_PARAMETERS // 2)
-    assert (small.must_ask, small.seconds) == (False, cheap.seconds)
+    assert small.seconds == cheap.seconds
     bounded = replace(request, analysis=("bounds",))
     assert sweep_cost(bounded, 100, is_counted=True).seconds > cheap.seconds
     large = sweep_cost(other, 100, is_counted=True, parameters=1000 * DEFAULT_PARAMETERS)
-    assert large.must_ask
     assert large.basis.endswith("times 1,000.0 for this model's size")
 
 
@@ -93,7 +125,6 @@ def test_a_method_that_writes_out_a_default_is_no_second_method():
         "snapkv:budget=64,window=32",
         "snapkv:budget=10%,window=32",
     )
-    assert grid.request(PROMPT).validate()
     mixed = ("snapkv+critical:budget=64", "snapkv+critical:kernel=7,alpha=0.25,budget=128")
     assert SweepGrid.around(mixed) == SweepGrid(
         methods=("snapkv+critical",), budgets=("64", "128"), alphas=("0.25",)

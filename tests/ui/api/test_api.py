@@ -35,7 +35,7 @@ from ui.api.endpoints import BROKEN, STOPPING, Api
 from ui.limits import Limits
 from ui.settings import Settings
 
-NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
+NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
@@ -87,14 +87,15 @@ def test_a_run_is_started_followed_found_and_exported(ann):
 
 def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
     arguments = {
-        "methods": ["snapkv", "snapkv+critical"],
-        "budgets": ["64", "10%"],
-        "alphas": [0.5],
+        "variants": ["snapkv", "snapkv+critical"],
+        "budget": "64, 10%",
+        "alpha": "0.5",
+        "max_new_tokens": 0,
     }
-    started = ann.predict("a long text", question="steps 2", **arguments, api_name="/sweep")
+    started = ann.predict("a long text", question="steps 2", **arguments, api_name="/compare")
     with app.client("ann") as client:
-        body = {"context": "a long text", **arguments, "max_new_tokens": 3, "bounds": True}
-        other = client.post("/api/sweeps", json=body)
+        more = {"max_new_tokens": 3, "analysis": ["bounds"]}
+        other = client.post("/api/runs", json={"context": "a long text", **arguments, **more})
     assert other.status_code == 202
     with by("ann"):
         slugs = (started["slug"], other.json()["slug"])
@@ -130,35 +131,33 @@ def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "sentence"),
+    ("arguments", "sentence"),
     [
-        ("compare", {"context": ""}, EMPTY),
-        ("compare", {"context": 5}, "The request is wrong at context: text is expected, got 5."),
-        ("compare", {"variants": ["no_such"]}, "Unknown method 'no_such'."),
-        ("compare", {"variants": "full"}, "wrong at variants: an array is expected"),
-        ("compare", {"variants": ["full"] * 17}, "at most 16 values are allowed"),
-        ("compare", {"variants": []}, "Choose at least one variant."),
-        ("compare", {"budget": "many"}, "Budget 'many' is not a number"),
-        ("compare", {"alpha": 2}, "wrong at alpha: a finite number from 0 to 1"),
-        ("compare", {"max_new_tokens": 0}, "wrong at max_new_tokens: a whole number from 1"),
-        ("compare", {"scenario": "other"}, "scenario must be one of"),
-        ("compare", {"ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
-        ("compare", {"analysis": ["magic"]}, "Analysis must be of"),
-        ("sweep", {"methods": []}, "Choose at least one method to sweep."),
-        ("sweep", {"methods": ["full"]}, "full"),
-        ("sweep", {"methods": "snapkv"}, "wrong at methods: an array is expected"),
-        ("sweep", {"budgets": [64]}, "budgets[0]: text is expected"),
-        ("sweep", {"budgets": [str(at) for at in range(64, 264)]}, "the limit is 256"),
-        ("sweep", {"alphas": [2]}, "alphas[0]: a finite number from 0 to 1"),
-        ("sweep", {"max_new_tokens": -1}, "wrong at max_new_tokens"),
+        ({"context": ""}, EMPTY),
+        ({"context": 5}, "The request is wrong at context: text is expected, got 5."),
+        ({"variants": ["no_such"]}, "Unknown method 'no_such'."),
+        ({"variants": "full"}, "wrong at variants: an array is expected"),
+        ({"variants": ["full"] * 17}, "at most 16 values are allowed"),
+        ({"variants": []}, "Choose at least one variant."),
+        ({"budget": "many"}, "Budget 'many' is not a number"),
+        ({"alpha": 2}, "wrong at alpha: text is expected"),
+        ({"alpha": "2"}, "alpha must be a number from 0 to 1"),
+        ({"max_new_tokens": 0}, "New tokens must be from 1"),
+        ({"max_new_tokens": -1}, "wrong at max_new_tokens: a whole number from 0"),
+        ({"scenario": "other"}, "scenario must be one of"),
+        ({"ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
+        ({"analysis": ["magic"]}, "Analysis must be of"),
+        ({"budget": "64, 128", "variants": ["full"]}, "at least one method that evicts"),
+        ({"budget": ",".join(map(str, range(40, 100)))}, "the limit is 256"),
+        ({"alpha": "0, 2"}, "alpha must be a number from 0 to 1"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, name, arguments, sentence):
+def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, arguments, sentence):
     asked = {"context": "x", **arguments}
     with pytest.raises(AppError) as caught:
-        ann.predict(**asked, api_name=f"/{name}")
+        ann.predict(**asked, api_name="/compare")
     with app.client("ann") as client:
-        answer = client.post({"compare": "/api/runs", "sweep": "/api/sweeps"}[name], json=asked)
+        answer = client.post("/api/runs", json=asked)
     assert answer.status_code == 400
     assert answer.json()["error"] == str(caught.value)
     assert sentence in str(caught.value)

@@ -16,15 +16,26 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import PARAMETERS, POLICIES
 from ckv_core.request.compare_request import MAX_TEXT_CHARS
 from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.results.figures import figures_in
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
-from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
-from tests.factories.runs import selection_file
+from tests.factories.app import (
+    BAD_SLUGS,
+    SLUG,
+    SWEEP_SLUG,
+    FakeServices,
+    request,
+    running,
+    snapshot,
+    sweep_snapshot,
+)
+from tests.factories.runs import selection_file, sweep_result
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
 from ui.results.live import Feed, cancel_run
+from ui.results.sweep import SweepFeed
 from ui.run.page import RunPage
 from ui.settings import Settings
 
@@ -68,9 +79,9 @@ def test_the_form_asks_for_what_differs_from_the_defaults_only():
     assert asked.defaults == {"budget": "128"}
     assert asked.variants[0] == "full"
     assert asked.validate()
-    form = dataclasses.replace(TYPED, alpha=0.5, parameters={"window": "16", "pool": ""})
+    form = dataclasses.replace(TYPED, alpha="0.5", parameters={"window": "16", "pool": ""})
     assert form.request().defaults == {"budget": "128", "window": "16", "alpha": "0.5"}
-    preset = dataclasses.replace(TYPED, alpha=0.5, parameters={"preset": "kvpress"})
+    preset = dataclasses.replace(TYPED, alpha="0.5", parameters={"preset": "kvpress"})
     assert preset.request().defaults == {"budget": "128", "preset": "kvpress"}  # has that alpha
 
 
@@ -136,10 +147,13 @@ BAD_FORMS = {
     "budget over 100 %": ({"budget": "120%"}, "over 100%"),
     "listed twice": ({"more_variants": "snapkv"}, "is listed twice"),
     "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
-    "alpha is no number": ({"alpha": float("nan")}, "alpha must be a number from 0 to 1"),
+    "alpha is no text": ({"alpha": 0.5}, "not text"),
+    "no budget": ({"budget": " , "}, "Budget '' is not a number"),
+    "one of several budgets": ({"budget": "64, 8"}, "below the 32 that are always kept"),
+    "one of several alphas": ({"alpha": "0, 2"}, "alpha must be a number from 0 to 1"),
     "no variant": ({"variants": []}, "Choose at least one variant"),
     "variants of no kind": ({"variants": "snapkv"}, "Choose at least one variant"),
-    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be a whole number from 1"),
+    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be from 1"),
     "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
     "context is a list": ({"context": ["a"]}, "not text"),
     "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the compressed"),
@@ -246,6 +260,93 @@ def test_examples_are_complete_and_valid_requests():
     assert {path.name for path in EXAMPLES_FOLDER.glob("*.txt")} == {e["file"] for e in index}
 
 
+# --- several budgets and alphas -------------------------------------------------------------
+
+SEVERAL = dataclasses.replace(TYPED, budget="64, 128", alpha="0, 0.25, 0.5")
+GRIDS = {
+    "plain": SEVERAL,
+    "own settings": dataclasses.replace(
+        TYPED,
+        variants=("full", "snapkv+critical:stage2=pooled"),
+        more_variants="adakv:window=16",
+        budget="10%, 25%",
+        alpha="0.125",
+        analysis=("bounds",),
+        max_new_tokens=0,
+    ),
+    "no alpha": dataclasses.replace(SEVERAL, variants=("full", "snapkv", "adakv"), alpha="0.25"),
+    "alphas alone": dataclasses.replace(
+        SEVERAL, variants=("snapkv+critical:stage2=raw",), budget="10%"
+    ),
+}
+
+
+def test_several_budgets_are_points_of_all_variants_and_measure_bounds_alone():
+    asked = SEVERAL.request()
+    # Full, StreamingLLM, SnapKV and AdaKV; two readings of CriticalKV have an alpha.
+    assert (asked.kind, len(asked.validate())) == ("sweep", 1 + 2 * (3 + 2 * 3))
+    assert (asked.max_new_tokens, asked.analysis) == (64, ("bounds",))
+    named = dataclasses.replace(SEVERAL, parameters={"preset": "kvpress"}, alpha="0.5")
+    assert "snapkv:budget=64,preset=kvpress" in named.request().variants
+    assert not any("alpha" in spec for spec in named.request().variants), "the preset's own"
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_points_of_a_run_fill_the_form_that_gives_them_again(name):
+    asked = GRIDS[name].request()
+    page = compare_page(FakeServices(sweep_snapshot(request=asked)))
+    opened = page.open(open_request(**{"from": SWEEP_SLUG}))
+    again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
+    assert set(again.variants) == set(asked.variants)
+    assert dataclasses.replace(again, variants=()) == dataclasses.replace(asked, variants=())
+    assert "smallest grid" not in opened[len(CONTROL_NAMES) + 1]["text"]
+
+
+def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
+    asked = SEVERAL.request()
+    asked = dataclasses.replace(asked, variants=asked.variants[:-1])
+    page = compare_page(FakeServices(sweep_snapshot(request=asked)))
+    opened = page.open(open_request(**{"from": SWEEP_SLUG}))
+    again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
+    assert set(again.variants) == set(SEVERAL.request().variants)
+    assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES) + 1]["text"]
+
+
+def test_the_line_of_variants_says_what_several_budgets_cost():
+    assert describe_variants(SEVERAL).startswith("19 points on 4 prompt tokens or so: about ")
+    empty = dataclasses.replace(SEVERAL, context="")
+    assert describe_variants(empty) == "19 points. Paste a context to see what they cost."
+
+
+def test_the_block_of_the_kind_that_was_started_is_shown_and_fed():
+    services = FakeServices(sweep_snapshot())
+    page = compare_page(services)
+    for form, is_sweep in ((TYPED, False), (SEVERAL, True)):
+        _, _, label, compared, swept, *_ = page.start(*form.controls(), "")
+        assert (compared["visible"], swept["visible"]) == (not is_sweep, is_sweep)
+    assert label["label"].endswith("19 points, budget 64, 128")
+    (*_, last) = collect(page.tail(SWEEP_SLUG))
+    assert len(last) == len(page._tailed)
+
+
+def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
+    block = built().sweep
+    feed = SweepFeed(block)
+    partial = sweep_result()
+    partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
+    now = snapshot().created_at
+    at = [output.elem_id for output in block.outputs].index("sweep-curves")
+    waiting = feed.updates(sweep_snapshot(state="running", result=partial, finished_at=None), now)
+    assert (waiting[at]["charts"], waiting[at]["text"][:10]) == ([], "The curves")
+    first = feed.updates(sweep_snapshot(), now)
+    assert len(first) == len(block.outputs) == feed.width
+    names = [chart["name"] for chart in first[at]["charts"]]
+    assert names[0] == "sweep-answer"  # what came out stands first
+    # The full cache has no exact match of its own here.
+    assert set(names) == {f"sweep-{key}" for key in figures_in("sweep") if key != "exact_match"}
+    assert all(map(is_skip, feed.updates(sweep_snapshot(), now)))
+
+
 # --- opening and following ------------------------------------------------------------------
 
 
@@ -320,5 +421,5 @@ def test_the_tail_turns_the_buttons_with_the_state_and_of_no_run_changes_nothing
     assert [update["interactive"] for update in first[-2:]] == [False, True]
     assert [update["interactive"] for update in last[-2:]] == [True, False]
     (none,) = collect(page.tail(""))
-    assert len(none) == len(page.block.outputs) + 2
+    assert len(none) == len(page._tailed)
     assert all(map(is_skip, none))

@@ -23,8 +23,6 @@ from ui.compare.page import ComparePage
 from ui.results.live import made_from
 from ui.run.lineage import LineageSection
 from ui.settings import Settings
-from ui.sweep.form import SweepForm
-from ui.sweep.page import SweepPage
 
 
 def refill(asked):
@@ -62,20 +60,17 @@ def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork():
 
 @pytest.mark.parametrize(
     ("changes", "kind"),
-    [({}, "rerun"), ({"budgets": "64"}, "fork"), ({"question": "why?"}, "fork")],
+    [({}, "rerun"), ({"budget": "64, 99"}, "fork"), ({"question": "why?"}, "fork")],
 )
-def test_a_sweep_from_a_sweep_names_its_parent(changes, kind):
-    services = FakeServices(sweep_snapshot(request=SweepForm(context="a long text").request()))
-    with gr.Blocks(analytics_enabled=False):
-        page = SweepPage(services, Settings.from_environ({}), models=["m"], examples=[])
-    *filled, _, source, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
-    form = dataclasses.replace(SweepForm.from_controls(filled), **changes)
-    page.ask(*form.controls(), source)
-    assert services.lineages == [Lineage(SWEEP_SLUG, kind)]
+def test_several_budgets_from_several_name_their_parent(changes, kind):
+    form = FormValues(context="a long text", budget="64, 128", alpha="0, 0.5")
+    services = FakeServices(sweep_snapshot(request=form.request()))
+    form = dataclasses.replace(FormValues.from_request(form.request()), **changes)
+    assert made_from(services, SWEEP_SLUG, form.request(), refill) == Lineage(SWEEP_SLUG, kind)
 
 
-def test_a_sweep_of_a_comparisons_prompt_is_a_fork():
-    asked = SweepForm.from_request(request()).request()
+def test_several_budgets_of_a_comparisons_prompt_are_a_fork():
+    asked = form_of_the_run(budget="64, 128")
     assert made_from(FakeServices(), SLUG, asked, refill) == Lineage(SLUG, "fork")
 
 

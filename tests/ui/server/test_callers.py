@@ -28,10 +28,8 @@ FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
     *(f"ComparePage.{name}" for name in ("warm", "watch_model")),
     *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
-    *("Api.sweep", "PromptPage.tail", "cancel_run", "fill_example", "show_example"),
+    *("ComparePage.tail", "cancel_run", "fill_example"),
     *("pick_model", "add_ablation", "preset_updates"),
-    *(f"SweepPage.{name}" for name in ("ask", "describe", "open", "start")),
-    "SweepPage.wire.<locals>.<lambda>",
     *("RunsPage.open", "RunsPage.act", "CompareRunsPage.open"),
     *("ShareSection.open", "ShareSection.issue", "ShareSection.revoke"),
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
@@ -95,7 +93,6 @@ READERS_MAY_NOT = {
         "/login", "/login/", "/logout", "/account/tokens", "/account/revoke", "/admin/cancel",
         "/admin/studies", "/admin/takeover", "/admin/users",
         "/caches/import", "/runs/import", "/api/runs",
-        "/api/sweeps",
         f"/api/runs/{SHARED}/cancel",
     )
 }  # fmt: skip

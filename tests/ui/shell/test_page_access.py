@@ -16,7 +16,7 @@ MIXED = ("sweep", "aggregate", "compare-runs", "diagnostics")
 
 @pytest.fixture(scope="module")
 def pages(open_app) -> Iterator[dict[str, str]]:
-    """Addresses by name; clicking Run on the Sweep page shows a stored sweep."""
+    """Addresses by name; clicking Run on the Compare page shows a stored sweep."""
     slugs = []
     for at in range(2):
         result = mixed(sweep_result(better=0.4 + 0.05 * at, generated=True))
@@ -35,7 +35,8 @@ def pages(open_app) -> Iterator[dict[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_app.services, "start_run", lambda *_: slugs[0])
         yield {
-            **{name: f"{open_app.url}/{name}" for name in ("", "runs", "sweep")},
+            **{name: f"{open_app.url}/{name}" for name in ("", "runs")},
+            "sweep": open_app.url,
             "aggregate": f"{open_app.url}/aggregate?ids={','.join(slugs)}",
             "compare-runs": f"{open_app.url}/compare-runs?ids={','.join(compared)}",
             "diagnostics": f"{open_app.url}/run?id={compared[0]}",
@@ -46,6 +47,7 @@ def show(page: Page, name: str) -> None:
     """Wait for what the page is about, and for all of its charts."""
     if name == "sweep":
         page.locator("#context textarea").fill("some words here. " * 40)
+        page.locator("#budget input").fill("64, 128")
         page.get_by_role("button", name="Run", exact=True).click()
     if name == "":
         page.get_by_text("Suggested models").click()

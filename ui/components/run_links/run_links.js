@@ -56,11 +56,10 @@ export default function mount(host) {
   // Who may not share the run has no such section; Gradio confines our files of styles to its container.
   const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
-  const sweep = link("", { class: "ckv-link ckv-for-users" });
   const groups = make("div.ckv-menu-groups");
   const menu = make("details.ckv-menu", make("summary.ckv-button", "Files"), groups);
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
-    make("div.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again, sweep),
+    make("div.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),
   ]);
   root.append(bar, unshared);
 
@@ -96,9 +95,6 @@ export default function mount(host) {
     short.href = path;
     setText(short, path);
     again.href = `/?from=${key}`;
-    again.hidden = value.kind === "sweep";
-    setText(sweep, value.kind === "sweep" ? "Sweep again with changes" : "Sweep this prompt");
-    sweep.href = `/sweep?from=${key}`;
     const found = fileGroups(value, `/data/${key}`);
     groups.replaceChildren(...found);
     menu.hidden = found.length === 0;

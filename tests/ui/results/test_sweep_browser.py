@@ -1,4 +1,4 @@
-"""The Sweep and the Aggregate page in a real browser, on stored sweeps that are made up."""
+"""Several budgets and the Aggregate page in a real browser, on stored sweeps that are made up."""
 
 import dataclasses
 import re
@@ -100,27 +100,15 @@ def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page, open_app, sl
     assert fits(page)
 
 
-def test_a_sweep_can_be_made_again_with_changes(page, open_app, slugs):
-    page.goto(f"{open_app.url}/sweep?from={slugs[0]}")
+def test_several_budgets_can_be_run_again_with_changes(page, open_app, slugs):
+    page.goto(f"{open_app.url}/run?id={slugs[0]}")
+    page.get_by_role("link", name="Run again with changes").click()
     expect(page.locator("#context textarea")).to_have_value("the text 0")
-    expect(page.locator("#budgets input, #budgets textarea")).to_have_value("64, 128, 256, 512")
-    expect(page.locator("#alphas input, #alphas textarea")).to_have_value("0, 0.25, 0.5")
-    ticked = page.locator("#methods input:checked")
-    expect(ticked).to_have_count(2)
+    expect(page.locator("#budget input, #budget textarea")).to_have_value("64, 128, 256, 512")
+    expect(page.locator("#alpha input, #alpha textarea")).to_have_value("0, 0.25, 0.5")
+    expect(page.locator("#variants input:checked")).to_have_count(3)
+    expect(page.locator("#variants-line")).to_contain_text("17 points on 3 prompt tokens or so")
     assert fits(page)
-
-
-def test_a_costly_sweep_asks_and_keeps_what_was_typed(page, open_app):
-    page.goto(f"{open_app.url}/sweep")
-    page.locator("#context textarea").fill("some words here. " * 40)
-    page.get_by_label("Generate text").check()
-    page.locator("#max-new-tokens input").fill("1024")
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator("#confirm-text")).to_contain_text("run it?")
-    page.get_by_role("button", name="Not now").click()
-    expect(page.locator("#confirm-text")).to_have_count(0)
-    assert page.locator("#context textarea").input_value().startswith("some words")
-    assert page.locator("#max-new-tokens input").input_value() == "1024"
 
 
 def test_runs_open_together_with_intervals(page, open_app, slugs, tmp_path):

@@ -1,4 +1,4 @@
-"""The results block of a sweep, and what feeds it; the Sweep and the Run page share it."""
+"""The block of results at several budgets, and what feeds it on the Compare and the Run page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ui.components.run_charts import RunCharts
 from ui.components.run_links import RunLinks
 from ui.components.section_links import SectionLinks
 from ui.results import chart_views, views
-from ui.results.block import RESULTS, ResultsBlock, build_top
+from ui.results.block import RESULTS, ResultsBlock
 from ui.results.live import Feed, find_run
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -61,9 +61,9 @@ class SweepBlock(ResultsBlock):
         self.reference.input(matched, [slug, self.reference], [self.savings], **AT_ONCE)
 
 
-def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> SweepBlock:
-    """Lay out an empty block below the page's verdict and status bar, or with its own."""
-    verdict, status = top or build_top()
+def build_sweep_results(*, visible: bool, top: Sequence[Component]) -> SweepBlock:
+    """Lay out an empty block below the page's verdict and status bar, which are `top`."""
+    verdict, status = top
     with gr.Column(visible=visible, elem_id="sweep-results", elem_classes=RESULTS) as area:
         gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="sweep-links")

@@ -1,1 +1,0 @@
-"""The Sweep page: budgets x alphas x methods on one prompt."""
