@@ -1,11 +1,15 @@
 """A stored run is decoded once while it is kept, and only what is over is kept."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from ckv_core.request.compare_request import CompareRequest
 from storage import library, mapping, repository
 from storage.database import Database
-from storage.decoded import DecodedRuns
+from storage.decoded import DecodedRuns, _size
 from storage.recorder import Recorder
 from storage.records import StoredRun
 from tests.factories.events import assert_same_result, big_events, folded
@@ -60,6 +64,24 @@ def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database, dec
     assert len(decodes) == 6
     load(database, second, kept)
     assert len(decodes) == 8
+
+
+@pytest.mark.usefixtures("new_url")  # of the module's mark
+@pytest.mark.parametrize(
+    ("changes", "grown"),
+    [
+        ({"analysis": {"kl": np.zeros(100, np.float32)}}, 400),
+        ({"held": SimpleNamespace(evicted=b"x" * 1_000)}, 1_000),
+        ({"forced_steps": (None,) * 10}, 20_000),
+        ({"token_ids": ()}, -6_400),
+        ({"retained": None}, -30 * 3 * 13),
+        ({"perturbation": None}, -3 * 30 * 9 * 4),
+    ],
+)
+def test_a_size_counts_each_part_of_a_result(changes, grown):
+    before, after = folded(STREAM), folded(STREAM)
+    after.variants[0] = replace(after.variants[0], **changes)
+    assert _size(REQUEST, after) - _size(REQUEST, before) == grown
 
 
 def test_a_run_above_the_limit_is_not_kept(database, decodes):

@@ -162,6 +162,14 @@ def test_owners_have_names_of_their_own(studies):
     assert studies.slug("needles") == mine
 
 
+def test_lists_have_the_newest_first_and_a_bounded_one_those_that_are_to_run(studies, opened):
+    first, second, third = (studies.save(replace(STUDY, name=each), SAMPLES) for each in "abc")
+    studies.want(first)
+    assert [each.slug for each in studies.every()] == [third, second, first]
+    bounded = opened.ask(study_rows.list_studies, most=2)
+    assert [each.slug for each in bounded] == [first, third]
+
+
 def test_administrators_see_how_many_and_how_big(studies, opened):
     mine = studies.save(STUDY, SAMPLES, "ann")
     studies.save(replace(STUDY, name="second"), SAMPLES[:1], "ann")
@@ -210,6 +218,7 @@ def test_a_list_holds_a_study_that_cannot_be_read_and_says_why(studies, opened, 
     assert (whole.slug, whole.problem, whole.total) == (sound, "", 20)
     assert (row.slug, row.owner, row.study.name, row.wanted) == (bad, "ann", "other", True)
     assert row.state == "unreadable"
+    assert (row.samples, row.points, row.done, row.failed) == (0, 0, 0, 0)
     assert row.problem.startswith("This version cannot read the study: ")
     assert said in row.problem
     assert studies.owner(bad) == "ann"

@@ -192,3 +192,17 @@ def test_parts_that_do_not_go_together_are_refused_with_the_reason(method, chang
     parts = {kind: getattr(METHODS.get(name), kind) for kind, name in changes.items()}
     with pytest.raises(ConfigError, match=said):
         MethodRegistry().register(replace(METHODS.get(method), **parts))
+
+
+@pytest.mark.parametrize("method", [method.name for method in METHODS if method.scorer])
+def test_a_method_asks_for_as_many_last_queries_as_it_looks_at(method, processed, monkeypatch):
+    seen = {0}
+    monkeypatch.setattr(
+        PromptLayer,
+        "window_queries",
+        lambda view, window: seen.add(window) or view._queries[:, -window:],
+    )
+    processed.memo.clear()
+    spec = small(method)
+    kept_by(spec, processed)
+    assert max(seen) == spec.queries

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ckv_core.engine import generation as module
 from ckv_core.engine.generation import Generation
 from tests.factories.models import tiny_tokenizer
 
@@ -48,3 +49,17 @@ def test_a_step_decodes_no_more_tokens_the_longer_the_text_is(monkeypatch):
         generation.append([token])
     assert len(generation.token_ids[0]) == 300
     assert max(decoded) <= 4
+
+
+def test_updates_come_no_faster_than_a_page_can_show_them_and_the_last_at_once(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    generation = Generation(tiny_tokenizer(), 1, 2, frozenset())
+    now[0] += 0.9 * module._INTERVAL_S
+    assert not generation.due()
+    now[0] += 0.2 * module._INTERVAL_S
+    assert generation.due()
+    generation.append([5])
+    assert not generation.due()
+    generation.append([5])
+    assert generation.due()

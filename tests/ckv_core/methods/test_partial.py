@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ckv_core.methods import partial_attention
 from ckv_core.methods.partial_attention import join, partial, written_out
 
 SCALING = 0.3
@@ -27,6 +28,21 @@ def test_the_fused_kernel_equals_the_one_written_out(queries, entries):
     ):
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual, expected, rtol=RTOL, atol=ATOL)
+
+
+def test_no_block_has_more_logits_than_it_may(monkeypatch):
+    """Three heads of 31 entries: 93 logits a query, so that two queries fit and three do not."""
+    asked, keys, values = tensors(5, 31)
+    whole = written_out(asked, keys, values, SCALING, None)
+    rows, block = [], partial_attention._block
+    monkeypatch.setattr(partial_attention, "MAX_LOGITS", 278)
+    monkeypatch.setattr(
+        partial_attention,
+        "_block",
+        lambda part, *rest: rows.append(part.shape[1]) or block(part, *rest),
+    )
+    torch.testing.assert_close(written_out(asked, keys, values, SCALING, None), whole)
+    assert rows == [2, 2, 1]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 40])

@@ -81,6 +81,20 @@ def test_the_base_is_the_same_variant_without_critical():
 
 
 @pytest.mark.parametrize(
+    ("text", "protected"),
+    [
+        ("full", ""),
+        ("tova", ""),
+        ("tova:newest=kept", "newest 1"),
+        ("snapkv:sinks=4,window=16", "sinks 4 + window 16"),
+        ("scissorhands:recent=3", "recent 3"),
+    ],
+)
+def test_what_is_always_kept_is_told_in_words(text, protected):
+    assert VariantSpec.parse(text).protected_text == protected
+
+
+@pytest.mark.parametrize(
     ("text", "tokens"), [("128", 128), ("10%", 149), ("100%", 1_499), ("1MiB", 22)]
 )
 def test_budgets_resolve_to_whole_tokens_once(text, tokens):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ckv_core.analysis.agreement import answer_scores
 from ckv_core.studies.records import Sample
-from ckv_core.studies.scores import METRICS, score
+from ckv_core.studies.scores import METRICS, is_before_answer, score
 
 WORD = st.sampled_from(["the", "a", "red", "Red.", "fox", "12", "7", "(so)", "an apple", "x=1"])
 TEXT = st.lists(WORD, max_size=12).map(" ".join)
@@ -88,6 +88,24 @@ def test_every_score_is_from_0_to_1(text, answers, metric):
 )
 def test_scores_by_hand(metric, text, answers, choices, value):
     assert METRICS[metric](text, answers, choices) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "value", "is_before"),
+    [
+        ("code_similarity", "\nreturn", 0.5, True),
+        ("code_similarity", "\nreturn y\nmore", 0.5, False),
+        ("code_similarity", "return x", 1.0, False),
+        ("retrieval", "1 or 7", 0.5, False),
+        ("retrieval", "I think", 0.0, True),
+        ("string_match", "The RED", 0.5, True),
+        ("token_f1", "So  Red it", 0.5, False),
+        ("token_f1", "So re", 0.0, True),
+    ],
+)
+def test_a_text_that_was_cut_has_its_answer_or_not_yet(metric, text, value, is_before):
+    sample = Sample(id="a", context="c", question="q", answers=("red", "blue"))
+    assert is_before_answer(text, value, sample, metric) is is_before
 
 
 def test_a_runs_own_scores_are_the_same():

@@ -30,6 +30,9 @@ metric: string_match
 """
 
 
+MANY = [*range(64, 81)]
+
+
 def changed(old: str, new: str) -> str:
     assert old in FILE
     return FILE.replace(old, new)
@@ -78,6 +81,8 @@ def test_the_file_of_the_documentation_is_read():
             changed("{file: samples.jsonl}", "{file: a, task: vt}"),
             "one of file, task",
         ),
+        (changed("samples.jsonl", f"a, columns: {dict.fromkeys(MANY, 'x')}"), "at most 16 members"),
+        (changed("file: samples.jsonl", f"task: vt, length: {MANY}, samples: 1"), "at most 16 val"),
         (FILE + "tolerance: -1", "wrong at tolerance"),
         (FILE + "tolerance: 2.55", "in steps of 0.1"),
         ("x" * 200_000, "the limit is"),
