@@ -19,7 +19,7 @@ from ckv_core.cli import (
 from ckv_core.cli.options import Commands, Parser
 from ckv_core.errors import CkvError
 from ckv_core.methods.plug_ins import fault
-from ckv_core.runtime.terminal import say
+from ckv_core.runtime.terminal import neutralised, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +40,8 @@ def follow(parser: Parser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int | str] = options.command
     try:
-        ended = command(options)
+        with neutralised():
+            ended = command(options)
     except CkvError as error:
         say(f"error: {error}", to_error=True)
         return error.exit_code

@@ -3,7 +3,8 @@
 Our own parts are held to the same by the tests, and are not checked while they run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 
@@ -48,7 +49,8 @@ def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates)
 
     See `BudgetRule.head_budgets` for the shape.
     """
-    given = rule.head_budgets(candidates, candidates.spare, spec.params)
+    with _naming(spec):
+        given = rule.head_budgets(candidates, candidates.spare, spec.params)
     if not is_outside(rule):
         return given
     problem = _shape_problem(given, (candidates.layers, candidates.kv_heads))
@@ -69,7 +71,8 @@ def checked_keep(
 
     See `Selector.keep` for the arguments.
     """
-    kept = spec.selector.keep(candidates, layers, head_budgets)
+    with _naming(spec):
+        kept = spec.selector.keep(candidates, layers, head_budgets)
     if not is_outside(spec.selector):
         return kept
     problem = _shape_problem(kept.mask, (*head_budgets.shape, candidates.entries))
@@ -90,7 +93,8 @@ def _scores(
     *,
     of_queries: bool,
 ) -> Tensor:
-    found = score(view, parameters)
+    with _naming(spec):
+        found = score(view, parameters)
     heads = view.query_heads if of_queries else view.kv_heads
     most = view.keys.shape[1]
     columns = found.shape[-1] if isinstance(found, Tensor) and found.ndim else least
@@ -105,6 +109,20 @@ def _scores(
     return found
 
 
+@contextmanager
+def _naming(spec: VariantSpec) -> Iterator[None]:
+    """Note at an error which method it is of, for `plug_ins.fault`."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(_named(spec))
+        raise
+
+
+def _named(spec: VariantSpec) -> str:
+    return f"{spec.method.label} ({spec.spec})"
+
+
 def _shape_problem(found: object, shape: tuple[int, ...]) -> str:
     if not isinstance(found, Tensor):
         return f"a {type(found).__name__}, where a tensor is expected"
@@ -116,6 +134,6 @@ def _shape_problem(found: object, shape: tuple[int, ...]) -> str:
 def _refuse(spec: VariantSpec, part: Part, problem: str) -> None:
     if problem:
         raise EngineError(
-            f"{spec.method.label} ({spec.spec}) cannot run: {part.name!r} of the package "
+            f"{_named(spec)} cannot run: {part.name!r} of the package "
             f"{type(part).__module__.partition('.')[0]!r} gives {problem}."
         )

@@ -60,8 +60,10 @@ def fault(error: BaseException) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in _packages:
+            method = "".join(f" in {note}" for note in getattr(error, "__notes__", [])[-1:])
+            place = f"line {line} of {frame.f_globals['__name__']}"
             return (
-                f"The parts of {_packages[package]!r} fail ({in_short(error)}; line {line} of "
-                f"{frame.f_globals['__name__']}). Update or remove that package."
+                f"The parts of {_packages[package]!r} fail{method} ({in_short(error)}; {place}). "
+                "Update or remove that package."
             )
     return ""

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from ckv_core.runtime.terminal import plain
+
 Style = Literal["text", "json"]
 STYLES: tuple[Style, ...] = ("text", "json")
 OURS = ("ckv_core", "storage", "ui")
@@ -134,7 +136,7 @@ def _text(line: Mapping[str, object]) -> str:
     head = " ".join(str(line[name]) for name in ("time", "level", "process", "logger", "event"))
     shown = list(line.items())[5:]
     text = " ".join([head, *(f"{name}={_value(value)}" for name, value in shown)])
-    return " ".join(text.splitlines())
+    return plain(" ".join(text.splitlines()))
 
 
 def _value(value: object) -> str:

@@ -19,33 +19,47 @@ def plain(text: str) -> str:
 def say(text: str = "", *, to_error: bool = False) -> None:
     """Print lines; what the terminal's encoding lacks appears as its code."""
     stream = sys.stderr if to_error else sys.stdout
-    _write(stream, f"{plain(text)}\n")
+    _write(_behind(stream), f"{plain(text)}\n")
 
 
 def show_line(text: str) -> None:
     """Put one line in the place of the last one, for progress; only on a terminal."""
-    if sys.stderr.isatty():
-        _write(sys.stderr, "\r\033[K" + plain(text).replace("\n", " ")[:200])
+    stream = _behind(sys.stderr)
+    if stream.isatty():
+        _write(stream, "\r\033[K" + plain(text).replace("\n", " ")[:200])
 
 
 @contextmanager
 def neutralised() -> Iterator[None]:
-    """Let what other packages print in the block reach standard error as plain text."""
-    with _Plain(sys.stderr) as stream, redirect_stdout(stream), redirect_stderr(stream):
+    """Let what other packages print in the block reach standard error as plain text.
+
+    What `say` and `show_line` print goes where it would go without.
+    """
+    error = _behind(sys.stderr)
+    out, err = _Plain(error, _behind(sys.stdout)), _Plain(error, error)
+    with redirect_stdout(out), redirect_stderr(err):
         yield
 
 
 class _Plain(io.StringIO):
-    """What is written to it is plain."""
+    """What is written to it is plain, on one stream, in the place of another."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, behind: TextIO) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream, self.behind = stream, behind
 
     def write(self, text: str, /) -> int:
         """Write the text with each control character as its code."""
         _write(self._stream, plain(text))
         return len(text)
+
+    def fileno(self) -> int:
+        """Of the stream that is written to, as libraries ask for it."""
+        return self._stream.fileno()
+
+
+def _behind(stream: TextIO) -> TextIO:
+    return stream.behind if isinstance(stream, _Plain) else stream
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.methods.plug_ins import fault
 from ckv_core.studies.records import Key, Point, Sample, Study
 from ckv_core.studies.runner import (
     Commit,
@@ -266,7 +267,8 @@ class _Worker:
         except Exception as error:
             logging.getLogger(__name__).exception("A sample failed.")
             return CkvError(
-                f"A worker failed on sample {samples[0][0].id!r}: {type(error).__name__}. The "
+                fault(error)
+                or f"A worker failed on sample {samples[0][0].id!r}: {type(error).__name__}. The "
                 "cluster's log has the details."
             )
         return results, engine.info, engine.environment

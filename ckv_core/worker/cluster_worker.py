@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
+from ckv_core.runtime.terminal import neutralised
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.messages import Command, Reply
 from ckv_core.worker.process import make_runner, prepare
@@ -128,7 +129,8 @@ class _Host:
 
     def _serve(self, runner: str) -> None:
         try:
-            WorkerLoop(self, lambda: make_runner(runner)).run()
+            with neutralised():
+                WorkerLoop(self, lambda: make_runner(runner)).run()
         except BaseException:
             LOGGER.exception("The worker stopped.")
         self._replies.put(None)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ckv_core.runtime import logs
+from ckv_core.runtime.terminal import neutralised
 from ckv_core.worker.messages import Command, Reply, Shutdown
 from ckv_core.worker.serve import WorkerLoop
 
@@ -148,7 +149,8 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     code = 0
     try:
-        serve()
+        with neutralised():
+            serve()
     except BaseException:
         LOGGER.exception("The %s stopped.", process)
         code = 1

@@ -1,10 +1,12 @@
 """Another package's parts are there on the command line and in the app; a broken one harms none."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -14,10 +16,16 @@ import pytest
 from ckv_core import cli
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import Job
+from cli import main as ckv
+from tests.ckv_core.worker.reply_log import Log
 from tests.factories.models import tiny_model
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "example_package"
+CLEAR, SHOWN = "\x1b[2J\x07", r"\x1b[2J\x07"
 
 
 def run(*arguments: str, package: Path = PACKAGE) -> subprocess.CompletedProcess[str]:
@@ -42,12 +50,25 @@ def test_a_package_brings_a_method_to_the_command_line_and_the_pages():
     assert "value_size [+critical]" in done.stdout
 
 
+def install(folder: Path, *names: str, **modules: str) -> None:
+    """A package whose modules hold this text, and entry points of these names and for each."""
+    information = folder / "some_parts-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: some\nVersion: 1.0\n")
+    points = "\n".join(f"{name} = {name}" for name in (*names, *modules))
+    (information / "entry_points.txt").write_text(f"[criticalkv.parts]\n{points}\n")
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+
+
 @pytest.fixture
 def parts(monkeypatch):
     """The package's module, its method registered and a tiny model in the place of any other."""
     monkeypatch.setattr(METHODS, "_methods", dict(METHODS._methods))
     monkeypatch.syspath_prepend(str(PACKAGE))
-    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: tiny_model("llama"))
+    for module in ("studies.engine", "models.loading"):  # first who takes it from there
+        load = f"ckv_core.{module}.load_model"
+        monkeypatch.setattr(load, lambda *_, **__: tiny_model("llama"))
     (point,) = entry_points(group=ENTRY_POINTS)
     monkeypatch.delitem(sys.modules, point.module, raising=False)
     monkeypatch.setattr(plug_ins, "_packages", {})
@@ -91,13 +112,93 @@ def test_a_packages_method_runs_or_fails_with_its_name(parts, tmp_path, monkeypa
     def fails(self, *given):
         raise KeyError("\x1b[2J" + "long " * 1000)
 
-    for hook in ("scores", "refuses"):
+    for hook, where in (("scores", " in Value size (value_size"), ("refuses", "")):
         with monkeypatch.context() as patch:
             patch.setattr(parts.ValueSize, hook, FunctionType(fails.__code__, vars(parts)))
             assert cli.main(arguments) == 1
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith("error: The parts of 'example_parts' fail (KeyError: '\\x1b[2Jlong")
+        assert line.startswith(f"error: The parts of 'example_parts' fail{where}")
+        assert " (KeyError: '\\x1b[2Jlong" in line
         assert len(line) < 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["compare", "study"])
+def test_what_a_packages_method_prints_is_shown_as_codes_and_is_no_result(
+    command, parts, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    text = "The ferry left at nine. Nobody waved. " * 12
+    (tmp_path / "text.txt").write_text(text)
+    sample = {"id": "one", "context": text, "question": "When?", "answers": ["nine"]}
+    (tmp_path / "samples.jsonl").write_text(json.dumps(sample))
+    study = tmp_path / "study.yaml"
+    arguments = {
+        "compare": [command, "--context", str(tmp_path / "text.txt"), "--budget", "40%"],
+        "study": [command, "run", str(study)],
+    }[command]
+    if command == "compare":
+        arguments += ["--variant", "value_size", "--max-new-tokens", "2", "--json", "-"]
+    right = parts.ValueSize.scores
+    for status, factor in enumerate((1.0, float("nan"))):
+
+        def loud(*given, factor=factor):
+            sys.stdout.write(f"{CLEAR}printed\n")
+            logging.getLogger("of another package").error(f"{CLEAR}logged")
+            return right(*given) * factor
+
+        monkeypatch.setattr(parts.ValueSize, "scores", loud)
+        study.write_text(
+            f"name: {factor}\nmodel: tiny\ndata: {{file: samples.jsonl}}\n"
+            "variants: [value_size]\nbudgets: [40%]\nmax_new_tokens: 2\n"
+        )
+        assert ckv.main(arguments) == status
+        said = capsys.readouterr()
+        assert "printed" not in said.out
+        assert f"{SHOWN}printed\n" in said.err
+        assert CLEAR[0] not in said.out + said.err
+        wrong = "Value size (value_size:budget=40%) cannot run: 'value_size' of the package"
+        assert (wrong in said.out + said.err) == bool(status)
+        if command == "compare" and not status:
+            assert json.loads(said.out)["variants"]
+
+
+LOUD = """
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.base import Scorer
+from ckv_core.methods.parts.shares import UNIFORM
+class Loud(Scorer):
+    name = "loud"
+    query_aware = False
+    def scores(self, view, parameters):
+        print("CLEARprinted", flush=True)
+        raise type("CLEARKind", (Exception,), {})("CLEARsaid")
+METHODS.register(
+    Method(name="loud", label="Loud", summary="", source="", scorer=Loud(), budget_rule=UNIFORM)
+)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_packages_method_does_in_the_worker_is_shown_as_codes_and_named(
+    model_folder, tmp_path, monkeypatch, capfd
+):
+    install(tmp_path, loud_parts=LOUD.replace("CLEAR", CLEAR))
+    monkeypatch.syspath_prepend(str(tmp_path))  # the worker has it, too
+    log = Log()
+    request = CompareRequest(
+        context="Nobody waved. " * 40, model=model_folder, variants=("loud:budget=40",)
+    )
+    with closing(WorkerClient(log)) as client:
+        client.start()
+        client.submit(Job("loud", request))
+        reason = log.failure_of("loud")
+    assert reason.startswith("The parts of 'loud_parts' fail in Loud (loud:budget=40) (")
+    said = capfd.readouterr()
+    assert "printed" not in said.out
+    assert f"{SHOWN}printed\n" in said.err
+    assert f"error={SHOWN}Kind " in said.err
+    assert CLEAR[0] not in said.out + said.err
 
 
 HARMS = {
@@ -130,13 +231,7 @@ POLICIES["wrong"] = object()
 
 
 def test_what_packages_do_while_they_are_loaded_is_a_sentence_each_and_harms_no_other(tmp_path):
-    information = tmp_path / "broken_parts-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = "\n".join(f"{name} = {name}" for name in ("no_such_module", *HARMS))
-    (information / "entry_points.txt").write_text(f"[criticalkv.parts]\n{points}\n")
-    for name, text in HARMS.items():
-        (tmp_path / f"{name}.py").write_text(text)
+    install(tmp_path, "no_such_module", **HARMS)
     done = run("-m", "ckv_core", "methods", package=tmp_path)
     assert "snapkv" in done.stdout
     assert "half_of_it" not in done.stdout
