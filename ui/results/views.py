@@ -11,7 +11,7 @@ from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.spans import read_ranges
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
-from ui.looks.palette import Look, looks_of
+from ui.looks.palette import Look, look_of, looks_of
 from ui.services.live_runs import RunSnapshot
 from ui.tables.sweep import curve_looks
 
@@ -57,11 +57,12 @@ def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
 
 
 def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
-    """By index of the variant, of a sweep by that of each curve's first point."""
+    """By index of the variant; of a sweep for the full cache and each curve's first point."""
     if result.kind != "sweep":
         return looks_of(result.variants)
     pairs = zip(curves(result), curve_looks(result), strict=True)
-    return {curve.points[0][1]: look for curve, look in pairs}
+    full = {at: look_of(v.spec) for at, v in enumerate(result.variants) if v.method == "full"}
+    return full | {curve.points[0][1]: look for curve, look in pairs}
 
 
 def links_value(snapshot: RunSnapshot) -> dict[str, Any]:

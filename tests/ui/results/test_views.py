@@ -10,8 +10,16 @@ from starlette.testclient import TestClient
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import Progress, RunResult
 from ckv_core.worker.messages import TokensCounted
-from tests.factories.app import SLUG, START, FakeServices, request, running, snapshot
-from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result
+from tests.factories.app import (
+    SLUG,
+    START,
+    FakeServices,
+    request,
+    running,
+    snapshot,
+    sweep_snapshot,
+)
+from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result, sweep_result
 from ui.compare.form_values import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views
@@ -245,3 +253,13 @@ def test_follow_ups_need_the_context_only_scenario():
 
 def test_the_alpha_per_head_is_offered_as_a_method():
     assert "snapkv+critical_auto" in [spec for _, spec in variant_choices()]
+
+
+def test_every_member_of_a_sweeps_verdict_has_a_look_the_full_cache_too():
+    result = sweep_result(generated=True)
+    done = {"stopped": "eos", "answer_found": True}
+    result.variants = [dataclasses.replace(variant, **done) for variant in result.variants]
+    value = views.verdict_value(sweep_snapshot(result=result))
+    members = [member for group in value["groups"] for member in group["variants"]]
+    assert members[0]["name"] == "Full cache"
+    assert all(member["look"] for member in members)
