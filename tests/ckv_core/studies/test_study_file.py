@@ -3,7 +3,7 @@
 import json
 import re
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.decide import fewest_sources
+from ckv_core.request.compare_request import MAX_SWEEP_POINTS
 from ckv_core.studies.data import read_samples
 from ckv_core.studies.records import Point, Study
 from ckv_core.studies.scores import METRICS
@@ -51,6 +52,14 @@ def test_the_file_of_the_documentation_is_read():
     assert study.points()[4].spec == "snapkv+critical:budget=20%"
     # The full cache is part of every study.
     assert read_study(changed("full, ", "")).points() == study.points()
+
+
+def test_a_sample_has_so_many_points_and_no_more():
+    budgets = [str(each) for each in range(100, 100 + MAX_SWEEP_POINTS)]
+    study = Study(name="many", data={}, variants=("snapkv",), budgets=tuple(budgets[1:]))
+    assert len(study.points()) == MAX_SWEEP_POINTS
+    with pytest.raises(ConfigError, match=f"has {MAX_SWEEP_POINTS + 1} points a sample; the limit"):
+        replace(study, budgets=tuple(budgets)).points()
 
 
 @pytest.mark.parametrize(
