@@ -58,7 +58,7 @@ def test_an_unfinished_run_is_read_each_time(database, decodes):
 
 def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database, decodes):
     first, second, third = (record(database, REQUEST, STREAM) for _ in range(3))
-    kept = DecodedRuns(most_bytes=100_000)  # two of about 44,000
+    kept = DecodedRuns(most_bytes=2 * _size(REQUEST, folded(STREAM)))
     for slug in (first, second, first, third, first):
         load(database, slug, kept)
     assert len(decodes) == 6
