@@ -77,6 +77,12 @@ def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path):
     refused(default_url(tmp_path), "cannot be opened")
 
 
+@pytest.mark.parametrize("mode", ["ro", "rw"])
+def test_a_url_that_forbids_a_new_file_makes_none(tmp_path, mode):
+    refused(f"sqlite:///file:{tmp_path}/ckv.sqlite3?uri=true&mode={mode}", "cannot be opened")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_database_is_one_sentence(tmp_path):
     open_database(default_url(tmp_path)).close()
     with (tmp_path / "ckv.sqlite3").open("r+b") as file:
