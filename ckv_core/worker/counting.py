@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from ckv_core.errors import CkvError
+from ckv_core.errors import CkvError, ModelError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import CountTokens, Reply, TokensCounted, Within
 from ckv_core.worker.process import WorkerProcess, make_runner, serve_until_the_end
@@ -207,8 +207,11 @@ def serve_counts(channel: Channel, counter: Counter) -> None:
             )
         except Exception as error:
             sentence = sentence_of(error, "Counting tokens")
-            for_good = isinstance(error, CkvError) and error.for_good
-            counted = TokensCounted(query.query_id, 0, 0, 0, sentence, for_good)
+            for_good, field = False, ""
+            if isinstance(error, CkvError):
+                for_good = error.for_good
+                field = "model" if isinstance(error, ModelError) else error.field
+            counted = TokensCounted(query.query_id, 0, 0, 0, sentence, for_good, field=field)
         send(counted)
 
     while True:

@@ -134,6 +134,7 @@ class TokensCounted:
     for_good: bool = False  # it fails each time
     is_busy: bool = False  # there was no time or room to count; it may be asked again
     question_tokens: int = 0  # of the compressed ones, behind the context
+    field: str = ""  # of the request, that is wrong where there is an error and it is of one
 
 
 Reply = (

@@ -1,5 +1,6 @@
 """Each mistake gets one clear sentence, and what was typed stays."""
 
+import json
 import re
 import sys
 from contextlib import ExitStack, closing
@@ -8,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from app import main
+from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.runtime import logs
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
@@ -17,22 +19,90 @@ from tests.processes import free_port
 CONTEXT = "#context textarea"
 
 
+# What is typed where, the block beside whose field the error stands, and words of it.
+HALF = "good \ud800 text"
+WRONG = [
+    (CONTEXT, " ", "context", "The context is empty"),
+    (CONTEXT, HALF, "context", "lone surrogate) at position 5"),
+    (CONTEXT, "w " * 9_000, "context", "over the model's limit of 8,192"),
+    ("#protect textarea", "nowhere", "protect", "does not occur in the"),
+    ("#variants", "", "variants", "Choose at least one"),
+    ("#budget input", "1", "budget", "raise the budget to at least"),
+    ("#max-new-tokens input", "0", "max-new-tokens", "New tokens must be"),
+    ("#parameter-window input", "x", "parameter-window", "got 'x'"),
+    ("#more-variants textarea", "snapkw", "more-variants", "mean 'snapkv'"),
+]
+PUT = """(box, text) => {
+  box.value = JSON.parse(text);
+  box.dispatchEvent(new Event("input", {bubbles: true}));
+}"""
+
+
+def put(page, field, text):
+    """Type it and leave the field; into the picker, tick no variant or, with no text, the usual."""
+    box = page.locator(field)
+    if field == "#variants":
+        box.get_by_role("button", name="The usual" if text else "None").click()
+    elif text == HALF:  # no key types it
+        box.evaluate(PUT, json.dumps(text))
+    else:
+        box.fill(text)
+        box.blur()
+
+
+def test_an_error_stands_once_on_the_page_beside_its_field(page, app):
+    app.services.warm(DEFAULT_MODEL)  # else Run counts no tokens
+    steps.fill(page)
+    steps.open_advanced(page)
+    expect(page.locator("#model-line")).to_contain_text("is ready")
+    before = app.services.count_by_state()
+    for field, text, block, words in WRONG:
+        right = "usual" if field == "#variants" else page.locator(field).input_value()
+        put(page, field, text)
+        beside = page.locator(f"#{block} .ckv-wrong")
+        for _ in range(2):  # the second time the sentence is the same
+            steps.run(page)
+            expect(beside).to_contain_text(words)
+            expect(beside).to_be_in_viewport()
+            expect(page.get_by_text(words).filter(visible=True)).to_have_count(1)
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        # A group of boxes is not invalid: each of them is right.
+        wrong = "[role=group]" if field == "#variants" else "[aria-invalid=true]"
+        expect(page.locator(f"#{block} {wrong}[aria-describedby~=wrong-{block}]")).to_be_visible()
+        put(page, field, right)
+        expect(beside).to_have_count(0)
+        expect(page.get_by_text(words).filter(visible=True)).to_have_count(0)
+    assert app.services.count_by_state() == before
+
+
+def test_an_error_stands_in_the_line_where_its_field_is_folded_away(page):
+    steps.open_advanced(page)
+    put(page, "#parameter-window input", "x")
+    line = page.locator("#variants-line [role=alert]")
+    expect(page.locator("#parameter-window .ckv-wrong")).to_be_visible()
+    expect(line).to_be_hidden()
+    steps.open_advanced(page)  # folds it
+    expect(line).to_be_visible()
+    expect(line).to_contain_text("got 'x'")
+
+
+def test_an_unknown_model_is_said_once_and_marked(page):
+    steps.fill(page)
+    box = page.get_by_role("combobox", name="Model")
+    box.fill("missing")
+    box.press("Enter")
+    expect(page.locator("#model .ckv-wrong")).to_have_text(re.compile("No model 'missing' was"))
+    expect(page.get_by_text("No model 'missing' was").filter(visible=True)).to_have_count(1)
+    expect(box).to_have_attribute("aria-invalid", "true")
+
+
 def test_a_refusal_goes_once_the_form_changes_and_comes_again(page):
-    refusal = page.locator("#notice [role=alert]")
+    refusal = page.locator("#context .ckv-wrong")
     for _ in range(2):
         steps.run(page)
-        expect(refusal).to_be_visible()  # a hidden one still has its text
         expect(refusal).to_contain_text("The context is empty")
         page.locator(CONTEXT).fill(" ")
-        expect(refusal).to_be_hidden()
-    put = """() => {
-      const box = document.querySelector("#context textarea");
-      box.value = "good \\ud800 text";
-      box.dispatchEvent(new Event("input", {bubbles: true}));
-    }"""
-    page.evaluate(put)
-    steps.run(page)
-    expect(refusal).to_contain_text("lone surrogate) at position 5")
+        expect(refusal).to_have_count(0)
 
 
 def test_a_wrong_field_is_marked_with_the_sentence_beside_it_and_nothing_is_queued(page, app):
@@ -64,9 +134,10 @@ def test_a_wrong_line_is_named_as_soon_as_it_is_left_and_stays_as_typed(page):
     box, line = page.get_by_label("More variants"), page.locator("#variants-line")
     box.fill("snapkv:budget=64\nsnapkw")
     box.blur()
-    expect(line).to_contain_text("line 2: Unknown method 'snapkw'. Did you mean 'snapkv'?")
-    steps.run(page)
-    expect(page.locator("#notice [role=alert]")).to_contain_text("line 2: Unknown method")
+    wrong = page.locator("#more-variants .ckv-wrong")
+    for _ in range(2):  # before Run, and after it
+        expect(wrong).to_contain_text("line 2: Unknown method 'snapkw'. Did you mean 'snapkv'?")
+        steps.run(page)
     assert box.input_value() == "snapkv:budget=64\nsnapkw"
     box.fill("snapkv:budget=64")
     box.blur()

@@ -174,12 +174,13 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
             return f"{len(request.variants)} points. Paste a context to see what they cost."
         return sweep_cost(request, max(1, characters // CHARS_PER_TOKEN), is_counted=False).text
     specs = request.specs
-    if not specs:
-        raise ConfigError("Choose at least one variant.")
-    if (more := len(specs) - most) > 0:
-        raise ConfigError(
-            f"{len(specs)} variants are too many; one run takes up to {most}: take out {more}."
-        )
+    with about("variants"):
+        if not specs:
+            raise ConfigError("Choose at least one variant.")
+        if (more := len(specs) - most) > 0:
+            raise ConfigError(
+                f"{len(specs)} variants are too many; one run takes up to {most}: take out {more}."
+            )
     names = display_names(specs, escaped=False)
     count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
     return f"{count}: {', '.join(names)}."

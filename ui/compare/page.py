@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.errors import CkvError, PromptError
+from ckv_core.errors import CkvError, PromptError, about
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
@@ -183,7 +183,8 @@ class ComparePage:
             return
         value = views.count_value(counted, request)
         if value["tone"] == "error":
-            raise PromptError(value["text"])
+            with about(value["field"]):
+                raise PromptError(value["text"])
         request.check_budgets(counted.compressed_tokens, counted.question_tokens)
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
@@ -300,7 +301,8 @@ def _other_points(form: FormValues, asked: CompareRequest) -> str:
 def status_value(status: ModelStatus) -> dict[str, Any]:
     tone: Tone = "error" if status.failed else "good" if status.ready else ""
     loading = status.model if status.loading else ""
-    return said(status.message, tone) | {"loading": loading, "fraction": status.fraction}
+    wrong = {"field": "model"} if status.failed else {}
+    return said(status.message, tone) | wrong | {"loading": loading, "fraction": status.fraction}
 
 
 def pick_model(event: gr.EventData) -> Any:

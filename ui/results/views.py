@@ -164,13 +164,15 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
 def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, Any]:
     """The prompt's length against the model's limit, for the line under the context."""
     if counted.error:
-        return {"text": counted.error, "tone": "error"}
+        field = "context" if counted.tokens else counted.field
+        return {"text": counted.error, "tone": "error", "field": field}
     over = counted.tokens + request.max_new_tokens - counted.limit
     if over > 0:
         return {
             "text": f"{counted.tokens:,} tokens and {request.max_new_tokens:,} new ones: {over:,} "
             f"over the model's limit of {counted.limit:,}. Shorten the context by {over:,} tokens.",
             "tone": "error",
+            "field": "context",
             "tokens": counted.tokens,
         }
     text = f"{counted.tokens:,} of {counted.limit:,} tokens"

@@ -204,8 +204,9 @@ def test_the_token_count_leaves_room_for_the_new_tokens(tokens, tone, words):
 
 
 def test_a_failed_count_shows_its_sentence():
-    value = views.count_value(TokensCounted("", 0, 0, 0, "No such model."), request())
-    assert value == {"text": "No such model.", "tone": "error"}
+    counted = TokensCounted("", 0, 0, 0, "No such model.", field="model")
+    value = views.count_value(counted, request())
+    assert value == {"text": "No such model.", "tone": "error", "field": "model"}
 
 
 # --- routes ---------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // Reads a text file in the browser and asks for a token count once typing rests.
 
 import { make, onValue, setText, str } from "../../../assets/scripts/dom.js";
+import { markField } from "../notice/wrong_field.js";
 import { area, fileOpener, fill } from "./text_file.js";
 
 const MAX_CHARS = 4_000_000;
@@ -15,12 +16,20 @@ export default function mount(host) {
   root.append(make("div.ckv-context-bar", open, told, counted));
 
   let timer = null;
+  let field = "";
+
+  /** Say how long the prompt is, or beside a field why that cannot be said. */
+  function say(text, tone, wrong) {
+    markField(field, counted, "");
+    field = markField(wrong, counted, text) ? wrong : "";
+    counted.dataset.tone = tone;
+    setText(counted, field ? "" : text);
+  }
 
   function ask(text) {
     clearTimeout(timer);
     const rest = text.length > BIG_CHARS ? BIG_REST_MS : REST_MS;
-    counted.dataset.tone = "";
-    setText(counted, text.trim() === "" ? "" : "counting…");
+    say(text.trim() === "" ? "" : "counting…", "", "");
     timer = setTimeout(() => {
       if (root.isConnected) trigger("count");
     }, rest);
@@ -34,8 +43,7 @@ export default function mount(host) {
   document.addEventListener("input", onInput);
 
   onValue(host, (value) => {
-    counted.dataset.tone = str(value?.tone);
-    setText(counted, str(value?.text));
+    say(str(value?.text), str(value?.tone), str(value?.field));
     document.dispatchEvent(new CustomEvent("ckv-tokens", { detail: Number(value?.tokens) || 0 }));
   });
 }
