@@ -105,6 +105,13 @@ def test_a_refusal_goes_once_the_form_changes_and_comes_again(page):
         expect(refusal).to_have_count(0)
 
 
+def test_a_count_that_comes_out_the_same_is_shown(page):
+    for text in ("one two", "one three"):
+        page.locator(CONTEXT).fill(text)
+        expect(page.locator("#context-bar")).to_contain_text("counting")
+        expect(page.locator("#context-bar")).to_contain_text("2 of 8,192 tokens")
+
+
 def test_a_wrong_field_is_marked_with_the_sentence_beside_it_and_nothing_is_queued(page, app):
     steps.fill(page)
     before = app.services.count_by_state()

@@ -10,7 +10,7 @@ const REST_MS = 600;
 const BIG_REST_MS = 2500;
 
 export default function mount(host) {
-  const { root, trigger } = host;
+  const { root, props, trigger } = host;
   const { open, told } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
   const counted = make("span.ckv-context-count.ckv-num", { role: "status" });
   root.append(make("div.ckv-context-bar", open, told, counted));
@@ -30,6 +30,7 @@ export default function mount(host) {
     clearTimeout(timer);
     const rest = text.length > BIG_CHARS ? BIG_REST_MS : REST_MS;
     say(text.trim() === "" ? "" : "counting…", "", "");
+    props.value = { text: "", tone: "" }; // else the same count again would be no change
     timer = setTimeout(() => {
       if (root.isConnected) trigger("count");
     }, rest);
