@@ -90,6 +90,9 @@ class CompareRequest:
                 for text in texts:
                     check_text(name, text)
         check_context(self.context)
+        if not self.model.strip():
+            with about("model"):
+                raise ConfigError("Choose a model.")
         words = {"scenario": SCENARIOS, "device": DEVICES, "dtype": DTYPES, "kind": KINDS}
         for name, known in words.items():
             if (value := getattr(self, name)) not in known:

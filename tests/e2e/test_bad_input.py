@@ -26,6 +26,7 @@ WRONG = [
     (CONTEXT, HALF, "context", "lone surrogate) at position 5"),
     (CONTEXT, "w " * 9_000, "context", "over the model's limit of 8,192"),
     ("#protect textarea", "nowhere", "protect", "does not occur in the"),
+    ("#model input", " ", "model", "Choose a model"),
     ("#variants", "", "variants", "Choose at least one"),
     ("#budget input", "1", "budget", "raise the budget to at least"),
     ("#max-new-tokens input", "0", "max-new-tokens", "New tokens must be"),
