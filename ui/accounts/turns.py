@@ -29,6 +29,8 @@ OWN = 4  # of one user; of one address where the app has no logins
 STRANGERS = 2  # of one address without a login
 ALL_STRANGERS = 6  # of all of them, guests of share links too
 MOST_WAITING = 64  # calls of one viewer
+EVENTS = 256  # in Gradio's queue, at work or waiting: of one user, and of all strangers
+STRANGERS_EVENTS = 32  # of one address without a login
 WAIT_S = 30.0  # for a place
 DEADLINE_S = 120.0  # from the call to its end
 BUSY = "Your other requests are still being answered; try again in a moment."
@@ -66,10 +68,11 @@ class Turn:
 class Line:
     """The calls of one viewer: some have a place, the others wait in their order."""
 
-    def __init__(self, turns: "Turns", *places: asyncio.Semaphore) -> None:
-        """Stand before places: the viewer's own, then those of all like them."""
-        self.turns = turns
-        self._places = places
+    def __init__(self, turns: "Turns", *, is_stranger: bool) -> None:
+        """Stand before places: the viewer's own, then those of all strangers."""
+        self.turns, self.is_stranger = turns, is_stranger
+        own = asyncio.Semaphore(STRANGERS if is_stranger else OWN)
+        self._places = (own, turns.strangers) if is_stranger else (own,)
         self._waiting = 0
 
     @asynccontextmanager
@@ -97,7 +100,7 @@ class Turns:
     def __init__(self) -> None:
         self.threads = anyio.CapacityLimiter(PLACES)
         self._lines: WeakValueDictionary[Hashable, Line] = WeakValueDictionary()
-        self._strangers = asyncio.Semaphore(ALL_STRANGERS)
+        self.strangers = asyncio.Semaphore(ALL_STRANGERS)
         self._sessions: WeakKeyDictionary[Turn, str] = WeakKeyDictionary()
 
     def line(self, viewer: Viewer, address: str) -> Line:
@@ -106,9 +109,7 @@ class Turns:
         key = (is_stranger, viewer.user or "", "" if viewer.user else address)
         line = self._lines.get(key)
         if line is None:
-            own = asyncio.Semaphore(STRANGERS if is_stranger else OWN)
-            line = Line(self, own, *([self._strangers] if is_stranger else []))
-            self._lines[key] = line
+            line = self._lines[key] = Line(self, is_stranger=is_stranger)
         return line
 
     def begin(self, session: str = "") -> Turn:

@@ -1,4 +1,7 @@
-"""A stream of Gradio's belongs to the login that opened it; its session id alone opens nothing."""
+"""A stream of Gradio's belongs to the login that opened it; its session id alone opens nothing.
+
+Nor does one viewer fill Gradio's queue, or push the sessions of others out of it.
+"""
 
 import asyncio
 import json
@@ -14,6 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ui.accounts.access import SCOPE_KEY, Viewer
+from ui.accounts.turns import BUSY, EVENTS, LINE_KEY, STRANGERS_EVENTS, Line
 from ui.server.bodies import received_again
 
 PREFIX = "/gradio_api/"
@@ -32,22 +36,29 @@ class Streams:
         self._queue = queue
         self._push = queue.push
         self._owners: WeakKeyDictionary[asyncio.Queue[Any], Viewer] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[asyncio.Queue[Any], Line] = WeakKeyDictionary()
         queue.push = self.push  # type: ignore[method-assign]
 
     async def push(self, body: PredictBodyInternal, request: Request, username: str | None) -> Any:
-        """Join the queue, if the session is new or the viewer's own."""
+        """Join the queue, if it has room for the viewer and the session is new or their own."""
         viewer: Viewer = request.scope[SCOPE_KEY]
+        line: Line = request.scope[LINE_KEY]
+        self._check_room(line)
         waiting, session = self._queue.pending_messages_per_session, body.session_hash
         is_new = session is not None and session not in waiting
+        if session not in waiting:
+            self._forget_one(line)
         if session is not None:
             if is_new:  # before anything is awaited: a page joins several times at once
                 waiting[session] = asyncio.Queue()
                 self._owners[waiting[session]] = viewer
+                self._lines[waiting[session]] = line
             self._claim(waiting[session], viewer)
         done = await self._push(body=body, request=request, username=username)
         made = body.session_hash  # Gradio's own, for a call that named none
         if session is None and made is not None and made in waiting:
             self._owners[waiting[made]] = viewer
+            self._lines[waiting[made]] = line
         elif is_new and not done[0]:
             waiting.pop(session or "", None)
         return done
@@ -59,6 +70,26 @@ class Streams:
             return True
         messages = self._queue.pending_messages_per_session.get(session)
         return messages is not None and self._is_owner(messages, viewer)
+
+    def _check_room(self, line: Line) -> None:
+        """HTTPException where the viewer, or all strangers together, have too many events."""
+        events = self._queue.event_ids_to_events.values()
+        lines = [event.request.scope[LINE_KEY] for event in events]
+        most = STRANGERS_EVENTS if line.is_stranger else EVENTS
+        of_strangers = sum(each.is_stranger for each in lines) if line.is_stranger else 0
+        if lines.count(line) >= most or of_strangers >= EVENTS:
+            raise HTTPException(503, BUSY)
+
+    def _forget_one(self, line: Line) -> None:
+        """Make room for a session: Gradio would drop the oldest, also one that is followed."""
+        waiting = self._queue.pending_messages_per_session
+        busy = {event.session_hash for event in self._queue.event_ids_to_events.values()}
+        idle = [name for name in waiting if name not in busy]
+        own = [name for name in idle if self._lines.get(waiting[name]) is line]
+        if len(own) >= (STRANGERS_EVENTS if line.is_stranger else EVENTS):
+            del waiting[own[0]]
+        elif len(waiting) >= waiting.max_size:
+            del waiting[idle[0]]
 
     def _session_of(self, name: object) -> str | None:
         if not isinstance(name, str):
