@@ -27,7 +27,7 @@ WORDS_EACH = 235  # of a sample, of six tokens, so that any three of them fill a
 WORDS = ["ferry", "harbour", "nine", "gate"]
 # Dies by SIGKILL where the results of its second sample are to be stored, and says what it began.
 KILLED = """
-import os, signal
+import os, signal, sys
 from cli import main as cli
 from ckv_core.compare import together
 from storage.studies import Studies
@@ -40,7 +40,7 @@ def begin(request, *others):
 
 def store(self, slug, results):
     if stored:
-        print(len(begun), flush=True)
+        print(len(begun), file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     stored.append(results)
     commit(self, slug, results)
@@ -108,7 +108,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert done.stdout.split()[-1] == "3", "a batch's samples are stored before the next begins"
+    assert done.stderr.split()[-1] == "3", "a batch's samples are stored before the next begins"
     with closing(open_database(url)) as database:
         assert stored(database) == POINTS
         assert run(folder) == 0
