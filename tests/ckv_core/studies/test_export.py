@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.studies.export import export, read_export
 from ckv_core.studies.inspect_log import inspect_log
-from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.studies.records import FULL, Sample, SampleResult, Study
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import model_info
 from tests.factories.scored import scored
@@ -125,7 +125,8 @@ def test_no_part_of_it_that_is_another_breaks_it(path, junk):
 # --- a log of Inspect -------------------------------------------------------------------------
 
 STORED = {**FACTS, "created_at": datetime(2026, 11, 23, tzinfo=UTC).isoformat()}
-LOG = json.dumps(inspect_log(STUDY, SAMPLES, RESULTS, STORED))
+OWN_TEXTS = [each if each.variant == FULL else replace(each, text="") for each in RESULTS]
+LOG = json.dumps(inspect_log(STUDY, SAMPLES, OWN_TEXTS, STORED))
 
 
 def test_a_sample_has_a_score_for_every_point_and_the_full_caches_text():
