@@ -46,7 +46,7 @@ VARIANTS = (
     *(
         f"{method}{ending}"
         for method in ("SnapKV", "PyramidKV", "AdaKV")
-        for ending in ("", " + CriticalKV, as printed")
+        for ending in ("", " + CriticalKV (paper)")
     ),
 )
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from ckv_core.methods import METHODS
 from ckv_core.results.events import RunResult
 
-_MIXED = (
-    "Two regimes: query-aware methods choose by the queries of the prompt's end, a question there "
-    "included, query-agnostic ones do not"
+_KNOWN = (
+    "Query-aware methods saw the question while choosing, query-agnostic ones did not. For a fair "
+    "comparison compress the context only."
+)
+_UNKNOWN = (
+    "Query-aware methods choose with the last queries of the context, query-agnostic ones without. "
+    "No method saw the question."
 )
 
 
@@ -41,11 +45,7 @@ def regimes_of(methods: Sequence[str], scenarios: Collection[str]) -> Regimes:
     marks = tuple(map(regime_named, methods))
     if not scenarios or len({*marks} - {""}) < 2:
         return Regimes("", ("",) * len(marks))
-    if set(scenarios) == {"context-only"}:
-        fair = "; here the context alone was compressed, before the question came."
-    else:
-        fair = ". They are compared fairly where the context only is compressed."
-    return Regimes(_MIXED + fair, marks)
+    return Regimes(_UNKNOWN if set(scenarios) == {"context-only"} else _KNOWN, marks)
 
 
 def run_regimes(*results: RunResult) -> Regimes:

@@ -29,9 +29,9 @@ def floor_sentence(result: RunResult) -> str | None:
     final, kl = map(short, floor_by_figure(result.floor).values())
     half = result.model is not None and result.model.dtype != "float32"
     return (
-        f"Rounding floor of this run{in_type(result)}: final hidden L1 {final}, KL {kl} nats. The "
-        "full cache moves so far from itself where its attention is summed in another order, so a "
-        "smaller difference ranks nothing." + (_OTHER_ENTRIES if half else "")
+        f"Rounding floor of this run{in_type(result)}: final hidden L1 {final}, KL {kl} nats. "
+        "Another order of summation alone moves the full cache by this much. Ignore smaller "
+        "differences." + (_OTHER_ENTRIES if half else "")
     )
 
 

@@ -144,7 +144,7 @@ def can_confirm(n: int, methods: int, tolerance: float, what: str) -> str:
 
 def open_results(count: int, n: int, of: str) -> str:
     return (
-        f"{count:,} results are not there yet; run the study on. {n:,} of {of} count so far: in "
+        f"{count:,} results are not there yet; resume the study. {n:,} of {of} count so far: in "
         "the study's random order, those before the first that is not done."
     )
 

@@ -303,7 +303,9 @@ def selector_of(spec: str) -> Selector | None:
 
 def told_by(label: str) -> frozenset[str]:
     """Parameters that a label says, so that a name need not say them again."""
-    return frozenset({"stage2"} if label.endswith(tuple(READINGS.values())) else ())
+    return frozenset(
+        {"stage2"} if label.endswith(tuple(f"({reading})" for reading in READINGS.values())) else ()
+    )
 
 
 def spec_without(spec: str, *keys: str) -> str:

@@ -128,7 +128,7 @@ def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
         if not run.answer.strip():
             raise ConfigError(
                 f"Run {slug} has no reference answer to score by; open it in Compare, fill in "
-                "Reference answer and run it again, or leave it out."
+                "Expected answer and run it again, or leave it out."
             )
         twin = asked.setdefault((run.context, run.question), slug)
         if twin != slug:

@@ -90,7 +90,7 @@ class Api:
             scenario: regular compresses context and question, context-only the context alone.
             model: Name, Hugging Face id or folder; empty for the app's own.
             max_new_tokens: Tokens to generate per variant; at several budgets 0 only measures.
-            answer: Reference answer to look for in what is generated.
+            answer: Expected answer to look for in what is generated.
             ignore_eos: Go on after the end-of-sequence token.
             analysis: Diagnostics to run: bounds, forced, greedy; at several budgets bounds.
             follow_ups: More questions to the same evicted caches; context-only.

@@ -46,7 +46,7 @@ class CachesPage:
 
     def _lay_out_question(self) -> None:
         with gr.Row(equal_height=False):
-            told = "The one that is asked, renamed or deleted."
+            told = "Select a cache."
             self.cache = late_dropdown("cache", "Cache", told, scale=2)
             told = "About the context of that cache."
             size = {"scale": 4, "min_width": 260}

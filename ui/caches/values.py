@@ -21,7 +21,7 @@ COLUMNS = (
     column("full", "Full cache"),
     column("file", "File"),
     text_column("made", "Made", "UTC"),
-    text_column("take", "Take away", "safetensors"),
+    text_column("take", "Download", "safetensors"),
 )
 NOTE = (
     "A file has the kept keys and values, their positions, the receipt, and the whole context as "

@@ -78,7 +78,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
 
 
 def _build_variants(controls: dict[str, Any]) -> None:
-    told = "All share one prompt, one prefill and one total budget."
+    told = "All get the same prompt and the same budget."
     offer = picker_offer("Variants", told, DEFAULT_VARIANTS)
     controls["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
     with gr.Row():
@@ -144,7 +144,7 @@ def _build_diagnostics(controls: dict[str, Any]) -> None:
             "follow-up-questions",
             "Follow-up questions",
             f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
-            "the scenario Context only, where the cache does not depend on the question.",
+            "the scenario context-only, where the cache does not depend on the question.",
             (2, 8),
         )
 

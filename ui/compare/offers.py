@@ -60,13 +60,12 @@ CLASSES = (
     MethodClass(
         "query-aware",
         "Query-aware",
-        "Look at the queries of the prompt's end: a question that stands there chooses what is "
-        "kept.",
+        "Use the end of the prompt, with your question, to choose what to keep.",
     ),
     MethodClass(
         "query-agnostic",
         "Query-agnostic",
-        "Keep the same whatever is asked, so one cache serves many questions.",
+        "Ignore the question: one compressed cache serves many questions.",
     ),
     MethodClass(
         "generating",
@@ -117,7 +116,7 @@ def _method_value(method: Method) -> dict[str, Any]:
 
 def _variant_value(method: Method, spec: str) -> dict[str, Any]:
     label = VariantSpec.parse(spec).label
-    family, _, reading = label.removeprefix(f"{method.label} + ").partition(", ")
+    family, _, reading = label.removeprefix(f"{method.label} + ").rstrip(")").partition(" (")
     words = {"spec": spec, "label": label, "family": family, "short": reading or family}
     return words | {"look": look_of(spec).value}
 

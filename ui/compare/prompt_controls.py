@@ -11,8 +11,8 @@ from ui.compare.examples import Example
 from ui.components.text_files import ContextBar
 
 SCENARIO_CHOICES = [
-    ("Context and question are compressed", "regular"),
-    ("Context only; the question is read afterwards", "context-only"),
+    ("Before compression (regular)", "regular"),
+    ("After compression, for a reusable cache (context-only)", "context-only"),
 ]
 
 
@@ -53,15 +53,15 @@ def build_prompt(
             style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
             style["elem_classes"] = ["example-button"]
             buttons = [(example, gr.Button(example.title, **style)) for example in examples]
-        told = "The long text whose cache entries are evicted. Paste it, or open a file."
+        told = "Paste a long document, or open a text file. Its cache entries are evicted."
         controls["context"] = text("context", "Context", told, (10, 10))
         bar = ContextBar(elem_id="context-bar")
         with gr.Row():
             told, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
             controls["question"] = text("question", "Question", told, (1, 4), **size)
             size = {"scale": 2, "min_width": 200}
-            told = "Optional: looked for in every generated text."
-            controls["answer"] = text("answer", "Reference answer", told, (1, 4), **size)
+            told = "Optional. Each output is checked for it."
+            controls["answer"] = text("answer", "Expected answer", told, (1, 4), **size)
         controls["scenario"] = scenario_control("regular")
         controls["protect"] = text(
             "protect",
@@ -100,7 +100,7 @@ def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Drop
 
 
 def scenario_control(scenario: str) -> gr.Radio:
-    told = "What the methods may evict from."
+    told = "When is the question known?"
     named: dict[str, Any] = {"label": "Scenario", "elem_id": "scenario"}
     return gr.Radio(SCENARIO_CHOICES, value=scenario, info=told, **named)
 

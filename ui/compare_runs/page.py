@@ -20,8 +20,8 @@ class CompareRunsPage:
     def __init__(self, services: Services) -> None:
         self._services = services
         gr.Markdown(
-            "## Compare runs\nEvery run is set against the first. Variants of the same method are "
-            "paired, those of equal settings first; what differs stands with them.",
+            "## Compare runs\nThe first run is the baseline. Variants of the same method are "
+            "paired, those of equal settings first. Differences are highlighted.",
             elem_classes=["section"],
         )
         self.notice = Notice(elem_id="notice")

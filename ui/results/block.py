@@ -15,9 +15,9 @@ from ui.components.summary_table import SummaryTable
 from ui.components.verdict import VerdictStrip
 
 RECEIPT_TEXT = (
-    "### Receipt and summary\n"
-    "Requested and used, in [[entry|entries]] and bytes. The [[full cache]] is the "
-    "reference; the ? at a column says what it means."
+    "### Results\n"
+    "Memory used and output quality of each method, beside the [[full cache]]. The ? at a column "
+    "says what it means."
 )
 GENERATIONS_TEXT = (
     "### Generations\n"
@@ -34,8 +34,8 @@ PERTURBATION_TEXT = (
     "### Perturbation at the first decoding step\n"
     "How far eviction moves the model's state before a token is chosen; lower is closer to the "
     "full cache. Head outputs are [[isolated]], hidden states [[cascaded]]; ratios are to the "
-    "variant's own [[base]]. A single head and the whole model may disagree. What is below the "
-    "[[rounding floor]] ranks nothing."
+    "variant's own [[base]]. A single head and the whole model may disagree. Ignore differences "
+    "below the [[rounding floor]]."
 )
 
 

@@ -143,7 +143,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     request, result = snapshot.request, snapshot.result
     rows = [
         ("Question", request.question or "none"),
-        ("Reference answer", request.answer or "none"),
+        ("Expected answer", request.answer or "none"),
         ("Scenario", request.scenario),
         ("Protected text", "\n".join(request.protect) or "none"),
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),

@@ -53,7 +53,7 @@ def shown_areas(source: str) -> list[dict[str, Any]]:
 
 
 def _build_data(parts: dict[str, Any]) -> None:
-    told = "A study of the same name goes on where it stands."
+    told = "Reusing a name resumes that study."
     parts["name"] = text("study-name", "Name", told, placeholder="needles")
     sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
     parts["source"] = gr.Radio(
@@ -70,7 +70,7 @@ def _build_data(parts: dict[str, Any]) -> None:
         parts["task"] = dropdown("study-task", "Task", told, tasks, DEFAULTS.task)
         with gr.Row():
             parts["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
-            parts["seed"] = _number("seed", "Seed", "Of chance.")
+            parts["seed"] = _number("seed", "Seed", "The random seed.")
     with gr.Column(visible=False) as parts["harness_area"]:
         told = "One that writes its answer. Its data set is fetched; the first task takes 20 s."
         parts["lm_eval"] = text("study-lm-eval", "Task", told, placeholder="longbench_hotpotqa")
@@ -90,11 +90,11 @@ def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> 
         told = f"Generated per point, 1 to {MAX_NEW_TOKENS}."
         parts["max_new_tokens"] = _number("max_new_tokens", "New tokens", told)
     with gr.Row():
-        told, metrics = "A sample's own wins.", list(METRICS)
+        told, metrics = "Used unless a sample names its own.", list(METRICS)
         parts["metric"] = dropdown(
             "study-metric", "Metric", told, metrics, DEFAULTS.metric, min_width=180
         )
-        told = "Points of 100 that may be lost against the full cache."
+        told = "Accepted accuracy drop, in percentage points."
         parts["tolerance"] = _number("tolerance", "Tolerance", told)
 
 

@@ -60,7 +60,7 @@ def studies_table(views: Sequence[StudyView]) -> dict[str, Any]:
         text_column("created", "Created", "UTC"),
     ]
     rows = [table_row(_cells(view)) for view in views]
-    empty = "There is no study yet: the form below makes one."
+    empty = "No studies yet. Create one below."
     return data_table("All studies", columns, rows, file="studies.csv", empty=empty)
 
 

@@ -19,7 +19,7 @@ class _Pair:
     """A variant with CriticalKV beside its base.
 
     Attributes:
-        selector: `CriticalKV, as printed`.
+        selector: `CriticalKV (paper)`.
         share: of heads that it moves less than its base.
         own, base: outcomes.
         base_name: as shown.

@@ -21,7 +21,7 @@ from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor
 
 # Two readings of one paper, by the parameter stage2; answers differ between them.
-READINGS: dict[str, str] = {"raw": "as printed", "pooled": "as the authors' code"}
+READINGS: dict[str, str] = {"raw": "paper", "pooled": "reference code"}
 
 ALPHA = Parameter(
     name="alpha",
@@ -101,7 +101,7 @@ class Critical(TwoStages):
 
     def label_of(self, parameters: Mapping[str, object]) -> str:
         reading = READINGS.get(str(parameters.get("stage2")))
-        return f"{self.label}, {reading}" if reading else self.label
+        return f"{self.label} ({reading})" if reading else self.label
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         quotas = first_quotas(candidates, head_budgets)

@@ -40,7 +40,7 @@ class CriticalAuto(TwoStages):
     """CriticalKV's two stages, alpha chosen per KV head."""
 
     name = "critical_auto"
-    label = "CriticalKV, alpha per head (ours)"
+    label = "CriticalKV (auto-alpha)"
     needs_full_window = True
     needs_entries = True
     one_layer = True

@@ -175,22 +175,19 @@ MECHANISM = {
         (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
         "Here the methods that lost the answer had the lower perturbation.",
         (
-            "CriticalKV, as printed changes 90 % of heads less than SnapKV, yet loses the "
+            "CriticalKV (paper) changes 90 % of heads less than SnapKV, yet loses the "
             "answer that SnapKV keeps."
         ),
     ),
     "less moved, both lost": (
         (ran("snapkv", "missed", at=3), ran(PRINTED, "missed", at=3, better=0.9)),
-        (
-            "CriticalKV, as printed changes 90 % of heads less than SnapKV, yet loses the "
-            "answer too."
-        ),
+        ("CriticalKV (paper) changes 90 % of heads less than SnapKV, yet loses the answer too."),
     ),
     "less moved, and kept": (
         (ran("snapkv", "missed", at=3, head_l1=2), ran(PRINTED, "answered", better=0.9)),
         "Here the methods that kept the answer had the lower perturbation.",
         (
-            "CriticalKV, as printed changes 90 % of heads less than SnapKV, and keeps the "
+            "CriticalKV (paper) changes 90 % of heads less than SnapKV, and keeps the "
             "answer that SnapKV loses."
         ),
     ),
@@ -198,7 +195,7 @@ MECHANISM = {
         (ran("snapkv", "missed", at=3), ran(POOLED, "answered", better=0.4, head_l1=2)),
         "Here the methods that lost the answer had the lower perturbation.",
         (
-            "CriticalKV, as the authors' code changes only 40 % of heads less than SnapKV, "
+            "CriticalKV (reference code) changes only 40 % of heads less than SnapKV, "
             "yet keeps the answer that SnapKV loses."
         ),
     ),
@@ -227,7 +224,7 @@ MECHANISM = {
         ),
         "Here the methods that lost the answer had the lower perturbation.",
         (
-            "CriticalKV, as printed changes 80 to 90 % of heads less than SnapKV and AdaKV, "
+            "CriticalKV (paper) changes 80 to 90 % of heads less than SnapKV and AdaKV, "
             "yet loses the answer that they keep."
         ),
     ),

@@ -110,7 +110,7 @@ def cautions(result: RunResult) -> list[str]:
 def test_a_figure_above_the_floor_and_far_from_its_base_is_told_without_a_word():
     far = judged(40, 29.9)
     assert cautions(far) == [
-        "KL of SnapKV + CriticalKV, as printed against SnapKV: a difference below this run's "
+        "KL of SnapKV + CriticalKV (paper) against SnapKV: a difference below this run's "
         "rounding floor (float32), so neither is closer."
     ]
     for floor in (replace(far.floor, kl=-1.0), None):
@@ -125,9 +125,9 @@ def test_a_figure_within_the_floor_is_no_sign_of_eviction():
     assert cautions(result) == [
         "Final hidden L1 and KL of SnapKV: below this run's rounding floor (float32), so eviction "
         "need not have moved it.",
-        "KL of SnapKV + CriticalKV, as printed: below this run's rounding floor (float32), so "
+        "KL of SnapKV + CriticalKV (paper): below this run's rounding floor (float32), so "
         "eviction need not have moved it.",
-        "Final hidden L1 of SnapKV + CriticalKV, as printed against SnapKV: a difference below "
+        "Final hidden L1 of SnapKV + CriticalKV (paper) against SnapKV: a difference below "
         "this run's rounding floor (float32), so neither is closer.",
     ]
     # A variant that evicts nothing gets no caution.

@@ -164,7 +164,7 @@ def test_own_variants_come_last_under_their_label():
     ("changes", "sentence"),
     [
         ({"text": selection_file([0]) * 2}, "'own:label=Mine' is listed twice"),
-        ({"kind": "sweep"}, "compare your own kept positions instead"),
+        ({"kind": "sweep"}, "Kept positions of your own have one budget"),
         ({"variants": tuple(f"snapkv:budget={40 + i}" for i in range(16))}, "17 variants are too"),
     ],
 )

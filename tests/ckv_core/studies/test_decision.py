@@ -114,7 +114,7 @@ def test_samples_count_in_their_order_up_to_the_first_that_is_not_done():
     assert decision.n == 100
     assert decision.sentence.count("100 samples") == 1
     assert decision.cautions == (
-        "95 results are not there yet; run the study on. 100 of 120 samples count so far: in the "
+        "95 results are not there yet; resume the study. 100 of 120 samples count so far: in the "
         "study's random order, those before the first that is not done.",
     )
 

@@ -104,7 +104,7 @@ def test_a_comparison_has_no_sweep_charts():
 
 def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
     row = alphas_table(sweep_result())["rows"][0]["cells"]
-    assert row["method"]["text"] == "SnapKV + CriticalKV, as printed, budget 64"
+    assert row["method"]["text"] == "SnapKV + CriticalKV (paper), budget 64"
     assert row["n"]["value"] == (Swept.LAYERS - 1) * Swept.KV_HEADS
     assert row["heads"]["text"] == "14.3%"
 

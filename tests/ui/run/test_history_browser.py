@@ -102,7 +102,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
     open_form(page, app.url)
     context, question = page.locator("#context textarea"), page.locator("#question textarea")
     chosen = page.get_by_role("group", name="Variants").locator(".ckv-picked li")
-    page.get_by_label("Context only; the question").check()
+    page.get_by_label("After compression").check()
     page.locator("#budget input").fill("no budget")
     page.get_by_label("Model", exact=False).first.fill("some/model")
     page.get_by_label("Model", exact=False).first.press("Enter")
@@ -115,7 +115,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
         expect(context).to_have_value(TEXT)
         expect(page.locator("#budget input")).to_have_value("no budget")
         expect(page.get_by_label("Model", exact=False).first).to_have_value("some/model")
-        expect(page.get_by_label("Context only; the question")).to_be_checked()
+        expect(page.get_by_label("After compression")).to_be_checked()
         expect(chosen).to_have_text(["KeyDiff ×"])  # noqa: RUF001 - as on screen
         expect(page.locator("#variants-line")).to_contain_text("budget")
 

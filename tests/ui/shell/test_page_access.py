@@ -86,7 +86,7 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
         heads = page.locator(".ckv-regimes:visible").all_inner_texts()
         assert heads
         assert len(heads) == 1 or name == "aggregate", "what came out says it for the whole page"
-        assert all(text.startswith("Two regimes: ") for text in heads)
+        assert all(text.startswith("Query-aware methods ") for text in heads)
         regimes = {*page.locator(".ckv-regime:visible").all_inner_texts()}
         assert regimes == {"query-aware", "query-agnostic"}
     expect_well_made_everywhere(page)

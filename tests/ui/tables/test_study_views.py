@@ -23,7 +23,7 @@ from ui.tables.study_samples import read_cell, sample_request, samples_table
 
 ALL = study_samples()
 SLUG = "study0123456"
-PRINTED = "SnapKV + CriticalKV, as printed"
+PRINTED = "SnapKV + CriticalKV (paper)"
 
 
 def reading(count: int = len(ALL), **changes) -> StudyReading:
@@ -66,7 +66,7 @@ def test_the_answer_comes_with_its_tolerance_n_and_cautions():
     assert value["headline"].startswith(
         "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples"
     )
-    assert value["regimes"].startswith("Two regimes: ")
+    assert value["regimes"].startswith("Query-aware methods ")
     states = {m["name"]: g["state"] for g in value["groups"] for m in g["variants"]}
     assert states == {"SnapKV": "cut", PRINTED: "cut", "KeyDiff": "lost"}
     assert any(text.startswith("With 40 samples and 3 methods") for text in value["cautions"])

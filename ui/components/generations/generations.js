@@ -14,7 +14,7 @@ export default function mount(host) {
     const wanted = list(value?.cards);
     empty.hidden = wanted.length > 0;
     answerLine.hidden = !value?.answer || wanted.length === 0;
-    setText(answerLine, value?.answer ? `Reference answer: ${str(value.answer)}` : "");
+    setText(answerLine, value?.answer ? `Expected answer: ${str(value.answer)}` : "");
     grid.draw(wanted);
   });
 }

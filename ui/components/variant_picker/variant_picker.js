@@ -12,7 +12,7 @@ export default function mount(host) {
   const chips = make("ul.ckv-picked");
   const search = make("input.ckv-input", {
     type: "search",
-    placeholder: "Search name, class or idea",
+    placeholder: "Search methods",
     "aria-label": `Search ${str(offer.label).toLowerCase()}`,
     oninput: filter,
   });
