@@ -8,7 +8,7 @@ from ckv_core.cli import running
 from ckv_core.cli.options import Commands, add_command, model_name
 from ckv_core.errors import CkvError, ConfigError, in_short
 from ckv_core.methods import METHODS
-from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
@@ -53,21 +53,21 @@ def _check(options: argparse.Namespace) -> int:
     running.clear_progress()
     failed = 0
     for scenario in SCENARIOS:
-        asked = replace(request, scenario=scenario)
 
-        def run(*specs: str, asked: CompareRequest = asked) -> RunResult:
-            return running.run(replace(asked, variants=specs), loaded, load_ms)
+        def run(*specs: str, scenario: Scenario = scenario) -> RunResult:
+            changed = replace(request, scenario=scenario, variants=specs)
+            return running.run(changed, loaded, load_ms)
 
-        for what, problem in _answers(method.name, endings, run):
+        for what, problem in _checks(method.name, endings, run):
             say(f"{'FAILED' if problem else 'ok':6} {scenario}, {what}{problem and ': '}{problem}")
             failed += bool(problem)
     return 1 if failed else 0
 
 
-def _answers(
+def _checks(
     name: str, endings: list[str], run: Callable[..., RunResult]
 ) -> Iterator[tuple[str, str]]:
-    """What was checked, and what is wrong with it; empty where nothing is."""
+    """Pairs of what was checked and the problem that was found; an empty text for none."""
     alone: dict[str, VariantResult] = {}
     for ending in endings:
         for budget in BUDGETS:

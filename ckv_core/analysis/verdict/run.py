@@ -41,11 +41,11 @@ def run_verdict(result: RunResult) -> Verdict | None:
     states = states_of(result.variants)
     if not states:
         return Verdict(headline=_nothing_judged(result.variants, full))
-    told = counts.by_answer and counts.full in (None, "answered")
+    can_judge = counts.by_answer and counts.full in (None, "answered")
     return Verdict(
         headline=_headline(result, counts, [*states]),
         groups=tuple(_groups(result, counts, states)),
-        findings=findings(result.variants, states) if told else (),
+        findings=findings(result.variants, states) if can_judge else (),
         cautions=tuple(_cautions(result, counts, states)),
     )
 
@@ -158,12 +158,7 @@ def _note(variant: VariantResult, by_answer: bool) -> str:
 
 def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[str]:
     """What cannot be concluded, the gravest first."""
-    if counts.full == "missed":
-        yield "Use a larger model or an easier question."
-    elif counts.full == "none":
-        yield "No expected answer was given, so a different output need not be a worse one."
-    if cut := cut_note(result.variants):
-        yield cut
+    yield from outcome_cautions(result, counts)
     receipts = [result.variants[index].receipt for index in states]
     if all(r is not None and r.cache_bytes == r.full_cache_bytes for r in receipts):
         yield "Nothing was evicted: the budget holds the whole prompt."
@@ -175,6 +170,16 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
         are = counted(unfinished, "variant is", "variants are")
         yield f"{are} left out: the run ended before {'it' if unfinished == 1 else 'they'} did."
     yield "One prompt only: run a study before you decide."
+
+
+def outcome_cautions(result: RunResult, counts: Tally) -> Iterable[str]:
+    """What the full cache's outcome and cut texts leave open, at one budget or several."""
+    if counts.full == "missed":
+        yield "Use a larger model or an easier question."
+    elif counts.full == "none":
+        yield "No expected answer was given, so a different output need not be a worse one."
+    if cut := cut_note(result.variants):
+        yield cut
 
 
 def _other_budget(counts: Tally, states: Collection[State]) -> str:

@@ -16,10 +16,10 @@ from ckv_core.analysis.verdict.base import (
     percent,
 )
 from ckv_core.analysis.verdict.rounding import rounding_cautions
-from ckv_core.analysis.verdict.run import state_of
+from ckv_core.analysis.verdict.run import outcome_cautions, state_of
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import Tally, cut_note, full_of, outcome_word, tally
+from ckv_core.results.outcomes import Tally, full_of, outcome_word, tally
 
 MOST_TOLD = 3
 
@@ -74,13 +74,13 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
     baseline = Member(result.variants.index(full), "Full cache", outcome_word(full))
     own = Group(STATES.get(full.outcome, "cut"), "Baseline", (baseline,), full.outcome)
     does = "answers correctly" if counts.by_answer else "writes the full cache's text"
-    told = counts.full == "answered" or not counts.by_answer
+    can_judge = counts.full == "answered" or not counts.by_answer
     return Verdict(
         headline=f"{counts.about_full} {_headline(result, reaches, does)}".strip(),
         groups=(*([own] if counts.by_answer else []), *_groups(result, reaches)),
         findings=(
             *_exceptions(reaches, does),
-            *(_perturbation(result, reaches, does) if told else ()),
+            *(_perturbation(result, reaches, does) if can_judge else ()),
         ),
         cautions=(*rounding_cautions(result), *_cautions(result, counts)),
     )
@@ -197,10 +197,5 @@ def _perturbation(result: RunResult, reaches: Sequence[Reach], does: str) -> Ite
 
 
 def _cautions(result: RunResult, counts: Tally) -> Iterable[str]:
-    if counts.full == "missed":
-        yield "Use a larger model or an easier question."
-    elif counts.full == "none":
-        yield "No expected answer was given, so a different output need not be a worse one."
-    if cut := cut_note(result.variants):
-        yield cut
+    yield from outcome_cautions(result, counts)
     yield "One prompt only, and only the budgets tried: run a study before you decide."
