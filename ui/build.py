@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gradio as gr
@@ -165,11 +166,17 @@ def build_site(services: Services, settings: Settings) -> Site:
             show_error=False,
             max_file_size=settings.limits.body_bytes,
         )
+    mount = cast("Mount", outer.routes[0])
+    app = cast("App", mount.app)
+    # Gradio would describe all components to each new session, for links that are off: 60 ms and
+    # more of the event loop. It describes what a session sends or gets when that is so.
+    app.state_holder.blocks = cast(
+        "gr.Blocks", SimpleNamespace(default_config=blocks.default_config, blocks={})
+    )
     if blocks.mcp_error:
         raise ConfigError(NO_MCP)
     guard = Guard(outer, settings=settings, identity=identity, turns=turns)
-    mount = cast("Mount", outer.routes[0])
-    return Site(NamedProxies(guard, settings.proxies), cast("App", mount.app), blocks)
+    return Site(NamedProxies(guard, settings.proxies), app, blocks)
 
 
 def _to_compare(request: Request) -> Response:

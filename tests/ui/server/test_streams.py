@@ -112,3 +112,15 @@ def test_a_viewers_many_sessions_push_out_their_own_and_none_that_is_followed(ap
         assert set(waiting) == {"followed", "more0", "bob2", "bob3", "bob4"}
     with by("ann"):
         app.services.cancel_run(slug)
+
+
+def test_a_new_session_describes_no_more_components_than_it_sends_and_gets(app):
+    with by("ann"):
+        done = finished(app.services, "steps 1")
+    with app.client("ann") as ann:
+        assert join(app, ann, done, "described").status_code == 200
+        holder = app.blocks.state_holder
+        wait_for(lambda: "described" in holder and holder["described"].config_values, bool)
+        described = holder["described"].config_values
+        tail = app.blocks.fns[app.handler("RunPage.tail")]
+        assert set(described) <= {block._id for block in (*tail.inputs, *tail.outputs)}
