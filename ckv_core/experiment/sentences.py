@@ -10,7 +10,7 @@ STATES = {
     "keeps": "Keeps the score",
     "undecided": "Cannot tell yet",
     "loses": "Loses more than the tolerance",
-    "unmeasured": "Not measured yet",
+    "unmeasured": "Too few results count",
 }
 
 
