@@ -65,7 +65,7 @@ def serve(settings: Settings) -> None:
 
 @contextmanager
 def _cluster(settings: Settings) -> Iterator[Cluster | None]:
-    """The cluster, if one is set; runs and studies each take half of a worker's room on it."""
+    """The cluster for studies, if one is set."""
     if settings.cluster is None:
         yield None
         return
@@ -75,7 +75,6 @@ def _cluster(settings: Settings) -> Iterator[Cluster | None]:
             settings.device,
             threads=settings.cluster_threads,
             prompt_tokens=settings.limits.prompt_tokens,
-            share=0.5,
         )
     ) as cluster:
         yield cluster

@@ -35,8 +35,8 @@ class Settings:
             empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
-        cluster: where runs and studies are computed: local, auto or Ray's address; None for the
-            app's own worker.
+        cluster: where studies are computed: local, auto or Ray's address; None for the app's own
+            worker.
         cluster_threads: CPUs for a worker of the cluster without a GPU.
         mcp: offer the endpoints of ui/api/endpoints.py to MCP clients too.
         log_style: of the lines on standard error.

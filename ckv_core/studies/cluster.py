@@ -55,7 +55,6 @@ class Cluster:
         workers: int | None = None,
         threads: int = 1,
         prompt_tokens: int | None = None,
-        share: float = 1.0,
     ) -> None:
         """Start one on this machine, or join one.
 
@@ -65,7 +64,6 @@ class Cluster:
             workers: at most; None for one a GPU, or one per `threads` CPUs.
             threads: CPUs of a worker without a GPU.
             prompt_tokens: most of a prompt; None for as many as the model takes.
-            share: of a worker's GPU or CPUs that an actor takes; half, where others run beside it.
 
         Raises:
             ConfigError: Ray is not installed, nobody answers, or there is no room for a worker.
@@ -104,7 +102,7 @@ class Cluster:
         ray.data.DataContext.get_current().enable_progress_bars = False
         room = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(room.get("GPU", 0))
-        self._needs = {"num_gpus": share} if gpus else {"num_cpus": threads * share}
+        self._needs = {"num_gpus": 1} if gpus else {"num_cpus": threads}
         most = gpus or int(room.get("CPU", 0)) // threads
         if not most:
             raise ConfigError(

@@ -1,18 +1,16 @@
-"""The app's side of the workers: a queue, who does what, and what they tell. No torch."""
+"""The app's side of the worker: the queue, what the worker does next, what it reports. No torch."""
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
 from ckv_core.worker.fair_queue import FairQueue, Warms
-from ckv_core.worker.lane import Lane, Worker
 from ckv_core.worker.messages import (
     Job,
     JobCancelled,
@@ -29,23 +27,15 @@ from ckv_core.worker.messages import (
     WorkerReady,
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
+from ckv_core.worker.slot import WorkerSlot
 from ckv_core.worker.task import RESTARTS, Task
 
 LOGGER = logging.getLogger(__name__)
-OnReply = Callable[[Any, Reply], None]
-OnLost = Callable[[Any], None]
-Start = Callable[[str, OnReply, OnLost], Worker]  # of a runner's worker
-
-
-def own_process(runner: str, on_reply: OnReply, on_lost: OnLost) -> WorkerProcess:
-    """A worker on this machine."""
-    return WorkerProcess(partial(worker_main, runner=runner), on_reply, on_lost)
 
 
 class WorkerClient:
-    """Keeps workers alive and hands each one task at a time: a job, else a model to warm up.
+    """Keeps a worker alive and hands it one task at a time: a job, else a model to warm up.
 
-    One worker, unless a cluster has room for more; those beyond the first start when jobs wait.
     The queue is here, so a lost worker loses the task that it ran only. All state but the queue
     belongs to one thread, which takes steps from an inbox; public methods only post such steps
     and never block, but for `count_tokens`, `is_ready` and `close`.
@@ -59,7 +49,6 @@ class WorkerClient:
         counter: str = COUNT_RUNNER,
         cancel_grace_s: float = 10.0,
         run_limit_s: float | None = None,
-        starts: Sequence[Start] = (own_process,),
     ) -> None:
         """Prepare; `start` starts.
 
@@ -71,19 +60,18 @@ class WorkerClient:
             counter: the same of what counts tokens, in a process of its own.
             cancel_grace_s: a task that has not stopped by then costs the worker its life.
             run_limit_s: from a job's first event on; None for no limit.
-            starts: one a worker, such as `own_process`.
         """
         self._on_reply = on_reply
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
         self._queue = FairQueue()
         self._warms = Warms()
-        self._lanes = [
-            Lane(partial(self._start, start, runner), cancel_grace_s, run_limit_s)
-            for start in starts
-        ]
-        self._lanes[0].wake()
-        self._moved: set[str] = set()  # jobs that were handed to two workers
+        main = partial(worker_main, runner=runner)
+        self._slot = WorkerSlot(
+            lambda: WorkerProcess(main, self._on_worker_reply, self._on_worker_lost),
+            cancel_grace_s,
+            run_limit_s,
+        )
         self._pings: list[Future[bool]] = []
         self._closed = False
         self._counter = TokenCounter(counter)
@@ -94,14 +82,9 @@ class WorkerClient:
         self._thread.start()
 
     @property
-    def workers(self) -> int:
-        """How many there are at present."""
-        return sum(lane.worker is not None for lane in self._lanes)
-
-    @property
     def worker_pid(self) -> int | None:
-        """Process id of the first worker; None between two, and where it is an actor."""
-        worker = self._lanes[0].worker
+        """Process id of the worker; None between two."""
+        worker = self._slot.worker
         return worker.pid if worker else None
 
     def is_ready(self, timeout_s: float = 2.0) -> bool:
@@ -146,15 +129,14 @@ class WorkerClient:
         return self._counter.ask(request)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel all jobs and end the workers; returns within the time, leaves no process."""
+        """Cancel all jobs and end the worker; returns within the time, leaves no process."""
         deadline = time.monotonic() + timeout_s
         self._counter.close()
         self._inbox.put(partial(self._shut_down, timeout_s / 2))
         if self._thread.ident is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
-        for lane in self._lanes:
-            if lane.worker is not None:  # the thread is stuck in on_reply
-                lane.worker.kill()
+        if self._slot.worker is not None:  # the thread is stuck in on_reply
+            self._slot.worker.kill()
 
     # --- the client's own thread --------------------------------------------------------------
 
@@ -170,52 +152,35 @@ class WorkerClient:
             except Exception:
                 LOGGER.exception("A step of the worker client failed.")
 
-    def _start(self, start: Start, runner: str, lane: Lane) -> Worker:
-        return start(
-            runner,
-            lambda worker, reply: self._inbox.put(partial(self._take, lane, worker, reply)),
-            lambda worker: self._inbox.put(partial(self._replace, lane, worker)),
-        )
+    def _on_worker_reply(self, worker: WorkerProcess, reply: Reply) -> None:
+        self._inbox.put(partial(self._take, worker, reply))
+
+    def _on_worker_lost(self, worker: WorkerProcess) -> None:
+        self._inbox.put(partial(self._replace, worker))
 
     def _until_deadline(self) -> float | None:
-        times = [at for lane in self._lanes if (at := lane.next_deadline()) is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        at = self._slot.next_deadline()
+        return None if at is None else max(0.0, at - time.monotonic())
 
     def _meet_deadlines(self) -> None:
-        for lane in self._lanes:
-            if reason := lane.meet_deadlines(time.monotonic()):
-                self._after_loss(lane, reason, worked=False)
+        if reason := self._slot.meet_deadlines(time.monotonic()):
+            self._after_loss(reason, worked=False)
 
     def _dispatch(self) -> None:
-        """Hand over what comes next, each to the idle worker that suits it best."""
-        while idle := [lane for lane in self._lanes if lane.is_idle]:
-            command = self._queue.take() or self._warms.take()
-            if command is None:
-                return
-            max(idle, key=lambda lane: lane.rank(command)).hand(command)
-        if jobs := self._queue.waiting():
-            self._make_room(jobs)
-
-    def _make_room(self, jobs: Sequence[Job]) -> None:
-        """Nobody is idle: let a warm-up go that the next job has no use for, and wake others."""
-        warming = [lane.task for lane in self._lanes if lane.task and lane.task.is_warm]
-        if not any(task.loads_for(jobs[0].request) for task in warming):
-            for lane in self._lanes:
-                if lane.task in warming:
-                    lane.stop("")
-                    break
-        starting = sum(not lane.is_asleep and not lane.is_ready for lane in self._lanes)
-        asleep = [lane for lane in self._lanes if lane.is_asleep]
-        for lane in asleep[: max(0, len(jobs) - starting - len(warming))]:
-            lane.wake()
+        """Hand over what comes next; a warm-up that the next job has no use for gives way."""
+        slot = self._slot
+        if slot.is_idle and (command := self._queue.take() or self._warms.take()):
+            slot.hand(command)
+        jobs = self._queue.waiting()
+        if jobs and slot.task and slot.task.is_warm and not slot.task.loads_for(jobs[0].request):
+            slot.stop("")
 
     def _cancel(self, job_id: str) -> None:
         if self._queue.remove(job_id):
             self._report(JobCancelled(job_id))
             self._dispatch()
-        for lane in self._lanes:
-            if lane.task is not None and lane.task.command.job_id == job_id:
-                lane.stop("")
+        if self._slot.task is not None and self._slot.task.command.job_id == job_id:
+            self._slot.stop("")
 
     def _add_warm(self, warm: Warm) -> None:
         told = self._warms.add(warm)
@@ -226,51 +191,45 @@ class WorkerClient:
     def _cancel_warm(self, model: str) -> None:
         if self._warms.remove(model):
             self._report(ModelStatus(model, False, f"Loading {model} was cancelled."))
-        for lane in self._lanes:
-            if lane.task is not None and lane.task.is_warm and lane.task.model == model:
-                lane.stop("")
+        task = self._slot.task
+        if task is not None and task.is_warm and task.model == model:
+            self._slot.stop("")
 
     def _ping(self, answer: Future[bool]) -> None:
-        ready = [lane.worker for lane in self._lanes if lane.worker and lane.is_ready]
-        if not ready:
+        if self._slot.worker is None or not self._slot.is_ready:
             answer.set_result(False)
             return
         self._pings.append(answer)
-        for worker in ready:
-            worker.send(Ping())
+        self._slot.worker.send(Ping())
 
     def _answer_pings(self, *, alive: bool) -> None:
         for answer in self._pings:
             answer.set_result(alive)
         self._pings.clear()
 
-    def _take(self, lane: Lane, worker: Worker, reply: Reply) -> None:
+    def _take(self, worker: WorkerProcess, reply: Reply) -> None:
         """One reply of a worker; what a replaced one or an ended task still says is dropped."""
-        if worker is not lane.worker:
+        slot = self._slot
+        if worker is not slot.worker:
             return
-        lane.failed_starts = 0
+        slot.failed_starts = 0
         match reply:
             case WorkerReady():
-                lane.is_ready = True
+                slot.is_ready = True
                 self._dispatch()
             case Pong():
                 self._answer_pings(alive=True)
             case ModelStatus():
-                lane.loaded.pop(reply.model, None)
+                slot.loaded.pop(reply.model, None)
                 if reply.ready:
-                    lane.loaded[reply.model] = reply
-                self._tell(reply)
+                    slot.loaded[reply.model] = reply
+                self._report(reply)
             case Within() | JobEvent() | JobDone() | JobFailed() | JobCancelled():
-                if lane.task is not None and lane.task.command.job_id == reply.job_id:
-                    self._take_of_task(lane, lane.task, reply)
-
-    def _tell(self, status: ModelStatus) -> None:
-        """Report a model; whatever one worker does with it, it is ready while another has it."""
-        ready = (lane.loaded[status.model] for lane in self._lanes if status.model in lane.loaded)
-        self._report(status if status.ready else next(ready, status))
+                if slot.task is not None and slot.task.command.job_id == reply.job_id:
+                    self._take_of_task(slot.task, reply)
 
     def _take_of_task(
-        self, lane: Lane, task: Task, reply: Within | JobEvent | JobDone | JobFailed | JobCancelled
+        self, task: Task, reply: Within | JobEvent | JobDone | JobFailed | JobCancelled
     ) -> None:
         if isinstance(reply, Within):
             task.goes_on(reply)
@@ -278,69 +237,48 @@ class WorkerClient:
             task.has_begun()
             self._report(reply)
         else:
-            self._end_task(lane, task.end(reply))
+            self._end_task(task.end(reply))
             self._dispatch()
 
-    def _end_task(self, lane: Lane, end: JobDone | JobFailed | JobCancelled) -> None:
-        task, lane.task = lane.task, None
+    def _end_task(self, end: JobDone | JobFailed | JobCancelled) -> None:
+        task, self._slot.task = self._slot.task, None
         if task is not None and not task.is_warm:
-            self._moved.discard(end.job_id)
             self._queue.done(end.job_id)
             self._report(end)
 
-    def _replace(self, lane: Lane, worker: Worker) -> None:
-        """A worker is gone: end its task, start the next one."""
-        if worker is lane.worker:
+    def _replace(self, worker: WorkerProcess) -> None:
+        """The worker is gone: end its task, start the next one."""
+        if worker is self._slot.worker:
             LOGGER.warning("Worker lost: %s.", worker.exit_reason())
-            self._after_loss(lane, worker.exit_reason(), worked=worker.has_replied)
+            self._after_loss(worker.exit_reason(), worked=worker.has_replied)
 
-    def _after_loss(self, lane: Lane, reason: str, *, worked: bool) -> None:
-        gone = lane.lost(worked=worked)
-        if not any(each.is_ready for each in self._lanes):
-            self._answer_pings(alive=False)
-        hopeless = lane.failed_starts and not any(each.may_serve for each in self._lanes)
-        if hopeless and lane.task is None and (job := self._queue.take()) is not None:
-            lane.task = Task(job, None)  # workers that cannot start fail the first job
+    def _after_loss(self, reason: str, *, worked: bool) -> None:
+        slot = self._slot
+        gone = slot.lost(worked=worked)
+        self._answer_pings(alive=False)
+        if slot.failed_starts and slot.task is None and (job := self._queue.take()) is not None:
+            slot.task = Task(job, None)  # workers that cannot start fail the first job
         for status in gone:
-            self._tell(ModelStatus(status.model, False, _sentence(reason)))
-        if lane.task is not None and not self._move(lane, lane.task):
+            self._report(ModelStatus(status.model, False, _sentence(reason)))
+        if slot.task is not None:
             # Of this nothing goes to others: it may name what somebody else wanted to load.
-            self._end_lost(lane, lane.task, _sentence(lane.task.reason_of_loss(reason)))
+            self._end_lost(slot.task, _sentence(slot.task.reason_of_loss(reason)))
 
-    def _move(self, lane: Lane, task: Task) -> bool:
-        """Whether a job waits for another worker, once, as the lost one has said nothing of it.
-
-        That an idle actor, or its machine, is gone is noticed late.
-        """
-        job, others = task.command, any(each.may_serve for each in self._lanes)
-        if isinstance(job, Warm) or task.was_heard or task.is_stopping or not others:
-            return False
-        if job.job_id in self._moved:
-            return False
-        self._moved.add(job.job_id)
-        lane.task = None
-        self._queue.done(job.job_id)
-        self._queue.put(job)
-        self._dispatch()
-        return True
-
-    def _end_lost(self, lane: Lane, task: Task, sentence: str) -> None:
+    def _end_lost(self, task: Task, sentence: str) -> None:
         if task.is_warm or not task.has_loaded:
-            self._tell(ModelStatus(task.model, False, sentence, failed=not task.is_cancelled))
+            self._report(ModelStatus(task.model, False, sentence, failed=not task.is_cancelled))
             if task.is_hung:
                 self._warms.refuse(task.model, sentence)
-        self._end_task(lane, task.lost(sentence))
+        self._end_task(task.lost(sentence))
 
     def _shut_down(self, timeout_s: float) -> None:
         self._closed = True
-        for lane in self._lanes:
-            worker, lane.worker = lane.worker, None
-            if worker is not None:
-                worker.stop(timeout_s)
+        worker, self._slot.worker = self._slot.worker, None
+        if worker is not None:
+            worker.stop(timeout_s)
         self._answer_pings(alive=False)
-        for lane in self._lanes:
-            if lane.task is not None:
-                self._end_task(lane, JobCancelled(lane.task.command.job_id))
+        if self._slot.task is not None:
+            self._end_task(JobCancelled(self._slot.task.command.job_id))
         while (job := self._queue.take()) is not None:
             self._report(JobCancelled(job.job_id))
 

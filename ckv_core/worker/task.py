@@ -24,7 +24,6 @@ class Task:
         self._kill_at: float | None = None
         self._stop_reason: str | None = None
         self.is_hung = False
-        self.was_heard = False  # its worker has said anything of it
 
     @property
     def is_warm(self) -> bool:
@@ -56,13 +55,11 @@ class Task:
         return isinstance(warm, Warm) and (warm.model, warm.device, warm.dtype) == wanted
 
     def goes_on(self, step: Within) -> None:
-        self.was_heard = True
         self._doing = step
         self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
 
     def has_begun(self) -> None:
         """Its first event has come, or a later one."""
-        self.was_heard = True
         if self._over_at is None and self._run_limit_s is not None:
             self._over_at = time.monotonic() + self._run_limit_s
 

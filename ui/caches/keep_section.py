@@ -60,8 +60,6 @@ class KeepSection:
 
     def _variants(self, run: RunSnapshot) -> list[str]:
         """SPECs of those that can be kept."""
-        if self._services.caches.refusal:
-            return []
         is_fit = run.request.scenario == "context-only" and run.request.kind == "compare"
         if not (is_fit and run.is_final and self._services.may_change(run.slug)):
             return []

@@ -155,8 +155,7 @@ class CachesPage:
         names = [entry.name for entry in entries]
         chosen = name if name in names else next(iter(names), None)
         choices = gr.update(choices=names, value=chosen)
-        told = said(self._services.caches.refusal)
-        return [caches_table(entries), choices, self._answers(chosen or ""), told]
+        return [caches_table(entries), choices, self._answers(chosen or ""), SILENT]
 
     def _answers(self, name: str) -> dict[str, Any]:
         try:

@@ -47,6 +47,6 @@ def _metrics(services: Services) -> Response:
         gauge = Gauge(name, text, ["state"], registry=registry)
         for state, count in sorted(counts.items()):
             gauge.labels(state).set(count)
-    worker = Gauge("ckv_worker_up", "Model workers that live", registry=registry)
-    worker.set(services.workers)
+    worker = Gauge("ckv_worker_up", "Whether the model worker lives", registry=registry)
+    worker.set(services.has_worker)
     return Response(generate_latest(registry), 200, NO_STORE, CONTENT_TYPE_LATEST)

@@ -24,10 +24,6 @@ from ui.services.room import check_room
 PREFIX = "cache:"
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered
-ELSEWHERE = (
-    "Caches are files of this machine, and the app's runs may be computed on others; keep and ask "
-    "them with `python -m ckv_core cache`, or have the app started without CKV_CLUSTER."
-)
 GONE = "The app no longer remembers this; ask again."
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -75,16 +71,8 @@ class Caches:
     """
 
     def __init__(
-        self,
-        database: Database,
-        access: Access,
-        limits: Limits,
-        worker: WorkerClient,
-        *,
-        has_files: bool = True,
+        self, database: Database, access: Access, limits: Limits, worker: WorkerClient
     ) -> None:
-        """Prepare; `has_files` tells whether workers read and write this machine's files."""
-        self.refusal = "" if has_files else ELSEWHERE  # of keeping and asking
         self._database, self._access = database, access
         self._limits, self._worker = limits, worker
         self._lock = threading.Lock()
@@ -196,8 +184,6 @@ class Caches:
 
     def _submit(self, name: str, request: KeepRequest | AskRequest) -> str:
         owner = self._access.user(change=True)
-        if self.refusal:
-            raise ConfigError(self.refusal)
         question = request.question if isinstance(request, AskRequest) else ""
         job = CacheJob(job_id=f"{PREFIX}{uuid4().hex}", name=name, owner=owner, question=question)
         with self._lock:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, check_text
@@ -14,7 +13,6 @@ from ckv_core.results.events import RunPrepared
 from ckv_core.results.records import RetainedSet
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.cluster_worker import ClusterWorker
 from ckv_core.worker.messages import (
     Job,
     JobCancelled,
@@ -81,8 +79,8 @@ class Services:
                 time limit comes as `run_limit_s`.
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
-            cluster: where runs and studies are computed, closed by the caller after `close`; None
-                for a worker of the app's own.
+            cluster: where studies are computed, closed by the caller after `close`; None for the
+                app's own worker, which computes all runs.
 
         Raises:
             StorageError: the database cannot be written.
@@ -94,10 +92,7 @@ class Services:
         self.shares = Shares(database, self._access)
         self.accounts = Accounts(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        on_cluster = (
-            {"starts": [partial(ClusterWorker, cluster)] * cluster.workers} if cluster else {}
-        )
-        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds, **on_cluster)
+        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
         self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel, self._client.order)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
@@ -108,10 +103,7 @@ class Services:
         self.library = Library(database, self._access, self._let_go, self._limits)
         self.studies = Studies(database, self._access, self._limits, self._client, cluster)
         self.administration = Administration(database, self._access, self._stop, self.studies.stop)
-        has_files = cluster is None or cluster.is_local
-        self.caches = Caches(
-            database, self._access, self._limits, self._client, has_files=has_files
-        )
+        self.caches = Caches(database, self._access, self._limits, self._client)
         self._client.start()
         self.studies.begin()
 
@@ -187,9 +179,9 @@ class Services:
         return self._unfinished.states()
 
     @property
-    def workers(self) -> int:
-        """How many live."""
-        return self._client.workers
+    def has_worker(self) -> bool:
+        """Whether the model worker lives."""
+        return self._client.worker_pid is not None
 
     def worker_ready(self) -> bool:
         """Whether a run would start: a worker answers. Waits for it up to 2 s."""

@@ -1,35 +1,22 @@
-"""Studies and runs on one real Ray cluster of two workers: at once, cancelled, killed."""
+"""Studies on one real Ray cluster of two workers: killed, refused."""
 
 import importlib.util
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import psutil
 import pytest
 
-from ckv_core.errors import CkvError, ConfigError, ModelError
-from ckv_core.models.steps import silent
-from ckv_core.request.compare_request import CompareRequest, too_many_tokens
-from ckv_core.results.events import RunEvent
-from ckv_core.results.records import ModelInfo
+from ckv_core.errors import ConfigError, ModelError
+from ckv_core.request.compare_request import too_many_tokens
 from ckv_core.studies.cluster import LOST, TRIES, Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.tasks.turns import TURNS
-from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.cluster_worker import ClusterWorker
-from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed
-from ckv_core.worker.runner import EngineRunner
-from tests.ckv_core.worker.reply_log import Log
-from tests.ckv_core.worker.scripted_runner import ScriptedRunner
-from tests.factories.events import folded
-from tests.processes import PATIENCE_S
 
 # Ray warns of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -61,8 +48,8 @@ def study(model_folder):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers, of whose share an actor takes half."""
-    with closing(Cluster("local", "cpu", workers=WORKERS, share=0.5)) as cluster:
+    """Two workers."""
+    with closing(Cluster("local", "cpu", workers=WORKERS)) as cluster:
         yield cluster
 
 
@@ -196,110 +183,3 @@ def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch):
     )
     with pytest.raises(ConfigError, match=r"requirements-cluster\.txt"):
         Cluster("local")
-
-
-# --- runs -----------------------------------------------------------------------------------
-
-
-class Either:
-    """Plays scripts for the model `tiny`, and is the real engine for others."""
-
-    def __init__(self) -> None:
-        self.scripted, self.engine = ScriptedRunner(), EngineRunner()
-
-    def load(self, model: str, *rest: Any) -> ModelInfo:
-        return self._of(model).load(model, *rest)
-
-    def compare(self, request: CompareRequest, *rest: Any) -> Iterator[RunEvent]:
-        return self._of(request.model).compare(request, *rest)
-
-    def _of(self, model: str) -> Any:
-        return self.scripted if model == "tiny" else self.engine
-
-
-@pytest.fixture(scope="module")
-def log():
-    return Log()
-
-
-@pytest.fixture(scope="module")
-def client(cluster, log):
-    """A client of the cluster, whose actors start when they are needed."""
-    starts = [partial(ClusterWorker, cluster)] * cluster.workers
-    runner = "tests.ckv_core.worker.test_cluster:Either"
-    with closing(WorkerClient(log, runner=runner, starts=starts)) as client:
-        client.start()
-        yield client
-
-
-def request(model: str, tokens: int) -> CompareRequest:
-    return CompareRequest(
-        context="the ferry left the harbour at nine " * 12,
-        question="when?",
-        variants=("full", "snapkv:window=4,budget=30"),
-        model=model,
-        max_new_tokens=tokens,
-        ignore_eos=True,
-    )
-
-
-def begin(client: WorkerClient, log: Log, name: str) -> None:
-    """A run that does not end."""
-    client.submit(Job(name, CompareRequest(context="one", question="steps 1000000", model="tiny")))
-    log.start_of(name)
-
-
-def test_a_study_has_room_beside_runs_that_do_not_end(cluster, client, log, study, monkeypatch):
-    """And the device reaches its worker, which refuses it: that is told."""
-    for name in ("a", "b"):
-        begin(client, log, name)
-    assert len(processes("_Host")) == cluster.workers
-    monkeypatch.setattr(cluster, "_device", "cuda")
-    told = []
-
-    def run() -> None:
-        with pytest.raises(CkvError, match="CUDA") as caught:
-            ran(cluster, study, SAMPLES[:1])
-        told.append(caught.value)
-
-    thread = threading.Thread(target=run, daemon=True)  # without room it waits for ever
-    thread.start()
-    thread.join(2 * PATIENCE_S)
-    assert len(told) == 1
-    assert client.order() == ("a", "b")
-    for name in ("a", "b"):
-        client.cancel(name)
-        assert log.end_of(name) == JobCancelled(name)
-
-
-def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(client, log, model_folder):
-    begin(client, log, "long")
-    client.submit(Job("short", request(model_folder, 4)))
-    assert log.end_of("short") == JobDone("short")
-    assert client.order() == ("long",), "they ran at once"
-    events = [r.event for r in log.replies if isinstance(r, JobEvent) and r.job_id == "short"]
-    assert outcome(events) == in_this_process(request(model_folder, 4))
-
-    begin(client, log, "other")
-    killed, spared = processes("_Host")
-    assert spared.nice() == psutil.Process().nice()
-    killed.kill()
-    lost = log.wait(lambda reply: isinstance(reply, JobFailed))
-    assert lost.message.startswith("A worker of the cluster was lost; Ray's log has the reason")
-    (left,) = {"long", "other"} - {lost.job_id}
-    client.cancel(left)
-    assert log.end_of(left) == JobCancelled(left)
-    client.submit(Job("last", request(model_folder, 2)))
-    assert log.end_of("last") == JobDone("last")
-
-
-def in_this_process(asked: CompareRequest) -> tuple[object, ...]:
-    runner = EngineRunner()
-    runner.load(asked.model, "auto", "auto", silent)
-    return outcome(list(runner.compare(asked, lambda: False)))
-
-
-def outcome(events: list[RunEvent]) -> tuple[object, ...]:
-    """What does not depend on the time that it took."""
-    result = folded(events)
-    return result.model, [(v.text, v.receipt) for v in result.variants], result.prompt

@@ -302,18 +302,3 @@ def test_a_variant_that_kept_the_answer_is_offered_first(found, wanted):
     ]
     run = snapshot(request=asked(variants=specs), result=run_of(*made))
     assert section_of(FakeServices()).open(run)[1]["value"] == wanted
-
-
-def test_where_workers_have_other_files_nothing_is_offered_and_the_page_says_why(
-    services, monkeypatch
-):
-    far = FakeServices()
-    far.caches = Caches(
-        services._database, services._access, Limits(), services._client, has_files=False
-    )
-    assert "visible" not in section_of(far).open(snapshot(request=asked()))[0]
-    monkeypatch.setattr(services, "caches", far.caches)
-    assert "without CKV_CLUSTER" in page_of(services).refresh("")[-1]["text"]
-    KeptFolder().add("x", lambda path: path.write_bytes(kept_bytes()))
-    with pytest.raises(ConfigError, match="without CKV_CLUSTER"):
-        far.caches.ask("x", "What?", 9)

@@ -24,7 +24,7 @@ from ui.services.services import CLOSED
 
 def services(**changes):
     settings = {
-        "workers": 1,
+        "has_worker": True,
         "worker_ready": lambda: True,
         "count_by_state": lambda: {"done": 2, "failed": 1},
         "live_states": lambda: {"running": 1},

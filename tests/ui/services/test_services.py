@@ -8,8 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
@@ -17,8 +15,7 @@ from sqlalchemy import text
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress
-from ckv_core.studies.cluster import Cluster
-from ckv_core.worker.client import WorkerClient, own_process
+from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, Reply
 from storage import repository
 from storage.recorder import Recorder
@@ -145,30 +142,6 @@ def test_users_take_turns_and_each_is_told_its_true_place(limited):
         assert end_of(services, fourth).state == "done"
     with acting_as(Viewer(user="ann")):
         assert services.snapshot(third).state == "queued"
-
-
-def test_on_a_cluster_runs_run_at_once_and_kept_caches_are_refused(
-    make_services, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("CKV_HOME", str(tmp_path))
-    cluster = cast("Cluster", SimpleNamespace(workers=2, is_local=False))
-
-    def on_this_machine(on_reply: Callable[[Reply], None], **more: Any) -> WorkerClient:
-        return make_client(on_reply, **{**more, "starts": [own_process for _ in more["starts"]]})
-
-    services = make_services(make_client=on_this_machine, cluster=cluster)
-    first, second, third = (services.start_run(script(ENDLESS)) for _ in range(3))
-    for slug in (first, second):
-        wait_until(services, slug, lambda view: view.state == "running")
-    assert services.live_states() == {"running": 2, "queued": 1}
-    assert services.workers == 2
-    assert services.snapshot(third).queue_ahead == 2
-    services.cancel_run(second)
-    assert end_of(services, second).state == "cancelled"
-    wait_until(services, third, lambda view: view.state == "running")
-    assert services.snapshot(first).state == "running"
-    with pytest.raises(ConfigError, match="Caches are files of this machine"):
-        services.caches.keep(script("steps 1"), 0, "x")
 
 
 def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(make_services):

@@ -81,7 +81,7 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(16))
     wait_until(services, slug, lambda view: view.stored.done > 2)
-    services._client._lanes[0].worker.kill()
+    services._client._slot.worker.kill()
     view = wait_until(services, slug, over)
     assert (view.stored.done, view.stored.failed) == (32, 0)
 
