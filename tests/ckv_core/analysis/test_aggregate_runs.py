@@ -82,6 +82,8 @@ def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run():
     (once,) = [m.figures["final"] for m in aggregate(again) if "final" in m.figures]
     (twice,) = [m.figures["final"] for m in aggregate(fresh + again) if "final" in m.figures]
     assert twice == once
+    for count, words in ((1, "1 result is left out: "), (2, "2 results are left out: ")):
+        assert join(fresh + again[:count]).notes[0].startswith(words)
     assert join(fresh + again).notes == [
         "10 results are left out: a newer run has the same variant on the same prompt, and "
         "that counts once."
