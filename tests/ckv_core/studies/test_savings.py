@@ -80,3 +80,11 @@ def test_a_budget_at_which_every_sample_failed_is_left_out():
     found = budgets_saved(read_results(STUDY, plain_samples(1), results))
     assert [each.target.budget for each in found] == ["20%", "50%"]
     assert {each.budgets for each in found} == {("20%", "50%")}
+
+
+def test_a_points_head_l1_is_the_mean_over_the_samples_that_have_one():
+    moved = {"s0": 1.0, "s1": 2.0, "s2": None}
+    results = [scored(at, "snapkv", "10%", 1.0, head_l1=value) for at, value in moved.items()]
+    read = read_results(STUDY, plain_samples(3), results)
+    (row,) = (row for row in read.rows if row.point == Point("snapkv", "10%"))
+    assert row.head_l1 == 1.5
