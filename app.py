@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Serve the app until it is told to stop; returns the exit status."""
+    """Serve the app until SIGTERM or SIGINT; returns the exit status."""
     from ckv_core.runtime.home import keep_private
     from ckv_core.runtime.terminal import say
     from cli.main import run_app

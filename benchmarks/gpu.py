@@ -179,7 +179,7 @@ def line(loaded: LoadedModel, device: Device, length: int) -> list[str]:
 
 
 def line_or_reason(loaded: LoadedModel, device: Device, length: int) -> list[str]:
-    """As `line`; of a length that is refused the reason, so that the others are still told."""
+    """Returns `line`'s row, or the reason where a length is refused; other lengths are measured."""
     try:
         return line(loaded, device, length)
     except (CkvError, torch.OutOfMemoryError) as error:

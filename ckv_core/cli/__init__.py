@@ -51,7 +51,7 @@ def follow(parser: Parser, arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # noqa: TID251 - nothing is printed
         return 1
-    except Exception as error:
+    except Exception as error:  # of another package's method, or a fault of ours
         if not (sentence := fault(error)):
             raise
         say(f"error: {sentence}", to_error=True)

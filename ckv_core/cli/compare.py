@@ -54,8 +54,8 @@ one prefill; kept sets are then not stored.
 
 
 def register(commands: Commands) -> None:
-    told = "run several methods on one prompt"
-    parser = add_command(commands, "compare", _compare, told, EXAMPLES + SEVERAL)
+    does = "run several methods on one prompt"
+    parser = add_command(commands, "compare", _compare, does, EXAMPLES + SEVERAL)
     add_prompt_options(parser)
     add_variant_options(parser)
     add = parser.add_argument
@@ -107,8 +107,8 @@ def _compare(options: argparse.Namespace) -> int:
         _print_result(result, options.answer)
         print_evidence(result, sought, options.answer)
 
-    told = partial(running.result_document, result, *sought, options.answer)
-    running.deliver(options.json, told, show)
+    document = partial(running.result_document, result, *sought, options.answer)
+    running.deliver(options.json, document, show)
     return 0
 
 
@@ -124,8 +124,8 @@ def _print_result(result: RunResult, answer: str) -> None:
         say("   " + variant.text.strip().replace("\n", "\n   "))
         for follow_up in variant.follow_ups:
             same = follow_up.agreement
-            told = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
-            say(f"   > {follow_up.question}{told}")
+            agrees = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
+            say(f"   > {follow_up.question}{agrees}")
             say("   " + follow_up.text.strip().replace("\n", "\n   "))
     if any("theta" in variant.analysis for variant in result.variants):
         print_bounds(aggregate([result]))

@@ -43,12 +43,12 @@ def add_command(
     commands: Commands,
     name: str,
     run: Callable[[argparse.Namespace], int],
-    told: str,
+    help_text: str,
     epilog: str | None = None,
 ) -> Parser:
     """A command and what runs it; an epilog keeps its lines."""
     as_written = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(name, help=told, epilog=epilog, formatter_class=as_written)
+    parser = commands.add_parser(name, help=help_text, epilog=epilog, formatter_class=as_written)
     parser.set_defaults(command=run)
     return parser
 
@@ -90,8 +90,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
     add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
-    told = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)"
-    add("--dtype", default="auto", choices=DTYPES, help=told)
+    help_text = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)"
+    add("--dtype", default="auto", choices=DTYPES, help=help_text)
     add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")
 
 

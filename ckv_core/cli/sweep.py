@@ -1,4 +1,4 @@
-"""What `compare` prints of several budgets or alphas: points, savings, best alphas."""
+"""Tables that `compare` prints for several budgets or alphas: points, savings, best alphas."""
 
 from collections.abc import Iterator, Sequence
 
@@ -89,7 +89,7 @@ def _print_oracles(result: RunResult) -> None:
 
 
 def _print_savings(result: RunResult) -> None:
-    said: set[MatchOutcome] = set()
+    shown: set[MatchOutcome] = set()
     for target in (curve for curve in curves(result) if "+" not in curve.spec):
         for figure in matched_figures(result):
             saved = savings(result, target, figure)
@@ -102,8 +102,8 @@ def _print_savings(result: RunResult) -> None:
                 continue
             say(title)
             _print_saved(saved)
-            said |= outcomes
-    legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in said]
+            shown |= outcomes
+    legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in shown]
     if legend:
         say("\n" + "; ".join(legend))
 

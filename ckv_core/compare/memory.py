@@ -355,7 +355,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
 
 
 def _by_device(loaded: LoadedModel, sizes: Sizes) -> dict[torch.device, Sizes]:
-    """What each device holds; orders and kept sets of all layers meet on one of them."""
+    """Returns the sizes that each device holds; orders and kept sets of all layers are on one."""
     places = [next(layer.parameters()).device for layer in loaded.layers]
     evictable = loaded.info.evictable_layers
     meeting = places[evictable[0]]

@@ -85,7 +85,7 @@ class PromptCandidates:
         return self._prefill.memo.order((key, self._key), lambda: self._sort(scores))
 
     def keep(self, layers: slice, head_budgets: Tensor) -> Kept:
-        """What the variant's selector keeps in some layers; see `Selector.keep`."""
+        """Applies the variant's selector to some layers; see `Selector.keep`."""
         return checked_keep(self._spec, self, layers, head_budgets)
 
     def stage_one(

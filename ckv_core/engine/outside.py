@@ -45,7 +45,10 @@ def checked_scorer(spec: VariantSpec, least: int) -> Scorer:
 
 
 def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates) -> Tensor:
-    """What the rule gives; EngineError where one of another package does not share out the budget.
+    """Returns the rule's head budgets, checked where the rule is of another package.
+
+    Raises:
+        EngineError: they are no budgets, or their sum is not the whole budget.
 
     See `BudgetRule.head_budgets` for the shape.
     """
@@ -114,7 +117,7 @@ def _naming(spec: VariantSpec) -> Iterator[None]:
     """Note at an error which method it is of, for `plug_ins.fault`."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever another package throws; it goes on up
         error.add_note(_named(spec))
         raise
 

@@ -54,7 +54,7 @@ class JsonBounds:
         try:
             self.check(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
             text = text if isinstance(text, str) else text.decode("utf-8")
-            at = _SPACE.match(text, text.startswith("\ufeff")).end()  # type: ignore[union-attr]
+            at = _SPACE.match(text, text.startswith("\ufeff")).end()  # type: ignore[union-attr]  # may be empty
             while at < len(text):
                 value, at = _DECODER.raw_decode(text, at)
                 yield value

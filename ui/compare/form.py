@@ -78,20 +78,20 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
 
 
 def _build_variants(controls: dict[str, Any]) -> None:
-    told = "All get the same prompt and the same budget."
-    offer = picker_offer("Variants", told, DEFAULT_VARIANTS)
+    info = "All get the same prompt and the same budget."
+    offer = picker_offer("Variants", info, DEFAULT_VARIANTS)
     controls["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
     with gr.Row():
-        told = "Entries kept per KV head: 128, 10% or 4MiB. Several: 5%, 10%, 20%."
-        controls["budget"] = text("budget", "Budget", told, value=DEFAULTS.budget, min_width=120)
-        told = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
-        controls["alpha"] = text("alpha", "Alpha", told, value=DEFAULTS.alpha, min_width=120)
-        told = (
+        info = "Entries kept per KV head: 128, 10% or 4MiB. Several: 5%, 10%, 20%."
+        controls["budget"] = text("budget", "Budget", info, value=DEFAULTS.budget, min_width=120)
+        info = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
+        controls["alpha"] = text("alpha", "Alpha", info, value=DEFAULTS.alpha, min_width=120)
+        info = (
             f"Generated per variant, 1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only "
             "measures."
         )
         tokens = DEFAULTS.max_new_tokens
-        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, tokens)
+        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
 
 
 def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
@@ -101,8 +101,8 @@ def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, g
         with gr.Row(elem_classes=["parameter-grid"]):
             for parameter in ADVANCED_PARAMETERS:
                 controls[parameter.name] = parameter_control(parameter)
-            told = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
-            controls["dtype"] = dropdown("dtype", "dtype", told, DTYPES, "auto", min_width=220)
+            info = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
+            controls["dtype"] = dropdown("dtype", "dtype", info, DTYPES, "auto", min_width=220)
             controls["device"] = device_control(device)
         controls["ignore_eos"] = gr.Checkbox(
             label="Ignore EOS",
@@ -120,12 +120,12 @@ def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, g
         )
         with gr.Row(elem_id="ablation"):
             bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
-            told = (
+            info = (
                 "Controls that tell un-pooling, the value norm and alpha apart; the results then "
                 "hold a chart of them."
             )
             base = dropdown(
-                "ablation-base", "Ablation over", told, bases, bases[0][1], min_width=320, scale=0
+                "ablation-base", "Ablation over", info, bases, bases[0][1], min_width=320, scale=0
             )
             button = gr.Button("Add the ablation", elem_id="add-ablation", scale=0, min_width=220)
     return base, button

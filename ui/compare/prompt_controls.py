@@ -53,15 +53,15 @@ def build_prompt(
             style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
             style["elem_classes"] = ["example-button"]
             buttons = [(example, gr.Button(example.title, **style)) for example in examples]
-        told = "Paste a long document, or open a text file. Its cache entries are evicted."
-        controls["context"] = text("context", "Context", told, (10, 10))
+        info = "Paste a long document, or open a text file. Its cache entries are evicted."
+        controls["context"] = text("context", "Context", info, (10, 10))
         bar = ContextBar(elem_id="context-bar")
         with gr.Row():
-            told, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
-            controls["question"] = text("question", "Question", told, (1, 4), **size)
+            info, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
+            controls["question"] = text("question", "Question", info, (1, 4), **size)
             size = {"scale": 2, "min_width": 200}
-            told = "Optional. Each output is checked for it."
-            controls["answer"] = text("answer", "Expected answer", told, (1, 4), **size)
+            info = "Optional. Each output is checked for it."
+            controls["answer"] = text("answer", "Expected answer", info, (1, 4), **size)
         controls["scenario"] = scenario_control("regular")
         controls["protect"] = text(
             "protect",
@@ -100,18 +100,18 @@ def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Drop
 
 
 def scenario_control(scenario: str) -> gr.Radio:
-    told = "When is the question known?"
+    info = "When is the question known?"
     named: dict[str, Any] = {"label": "Scenario", "elem_id": "scenario"}
-    return gr.Radio(SCENARIO_CHOICES, value=scenario, info=told, **named)
+    return gr.Radio(SCENARIO_CHOICES, value=scenario, info=info, **named)
 
 
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
     """Which model reads the prompt; any other than those offered can be typed."""
-    told = "Choose one, or type a Hugging Face id or a local folder and press Enter."
+    info = "Choose one, or type a Hugging Face id or a local folder and press Enter."
     size = {"scale": 3, "min_width": 260}
-    return dropdown("model", "Model", told, models, model, allow_custom_value=True, **size)
+    return dropdown("model", "Model", info, models, model, allow_custom_value=True, **size)
 
 
 def device_control(device: str) -> gr.Dropdown:
-    told = "auto: CUDA if there is one."
-    return dropdown("device", "Device", told, DEVICES, device, min_width=120)
+    info = "auto: CUDA if there is one."
+    return dropdown("device", "Device", info, DEVICES, device, min_width=120)

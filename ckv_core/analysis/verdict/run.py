@@ -173,7 +173,7 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
 
 
 def outcome_cautions(result: RunResult, counts: Tally) -> Iterable[str]:
-    """What the full cache's outcome and cut texts leave open, at one budget or several."""
+    """Cautions that follow from the full cache's outcome and from cut texts."""
     if counts.full == "missed":
         yield "Use a larger model or an easier question."
     elif counts.full == "none":

@@ -219,7 +219,7 @@ class EvictingSlots:
         return torch.cat([mask.sum(1) for mask in self._split(keep)])
 
     def by_head(self, counts: Sequence[int]) -> list[int]:
-        """What `counted` gave, of each KV head."""
+        """Sums the counts of `counted` over the pieces of each KV head."""
         totals = [0] * self._kv_heads
         heads = [head for piece in self._pieces for head in piece.heads]
         for head, count in zip(heads, counts, strict=True):
