@@ -1,0 +1,109 @@
+"""The memory estimate of every method is the one recorded: `python -m tests.golden.test_estimates`.
+
+Nothing else sees a changed number of an estimate that is mostly too high. Who means to change one
+records anew and reads the difference.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from ckv_core.compare import memory
+from ckv_core.compare.compare import compare
+from ckv_core.methods import METHODS
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.variants import VariantSpec
+from tests.factories.models import tiny_model
+from tests.golden.record import LATER, VARIANTS
+
+RECORDED = Path(__file__).with_name("estimates.json")
+TEXT = "The ferry left at nine, and the harbour was empty by ten. " * 6
+# Beside every method by itself: what only several variants, a sweep or a measurement need.
+TOGETHER: dict[str, dict[str, object]] = {
+    "selectors": {"variants": VARIANTS},
+    "measured": {"variants": VARIANTS[:4], "analysis": ("bounds", "forced")},
+    "follow-ups": {
+        "variants": VARIANTS[:4],
+        "scenario": "context-only",
+        "follow_ups": ("And then?",),
+    },
+    "sweep": {
+        "variants": tuple(f"snapkv:budget={budget}" for budget in range(40, 60)),
+        "kind": "sweep",
+        "max_new_tokens": 0,
+    },
+}
+ALONE = tuple(
+    spec
+    for variants in LATER.values()
+    for spec in variants
+    if not spec.startswith("headkv")  # its table lies in a folder
+)
+Estimates = dict[str, dict[str, list[int]]]
+
+
+def requests() -> Iterator[tuple[str, CompareRequest]]:
+    plain = {"context": TEXT, "question": "When?", "defaults": {"budget": "20%"}}
+    for spec in ALONE:
+        scenario = "regular" if "window=4" in spec else "context-only"
+        yield (
+            spec,
+            CompareRequest(**plain, scenario=scenario, variants=(spec,), max_new_tokens=3),
+        )
+    for name, more in TOGETHER.items():
+        yield name, CompareRequest(**plain | {"max_new_tokens": 3} | more)
+
+
+def estimated(loaded: LoadedModel, request: CompareRequest) -> dict[str, list[int]]:
+    """Bytes of every stage, by kind of device; each run ends after it was estimated."""
+
+    class Estimated(Exception):
+        pass
+
+    def stop(loaded, sizes):
+        raise Estimated(sizes)
+
+    with patch.object(memory, "_by_device", stop):
+        try:
+            list(compare(request, loaded))
+        except Estimated as error:
+            (sizes,) = error.args
+    kinds = {
+        "cpu": sizes,
+        "cuda": replace(sizes, on_cuda=True, flash=True),
+        "cuda without flash": replace(sizes, on_cuda=True, flash=False),
+    }
+    return {kind: _stages(each) for kind, each in kinds.items()}
+
+
+def _stages(sizes: memory.Sizes) -> list[int]:
+    reading = (sizes.prefill_peak, sizes._passes_peak, sizes._probe_peak)
+    held = (sizes.cache, sizes.states, sizes.scores, sizes.kept_sets, sizes.variants, sizes.work)
+    working = (sizes.select_peak(), sizes.decode_peak(), sizes._analysis())
+    return [*reading, *held, *working, sizes._teacher_forced_step()]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_every_estimate_is_the_one_recorded(architecture):
+    loaded, recorded = tiny_model(architecture), json.loads(RECORDED.read_text(encoding="utf-8"))
+    found = {name: estimated(loaded, request) for name, request in requests()}
+    assert found == recorded[architecture]
+
+
+def test_every_method_is_among_them():
+    found = {VariantSpec.parse(spec).method.name for spec in (*ALONE, *VARIANTS)}
+    assert found | {"headkv"} == {method.name for method in METHODS}
+
+
+if __name__ == "__main__":
+    estimates = {
+        name: {case: estimated(tiny_model(name), request) for case, request in requests()}
+        for name in ("llama", "gemma3")
+    }
+    text = json.dumps(estimates).replace('"cpu"', '\n  "cpu"').replace("]}, ", "]},\n ")
+    RECORDED.write_text(f"{text}\n", encoding="utf-8")
