@@ -123,3 +123,55 @@ def expect_well_made_everywhere(page: Page) -> None:
     expect_well_made(page)
     page.evaluate("document.body.classList.remove('dark')")
     page.set_viewport_size(PHONE)
+
+
+# Uses each control that is shown, also those that others bring, until there is no new one. Boxes
+# and texts are put back. What leaves the page (links, New, Search) is used by other tests.
+WALK = """async () => {
+  const kinds = "button, summary, select, textarea, input:not([type=file]), canvas[tabindex]";
+  const used = new Set();
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  const type = (each, value) => {
+    Object.getOwnPropertyDescriptor(Object.getPrototypeOf(each), "value").set.call(each, value);
+    for (const name of ["input", "change"]) each.dispatchEvent(new Event(name, { bubbles: true }));
+  };
+  HTMLAnchorElement.prototype.click = () => {}; // files that are made in the browser
+  HTMLInputElement.prototype.showPicker = () => {};
+  for (let round = 0; round < 4; round++) {
+    const found = [...document.querySelectorAll(kinds)].filter((each) => {
+      if (used.has(each) || each.disabled || each.closest("header, .modebar")) return false;
+      if (["New", "Search"].includes(each.innerText)) return false;
+      if (!each.checkVisibility({ visibilityProperty: true })) return false;
+      return each.getBoundingClientRect().width > 1;
+    });
+    if (!found.length) break;
+    for (const each of found) {
+      used.add(each);
+      if (!each.isConnected) continue;
+      each.focus();
+      if (each.matches("select")) {
+        const former = each.value;
+        for (const option of [...each.options].slice(0, 3)) type(each, option.value);
+        type(each, former);
+      } else if (each.matches("textarea, input:not([type=checkbox], [type=radio])")) {
+        const former = each.value;
+        type(each, each.type === "date" ? "2026-01-02" : "7");
+        await pause(0);
+        type(each, former);
+        each.blur();
+      } else {
+        each.click();
+        await pause(0);
+        if (each.matches("[type=checkbox]") && each.isConnected) each.click();
+      }
+      await pause(10);
+    }
+    await pause(300);
+  }
+  return used.size;
+}"""
+
+
+def use_every_control(page: Page) -> int:
+    """Use each control that the page shows once; returns how many they were."""
+    return page.evaluate(WALK)

@@ -1,12 +1,14 @@
 """Users in real browsers: links that they share, their accounts, and two of them at once."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.factories.app import finished
+from tests.factories.app import ENDLESS, finished, request, script, store_run, store_study
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served, by
 
 
@@ -63,6 +65,17 @@ def test_a_link_is_made_opened_and_revoked(browser, app, slug, guest):
     context.close()
 
 
+def test_a_guest_uses_every_control(browser, app):
+    with by("ann"):
+        whole = store_run(app.services, request(), done_result(), owner="ann")
+        token = app.services.shares.create(whole, "never")
+    page = browser.new_page(viewport=steps.DESK)
+    page.goto(f"{app.url}/s/{token}")
+    page.locator("#summary tbody tr").first.wait_for()
+    assert steps.use_every_control(page) >= 20
+    page.close()
+
+
 def test_without_logins_links_are_plain(open_app, guest):
     guest.goto(f"{open_app.url}/run?id={finished(open_app.services, 'steps 1')}")
     guest.locator("#share > button").click()
@@ -106,6 +119,32 @@ def test_by_keyboard_from_the_login_to_log_out(browser, app):
     page.goto(f"{app.url}/account")
     expect(page.get_by_label("Password")).to_be_visible()
     context.close()
+
+
+@pytest.mark.parametrize("path", ["/account", "/admin"])
+def test_every_button_of_the_plain_pages_leads_back(browser, app, path):
+    with by("ann"):
+        waiting = app.services.start_run(script(ENDLESS))
+    store_study(app.services)
+    page = browser.new_page(viewport=steps.DESK)
+    steps.log_in(page, app.url, "root", path)
+    used = {"Log out"}
+    while True:
+        labels = page.get_by_role("button").evaluate_all(
+            "all => all.map((each) => each.ariaLabel || each.innerText)"
+        )
+        left = [label for label in labels if label not in used]
+        if not left:
+            break
+        used.add(left[0])
+        for field in page.get_by_role("textbox").all():
+            if field.is_editable():
+                field.fill("nightly")
+        page.get_by_role("button", name=left[0], exact=True).first.click()
+        expect(page).to_have_url(re.compile(rf"{path}([/?#].*)?$"))
+    expected = {"/account": {"Make a token"}, "/admin": {"Filter", f"Cancel {waiting}"}}
+    assert expected[path] < used
+    page.close()
 
 
 # --- two people at once, each in a browser of their own: neither sees anything of the other

@@ -30,7 +30,7 @@ class KeepSection:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        with gr.Accordion("Keep a cache", open=False, visible=False, elem_id="keep") as area:
+        with gr.Accordion("Keep a cache", open=False, visible="hidden", elem_id="keep") as area:
             gr.Markdown(TOLD)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):

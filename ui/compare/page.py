@@ -37,7 +37,13 @@ from ui.results.live import (
     run_buttons,
 )
 from ui.results.share import ShareSection
-from ui.results.sweep import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
+from ui.results.sweep import (
+    SHARED_TOP,
+    EitherFeed,
+    SweepFeed,
+    build_sweep_results,
+    shown_areas,
+)
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
@@ -70,8 +76,8 @@ class ComparePage:
             self.form = build_form(settings, models, examples)
         self.run, self.cancel, new, self.notice = build_run_row()
         self.draft = Draft("/", [*self.form.inputs(), self.source], new)
-        self.block = build_results(visible=False)
-        self.sweep = build_sweep_results(visible=False, top=self.block.outputs[:SHARED_TOP])
+        self.block = build_results()
+        self.sweep = build_sweep_results(top=self.block.outputs[:SHARED_TOP])
         self._share = ShareSection(services)
         self._share.wire(self.slug)
         # What `start` writes, and what `tail` does.
@@ -171,7 +177,7 @@ class ComparePage:
             slug,
             SILENT,
             gr.update(label=label, open=False),
-            *_areas(request),
+            *shown_areas(request),
             gr.update(interactive=False),
             gr.update(interactive=True),
         ]
@@ -216,7 +222,7 @@ class ComparePage:
                 line = self.describe(*controls)
                 slug, parent = shown or "", shown or source or ""
                 if shown:
-                    areas = _areas(asked)
+                    areas = shown_areas(asked)
                 else:
                     is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
                     left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(asked.own_indices)
@@ -283,12 +289,6 @@ class ComparePage:
                 if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
-
-
-def _areas(request: CompareRequest) -> list[Any]:
-    """Updates of the two blocks of results: one of them is shown."""
-    is_sweep = request.kind == "sweep"
-    return [gr.update(visible=not is_sweep), gr.update(visible=is_sweep)]
 
 
 def _other_points(form: FormValues, asked: CompareRequest) -> str:

@@ -1,6 +1,7 @@
 """The results block that the Compare and the Run page share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
@@ -55,10 +56,20 @@ class ResultsBlock:
     outputs: list[Component]
 
 
-def build_results(*, visible: bool) -> ResultsBlock:
-    """Lay out an empty block; call inside a Blocks context."""
+# Of an area that is built with the page, though not seen: what comes for a component while Gradio
+# builds it may be lost. (A column of Gradio's shows what is to be "hidden".)
+UNSEEN = "ckv-unseen"
+
+
+def seen(*, is_seen: bool) -> Any:
+    """Update of an area of results: whether it is seen."""
+    return gr.update(elem_classes=RESULTS if is_seen else [*RESULTS, UNSEEN])
+
+
+def build_results() -> ResultsBlock:
+    """Lay out an empty block that is not seen; call inside a Blocks context."""
     verdict, status = VerdictStrip(elem_id="verdict"), StatusBar(elem_id="status")
-    with gr.Column(visible=visible, elem_id="results", elem_classes=RESULTS) as area:
+    with gr.Column(elem_id="results", elem_classes=[*RESULTS, UNSEEN]) as area:
         # The sections' headings come one level below it.
         gr.HTML("<h2>Results</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="run-links")

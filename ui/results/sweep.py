@@ -10,13 +10,14 @@ from gradio.components import Component
 
 from ckv_core.analysis.sweep import curves
 from ckv_core.errors import CkvError
+from ckv_core.request.compare_request import CompareRequest
 from ui.components.base import section_html
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
 from ui.components.run_links import RunLinks
 from ui.components.section_links import SectionLinks
 from ui.results import chart_views, views
-from ui.results.block import RESULTS, ResultsBlock
+from ui.results.block import RESULTS, UNSEEN, ResultsBlock, seen
 from ui.results.live import Feed, find_run
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -61,10 +62,10 @@ class SweepBlock(ResultsBlock):
         self.reference.input(matched, [slug, self.reference], [self.savings], **AT_ONCE)
 
 
-def build_sweep_results(*, visible: bool, top: Sequence[Component]) -> SweepBlock:
+def build_sweep_results(*, top: Sequence[Component]) -> SweepBlock:
     """Lay out an empty block below the page's verdict and status bar, which are `top`."""
     verdict, status = top
-    with gr.Column(visible=visible, elem_id="sweep-results", elem_classes=RESULTS) as area:
+    with gr.Column(elem_id="sweep-results", elem_classes=[*RESULTS, UNSEEN]) as area:
         gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="sweep-links")
         SectionLinks(elem_classes=["ckv-sections-bar"])
@@ -83,6 +84,12 @@ def build_sweep_results(*, visible: bool, top: Sequence[Component]) -> SweepBloc
         reference=reference,
         savings=savings,
     )
+
+
+def shown_areas(request: CompareRequest) -> list[Any]:
+    """Updates of the areas of comparisons and of sweeps: one of them is seen."""
+    is_sweep = request.kind == "sweep"
+    return [seen(is_seen=not is_sweep), seen(is_seen=is_sweep)]
 
 
 class SweepFeed(Feed):

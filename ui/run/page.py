@@ -16,7 +16,13 @@ from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
 from ui.results.share import ShareSection
-from ui.results.sweep import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
+from ui.results.sweep import (
+    SHARED_TOP,
+    EitherFeed,
+    SweepFeed,
+    build_sweep_results,
+    shown_areas,
+)
 from ui.run.lineage import LineageSection
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -35,9 +41,9 @@ class RunPage:
             )
             self.notice = Notice(elem_id="notice")
         self._lineage = LineageSection(services)
-        self.block = build_results(visible=False)
-        self.sweep = build_sweep_results(visible=False, top=self.block.outputs[:SHARED_TOP])
-        with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
+        self.block = build_results()
+        self.sweep = build_sweep_results(top=self.block.outputs[:SHARED_TOP])
+        with gr.Accordion("What was asked", open=False, visible="hidden", elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
         self._keep = KeepSection(services)
@@ -73,14 +79,12 @@ class RunPage:
             rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
             told = said(str(error), "error", (TO_RUNS, TO_COMPARE))
             return ["", SILENT, told, "", *untouched, *rest]
-        is_sweep = snapshot.request.kind == "sweep"
         return [
             snapshot.slug,
             said(snapshot.title),
             SILENT,
             "" if snapshot.is_final else snapshot.slug,
-            gr.update(visible=not is_sweep),
-            gr.update(visible=is_sweep),
+            *shown_areas(snapshot.request),
             gr.update(visible=True),
             *self._feed().updates(snapshot, datetime.now(UTC)),
             self._cancel_update(snapshot),

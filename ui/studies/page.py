@@ -18,7 +18,7 @@ from ui.components.notice import Notice
 from ui.components.run_charts import RunCharts
 from ui.components.section_links import SectionLinks
 from ui.components.verdict import VerdictStrip
-from ui.results.block import RESULTS
+from ui.results.block import RESULTS, UNSEEN, seen
 from ui.services.services import Services
 from ui.services.studies import NO_STUDY, StudyView
 from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, said, tried
@@ -80,7 +80,7 @@ class StudyPage:
         with gr.Row(elem_id="study-actions"):
             self.resume = gr.Button("Go on", visible=False, elem_id="study-resume", scale=0)
             self.cancel = gr.Button("Cancel", visible=False, elem_id="study-cancel", scale=0)
-        with gr.Column(visible=False, elem_id="study-results", elem_classes=RESULTS) as self.area:
+        with gr.Column(elem_id="study-results", elem_classes=[*RESULTS, UNSEEN]) as self.area:
             self.verdict = VerdictStrip(elem_id="verdict")
             SectionLinks(elem_classes=["ckv-sections-bar"])
             self.decision = DataTable(elem_id="study-decision", section=DECISION_TEXT)
@@ -128,7 +128,7 @@ class StudyPage:
                 if known != shown and (turn % READ_EVERY == 0 or not goes_on):
                     shown, read = known, await in_turn(self._values, slug, asked)
             except CkvError as error:
-                hidden = [gr.update(visible=False)] * 3
+                hidden = [*[gr.update(visible=False)] * 2, seen(is_seen=False)]
                 told = said(str(error) or NO_STUDY, "error", (TO_STUDIES,))
                 yield ["## Study", told, *hidden, *[gr.skip()] * len(self._read)]
                 return
@@ -139,7 +139,7 @@ class StudyPage:
                 said(progress_sentence(view), "" if goes_on or is_whole else "warn"),
                 gr.update(visible=not goes_on and not is_whole),
                 gr.update(visible=goes_on and view.state != "stopping"),
-                gr.update(visible=True),
+                seen(is_seen=True),
                 *read,
             ]
             if not goes_on:

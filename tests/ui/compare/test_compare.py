@@ -34,6 +34,7 @@ from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
+from ui.results.block import UNSEEN
 from ui.results.live import Feed, cancel_run
 from ui.results.sweep import SweepFeed
 from ui.run.page import RunPage
@@ -323,7 +324,8 @@ def test_the_block_of_the_kind_that_was_started_is_shown_and_fed():
     page = compare_page(services)
     for form, is_sweep in ((TYPED, False), (SEVERAL, True)):
         _, _, label, compared, swept, *_ = page.start(*form.controls(), "")
-        assert (compared["visible"], swept["visible"]) == (not is_sweep, is_sweep)
+        areas = [compared["elem_classes"], swept["elem_classes"]]
+        assert [UNSEEN in area for area in areas] == [is_sweep, not is_sweep]
     assert label["label"].endswith("19 points, budget 64, 128")
     (*_, last) = collect(page.tail(SWEEP_SLUG))
     assert len(last) == len(page._tailed)

@@ -1,5 +1,6 @@
 """A Gradio session's id opens its stream to the login that opened it, and to nobody else."""
 
+import inspect
 import json
 
 import httpx
@@ -124,3 +125,16 @@ def test_a_new_session_describes_no_more_components_than_it_sends_and_gets(app):
         described = holder["described"].config_values
         tail = app.blocks.fns[app.handler("RunPage.tail")]
         assert set(described) <= {block._id for block in (*tail.inputs, *tail.outputs)}
+
+
+def test_what_a_stream_fills_is_built_with_its_page(app):
+    """Gradio's page may lose what comes for a component that it is just building."""
+    for fn in app.blocks.fns.values():
+        if not inspect.isasyncgenfunction(fn.fn):
+            continue
+        for each in fn.outputs:
+            above = [each.parent]
+            while above[-1] is not None:
+                above.append(above[-1].parent)
+            hidden = [area.elem_id for area in above if area and area.visible is False]
+            assert not hidden, f"{fn.fn.__qualname__} fills {each.elem_id}"
