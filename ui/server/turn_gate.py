@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ckv_core.runtime.checkpoints import checked_by
 from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, AccessError, Viewer, scope_of
 from ui.accounts.turns import (
+    DEADLINE_S,
+    LEFT,
     LINE_KEY,
     TURN_KEY,
     BusyError,
@@ -33,6 +36,8 @@ LIGHT_PREFIXES = (
 )
 # Their handlers take turns themselves.
 TAKING_TURNS = ("/gradio_api/run/", "/api/")
+MOST_UNREAD = 16  # messages of one session
+LOOK_S = 0.1
 # What the Run page does for the guest of a share link; every other handler needs a login.
 GUEST_HANDLERS = frozenset({"RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"})
 
@@ -128,6 +133,7 @@ def guard_handlers(blocks: gr.Blocks, turns: Turns) -> None:
 
         try:
             if iterator is not None:
+                await _until_read(blocks, getattr(request, "session_hash", None))
                 return await called()
             _check_guest(of.fn, scope)
             line: Line | None = scope.get(LINE_KEY)
@@ -146,6 +152,20 @@ def guard_handlers(blocks: gr.Blocks, turns: Turns) -> None:
 
     blocks.call_function = call_function  # type: ignore[method-assign]
     blocks._queue.clean_events = clean_events  # type: ignore[method-assign]
+
+
+async def _until_read(blocks: gr.Blocks, session: str | None) -> None:
+    """Wait until a stream's client has read most of it, so that none grows without a limit.
+
+    Raises:
+        OverError: it has read nothing for long.
+    """
+    until = time.monotonic() + DEADLINE_S
+    unread = blocks._queue.pending_messages_per_session
+    while session in unread and unread[session].qsize() > MOST_UNREAD:
+        if time.monotonic() > until:
+            raise OverError(LEFT)
+        await asyncio.sleep(LOOK_S)
 
 
 def _check_guest(function: Any, scope: Any) -> None:

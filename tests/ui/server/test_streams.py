@@ -2,12 +2,13 @@
 
 import inspect
 import json
+import time
 
 import httpx
 
 from tests.factories.app import ENDLESS, finished, generating, script, wait_for, wait_until
 from tests.ui.served_app import Served, by
-from ui.server import streams
+from ui.server import streams, turn_gate
 
 
 def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Response:
@@ -138,3 +139,21 @@ def test_what_a_stream_fills_is_built_with_its_page(app):
                 above.append(above[-1].parent)
             hidden = [area.elem_id for area in above if area and area.visible is False]
             assert not hidden, f"{fn.fn.__qualname__} fills {each.elem_id}"
+
+
+def test_a_stream_that_nobody_reads_stays_short_and_goes_on_when_it_is_read(app):
+    with by("ann"):
+        slug = app.services.start_run(script(ENDLESS))
+        wait_until(app.services, slug, generating)
+    with app.client("ann") as ann:
+        assert join(app, ann, slug, "unread").status_code == 200
+        waiting = app.blocks._queue.pending_messages_per_session["unread"]
+        wait_for(waiting.qsize, lambda count: count > turn_gate.MOST_UNREAD)
+        time.sleep(1.0)  # ten more snapshots of a run that goes on
+        assert waiting.qsize() <= turn_gate.MOST_UNREAD + 2
+        with by("ann"):
+            app.services.cancel_run(slug)
+        with ann.stream("GET", "/gradio_api/queue/data?session_hash=unread") as stream:
+            lines = [line for line in stream.iter_lines() if line.startswith("data:")]
+    assert json.loads(lines[-2].removeprefix("data:"))["msg"] == "process_completed"
+    assert "Cancelled" in "".join(lines)
