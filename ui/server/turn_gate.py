@@ -162,7 +162,7 @@ async def _until_read(blocks: gr.Blocks, session: str | None) -> None:
     """
     until = time.monotonic() + DEADLINE_S
     unread = blocks._queue.pending_messages_per_session
-    while session in unread and unread[session].qsize() > MOST_UNREAD:
+    while session and session in unread and unread[session].qsize() > MOST_UNREAD:
         if time.monotonic() > until:
             raise OverError(LEFT)
         await asyncio.sleep(LOOK_S)
