@@ -18,7 +18,7 @@ from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
 from storage.database import database_url, open_database
-from storage.models import ALIVE, END_STATES, Run
+from storage.models import ALIVE, END_STATES, OF_SAMPLES, Run
 from storage.records import RunNotes, StoredRun
 from storage.sqlite_file import check_whole, write_whole
 
@@ -110,8 +110,9 @@ def _export_all(out: Path) -> int:
     """Write every run that is over to as many files as they need; 1 where one is left out."""
     left_out: list[StorageError] = []
     with closing(open_database(database_url())) as database, database.read() as session:
-        over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE).order_by(Run.id)
-        bundles = write_bundles(session, session.scalars(over).all(), left_out.append)
+        over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE, ~OF_SAMPLES)
+        slugs = session.scalars(over.order_by(Run.id)).all()
+        bundles = write_bundles(session, slugs, left_out.append)
         first_two = list(islice(bundles, 2))
         if not (first_two or left_out):
             raise StorageError("No run is over yet, so there is none to export.")

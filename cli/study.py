@@ -108,10 +108,11 @@ def _run(options: argparse.Namespace) -> int:
             rest = "" if left is None else f", about {_duration(left)} left"
             show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
         running.clear_progress()
+        store.rest(slug)
         _print_study(store, slug)
         ids = {sample.id for sample in part}
         failed = any(r.state == "failed" for r in store.results(slug) if r.sample in ids)
-        return 1 if failed or not store.load(slug).done else 0
+        return 1 if failed or not store.load(slug).counts.done else 0
 
 
 @contextmanager
@@ -207,11 +208,10 @@ def _list(options: argparse.Namespace) -> int:
     print_columns(
         studies,
         {
-            "name": lambda each: each.study.name,
-            "state": lambda each: each.problem or each.state,
-            "results": lambda each: f"{each.done:,} of {each.total:,}",
-            "failed": lambda each: f"{each.failed:,}",
-            "model": lambda each: each.study.model,
+            "name": lambda each: each.title,
+            "state": lambda each: each.state,
+            "results": lambda each: each.counts.sentence if each.counts else "cannot be read",
+            "model": lambda each: each.model_name,
             "made (UTC)": lambda each: f"{each.created_at:%Y-%m-%d %H:%M}",
         },
     )
@@ -267,7 +267,7 @@ def _import(options: argparse.Namespace) -> int:
 def _print_study(store: Studies, slug: str) -> None:
     stored = store.load(slug)
     samples, results = store.samples(slug), store.results(slug)
-    say(f"\n{stored.study.name}: {stored.done:,} of {stored.total:,} results, {stored.state}")
+    say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     _print_decision(stored.study, samples, results)
     _print_scores(stored.study, samples, results)
     for reason in dict.fromkeys(result.reason for result in results if result.reason):

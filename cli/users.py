@@ -89,8 +89,8 @@ def _change_user(options: argparse.Namespace) -> str:
 def _take_over(options: argparse.Namespace) -> str:
     _check_known(options.user)
     with closing(open_database(database_url())) as database, database.write() as session:
-        runs, studies = takeover.take_over(session, options.user, None)
-    return f"{runs:,} runs and {studies:,} studies are {options.user}'s now."
+        runs = takeover.take_over(session, options.user, None)
+    return f"{runs:,} runs are {options.user}'s now."
 
 
 def _set_disabled(options: argparse.Namespace) -> str:

@@ -100,7 +100,7 @@ def _check_bytes(session: Session, slugs: list[str], most: int | None) -> None:
     if most is not None and size > most:
         raise StorageError(
             f"Nothing was imported: its runs take {size / 2**20:,.1f} MiB, and this app has room "
-            f"for {most / 2**20:,.1f}; delete runs, studies or kept caches first."
+            f"for {most / 2**20:,.1f}; delete runs or kept caches first."
         )
 
 

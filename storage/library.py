@@ -7,20 +7,33 @@ from typing import Any, cast
 
 from sqlalchemy import (
     ColumnElement,
+    Text,
     delete,
     false,
     func,
     insert,
     literal,
     not_,
+    or_,
     select,
     update,
 )
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import StorageError
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.runtime.json_fields import JsonField
+from ckv_core.studies.spec import read_name
 from storage import search, usage
-from storage.models import ALIVE, Run, Tag, Variant
+from storage.models import (
+    ACTIVE_STATES,
+    ALIVE,
+    OF_SAMPLES,
+    ResultRow,
+    Run,
+    SampleRow,
+    Tag,
+    Variant,
+)
 from storage.records import (
     LineageKind,
     RunFilter,
@@ -36,6 +49,10 @@ TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
 TAGS_LIMIT = 20
 RELATIVES_LIMIT = 50
+_RESULTS_AT_ONCE = 1000  # that are removed; samples have long texts
+_SAMPLES_AT_ONCE = 50
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+NOT_OVER = "This run is not over; cancel it first, then delete it."
 TAG = r"[\w-]{1,40}"
 _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "newest": Run.created_at.desc(),
@@ -146,11 +163,12 @@ def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[
             f"A note takes up to {NOTE_LIMIT:,} characters; this has {len(note):,}. Shorten it."
         )
     run_id = _living_keys(session, [slug])[0]
-    session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
+    _check_name(session, run_id, title)
+    with usage.counted(session, run_id, Run, Run.id == run_id):
+        session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
     session.execute(delete(Tag).where(Tag.run_id == run_id))
     _insert_tags(session, run_id, tags)
     search.index_run(session, run_id)
-    usage.count_run(session, run_id)
 
 
 def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
@@ -176,12 +194,17 @@ def set_pinned(session: Session, slug: str, *, pinned: bool) -> None:
 
 
 def delete_runs(session: Session, slugs: Sequence[str], now: datetime) -> None:
-    """Take runs out of sight until they are restored or purged; the caller knows they are over.
+    """Take runs out of sight until they are restored or purged.
+
+    The caller knows that those of one sample are over.
 
     Raises:
-        StorageError: one does not exist; then none is deleted.
+        StorageError: one does not exist, or has many samples and is not over; then none is deleted.
     """
     keys = _living_keys(session, slugs)
+    active = select(Run.id).where(Run.id.in_(keys), OF_SAMPLES, Run.state.in_(ACTIVE_STATES))
+    if session.scalar(active.limit(1)) is not None:
+        raise StorageError(NOT_OVER)
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=now))
 
 
@@ -192,32 +215,52 @@ def restore_runs(
 
     Other owners' runs stay as they are if an owner is given, and so does what an import has not
     finished: it is marked as deleted at a time to come.
+
+    Raises:
+        StorageError: the name of a run of many samples is another's by now; nothing came back.
     """
-    statement = select(Run.id, Run.slug).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
+    columns = (Run.id, Run.slug, Run.title)
+    statement = select(*columns).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
     statement = statement.where(Run.deleted_at <= datetime.now(UTC), *_owned_by(owner))
     statement = statement.order_by(Run.id)
     rows = session.execute(statement.with_for_update()).all()  # none that is purged meanwhile
-    keys = [row.id for row in rows]
-    session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
+    for row in rows:
+        _check_name(session, row.id, row.title)
+        session.execute(update(Run).where(Run.id == row.id).values(deleted_at=None))
     return [row.slug for row in rows]
 
 
 def purge_deleted(
     session: Session, deleted_until: datetime, slugs: Sequence[str] | None = None
 ) -> int:
-    """Remove for good one run that was deleted up to the given moment; returns how many it was.
+    """Remove for good what was deleted up to the given moment; returns how many runs it looked at.
 
-    One, as large ones take a part of a second: the caller repeats it until there are none. Only
-    one of these runs if slugs are given.
+    One run, or a part of one with many samples, as that takes a part of a second: the caller
+    repeats it until it is 0. Only one of these runs if slugs are given.
     """
     old = select(Run.id).where(Run.deleted_at <= deleted_until).limit(1)
     if slugs is not None:
         old = old.where(Run.slug.in_(slugs))
     keys = session.scalars(old.with_for_update(skip_locked=True)).all()  # others hold the rest
     for run_id in keys:
-        search.forget_run(session, run_id)
-        session.execute(delete(Run).where(Run.id == run_id))
+        if not _purge_part(session, run_id):
+            search.forget_run(session, run_id)
+            session.execute(delete(Run).where(Run.id == run_id))
     return len(keys)
+
+
+def _purge_part(session: Session, run_id: int) -> bool:
+    """Remove some results or samples of a run; False if it has none."""
+    for key, of_run, most in (
+        (ResultRow.id, ResultRow.run_id == run_id, _RESULTS_AT_ONCE),
+        (SampleRow.position, SampleRow.run_id == run_id, _SAMPLES_AT_ONCE),
+    ):
+        if keys := session.scalars(select(key).where(of_run).limit(most)).all():
+            session.execute(delete(key.class_).where(of_run, key.in_(keys)))
+            # What is left of it cannot be restored.
+            session.execute(update(Run).where(Run.id == run_id).values(deleted_at=_LONG_AGO))
+            return True
+    return False
 
 
 # --- parts ------------------------------------------------------------------------------
@@ -258,9 +301,17 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         asked.append(Variant.budget_tokens <= wanted.max_budget)
     if asked:
         asked.append(Variant.method != "full")
-    if wanted.method:
-        asked.append(Variant.method == wanted.method)
-    return [_has_variant(*asked)] if asked else []
+    if not wanted.method:
+        return [_has_variant(*asked)] if asked else []
+    has_variant = _has_variant(*asked, Variant.method == wanted.method)
+    return [has_variant if asked else or_(has_variant, _has_spec(wanted.method))]
+
+
+def _has_spec(method: str) -> ColumnElement[bool]:
+    """Whether a run of many samples names a SPEC of this method."""
+    request = Run.request.cast(Text)
+    named = (request.contains(f'"{method}{end}', autoescape=True) for end in ('"', ":", "+"))
+    return OF_SAMPLES & or_(*named)
 
 
 def _has_variant(*asked: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -275,6 +326,23 @@ def _answer_conditions(session: Session, answer: str) -> list[ColumnElement[bool
         return [lost]
     kept = _has_variant(evicts, outcome_column(session) == "answered")
     return [kept, not_(lost)] if answer == "kept" else []
+
+
+def _check_name(session: Session, run_id: int, title: str) -> None:
+    """StorageError for a run of many samples with a name that it cannot have, or another has."""
+    statement = select(Run.owner).where(Run.id == run_id, OF_SAMPLES)
+    own = session.execute(statement).one_or_none()
+    if own is None:
+        return
+    try:
+        read_name(JsonField(title, whole="title"))
+    except ConfigError as error:
+        raise StorageError(str(error)) from error
+    same = (OF_SAMPLES, ALIVE, Run.owner == own.owner, Run.title == title, Run.id != run_id)
+    if session.scalar(select(Run.id).where(*same)) is not None:
+        raise StorageError(
+            f"Another run of many samples is called {title!r}; rename or delete that one first."
+        )
 
 
 def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:

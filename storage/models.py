@@ -15,7 +15,9 @@ from sqlalchemy import (
     MetaData,
     String,
     UniqueConstraint,
+    and_,
     false,
+    func,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -25,6 +27,8 @@ from storage.column_types import AnyText, UtcDateTime
 SLUG_LENGTH = 12
 ACTIVE_STATES = ("queued", "running")
 END_STATES = ("done", "failed", "cancelled")
+STATES = (*ACTIVE_STATES, *END_STATES, "unfinished")
+SAMPLES = "samples"  # kind of a run of many samples
 JsonObject = dict[str, Any]
 
 # Only an INTEGER key gives SQLite its automatic row id.
@@ -56,11 +60,11 @@ class Base(DeclarativeBase):
 
 
 class Run(Base):
-    """One comparison: what was asked, its state, and what belongs to no single variant."""
+    """One comparison, or one study of many samples: its request, its state, and common facts."""
 
     __tablename__ = "runs"
     __table_args__ = (
-        CheckConstraint(f"state IN {ACTIVE_STATES + END_STATES}", name="state"),
+        CheckConstraint(f"state IN {STATES}", name="state"),
         Index(None, "deleted_at", "pinned", "created_at", "id"),
         Index(None, "owner", "deleted_at", "stored_bytes"),
     )
@@ -69,11 +73,17 @@ class Run(Base):
     slug: Mapped[str] = mapped_column(
         String(SLUG_LENGTH), unique=True, doc="random name in links, 12 characters of a-z and 0-9"
     )
-    title: Mapped[str] = mapped_column(doc="first words of the question unless given")
-    state: Mapped[str] = mapped_column(
-        String(16), index=True, doc="queued, running, done, failed or cancelled"
+    title: Mapped[str] = mapped_column(
+        doc="first words of the question unless given; of many samples the study's name, which is "
+        "unique among its owner's runs of that kind"
     )
-    reason: Mapped[str] = mapped_column(doc="why it failed or was cancelled; else empty")
+    state: Mapped[str] = mapped_column(
+        String(16),
+        index=True,
+        doc="queued, running, done, failed or cancelled; of many samples unfinished in place of "
+        "the last two, and it can be resumed",
+    )
+    reason: Mapped[str] = mapped_column(doc="why it ended early; else empty")
     created_at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
     started_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while queued")
     finished_at: Mapped[datetime | None] = mapped_column(doc="UTC; null until an end state")
@@ -86,7 +96,8 @@ class Run(Base):
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
     complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
     request: Mapped[JsonObject] = mapped_column(
-        doc="CompareRequest without its texts, which are in prompts"
+        doc="CompareRequest without its texts, which are in prompts; of many samples the study "
+        "file's values without its name, which is the title"
     )
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
     environment: Mapped[JsonObject] = mapped_column(doc="versions of python, torch, ...")
@@ -103,13 +114,14 @@ class Run(Base):
         String(8), doc="rerun: asked the same as its parent; fork: with changes"
     )
     owner: Mapped[str | None] = mapped_column(doc="the user who made it; null without logins")
-    kind: Mapped[str] = mapped_column(String(16), doc="compare or sweep")
+    kind: Mapped[str] = mapped_column(String(16), doc="compare, sweep or samples")
     memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
     floor: Mapped[JsonObject | None] = mapped_column(
         doc="RoundingFloor: layer_hidden_l1 [layers], kl in nats; null until measured"
     )
     server: Mapped[int | None] = mapped_column(
-        doc="random number of the server process that ran it; null on SQLite, and if imported"
+        doc="random number of the server process that runs or ran it; null on SQLite, and if "
+        "imported"
     )
     stored_bytes: Mapped[int] = mapped_column(
         server_default=text("0"),
@@ -119,6 +131,16 @@ class Run(Base):
 
 # Of runs that are not deleted: a deletion can be undone for a while.
 ALIVE = Run.deleted_at.is_(None)
+OF_SAMPLES = Run.kind == SAMPLES
+_NAMED = and_(OF_SAMPLES, ALIVE)
+Index(
+    "ix_runs_name",
+    func.coalesce(Run.owner, ""),
+    Run.title,
+    unique=True,
+    sqlite_where=_NAMED,
+    postgresql_where=_NAMED,
+)
 
 
 class Tag(Base):
@@ -214,6 +236,63 @@ class Array(Base):
         "last axis first",
     )
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
+
+
+class SampleRow(Base):
+    """One sample of a run of many, as it was when it was first run."""
+
+    __tablename__ = "samples"
+    __table_args__ = (UniqueConstraint("run_id", "sample"),)
+
+    run_id: Mapped[int] = mapped_column(
+        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    position: Mapped[int] = mapped_column(
+        Integer, primary_key=True, autoincrement=False, doc="0, 1, ... in a random order"
+    )
+    sample: Mapped[str] = mapped_column(String(200), doc="its id")
+    digest: Mapped[str] = mapped_column(String(64), doc="SHA-256 of all that it is, in hex")
+    details: Mapped[JsonObject] = mapped_column(
+        doc="question, answers, metric, source, tags, choices"
+    )
+    context: Mapped[str] = mapped_column(doc="the long text")
+
+
+class ResultRow(Base):
+    """The result of one sample at one point; a failed one is written over when it is retried."""
+
+    __tablename__ = "results"
+    __table_args__ = (
+        UniqueConstraint("run_id", "sample", "variant", "budget"),
+        CheckConstraint("state IN ('done', 'failed')", name="state"),
+    )
+
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    sample: Mapped[str] = mapped_column(String(200), doc="id of the sample")
+    variant: Mapped[str] = mapped_column(String(400), doc="SPEC without budget")
+    budget: Mapped[str] = mapped_column(
+        String(32), doc="as in the study file; empty for the full cache"
+    )
+    state: Mapped[str] = mapped_column(String(8), doc="done or failed")
+    reason: Mapped[str] = mapped_column(doc="why it failed; else empty")
+    for_good: Mapped[bool] = mapped_column(
+        server_default=false(), doc="it failed and would fail again, so it is not tried again"
+    )
+    finished_at: Mapped[datetime] = mapped_column(doc="UTC")
+    score: Mapped[float | None] = mapped_column(doc="0 to 1; null where it failed")
+    stopped: Mapped[str | None] = mapped_column(String(16), doc="eos or length")
+    prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
+    budget_tokens: Mapped[int | None] = mapped_column(doc="asked entries per KV head (mean)")
+    cache_bytes: Mapped[int | None] = mapped_column(doc="of this point's prompt entries")
+    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
+    head_l1: Mapped[float | None] = mapped_column(doc="mean over heads; null for the full cache")
+    final_l1: Mapped[float | None] = mapped_column(doc="after the last layer")
+    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats")
+    agreement: Mapped[float | None] = mapped_column(
+        doc="share of the full cache's tokens reproduced before the first difference"
+    )
+    text: Mapped[str] = mapped_column(doc="generated")
 
 
 class ShareLink(Base):

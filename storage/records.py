@@ -1,6 +1,7 @@
 """What storage hands out: plain frozen records, never rows."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -9,12 +10,14 @@ from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.results.outcomes import Tally
+from ckv_core.studies.records import Study
+from storage.models import ACTIVE_STATES
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Record = TypeVar("Record", bound="DataclassInstance")
-RunState = Literal["queued", "running", "done", "failed", "cancelled"]
+RunState = Literal["queued", "running", "done", "failed", "cancelled", "unfinished"]
 LineageKind = Literal["rerun", "fork"]
 RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
 # What the reading of a row raises whose values somebody else wrote, or another version.
@@ -70,12 +73,45 @@ class RunRelative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCounts:
+    """How far a run of many samples is.
+
+    Attributes:
+        samples, points: how many; their product is the number of results of the whole run.
+        done, failed: results; failed_for_good: of the failed those that fail each time.
+    """
+
+    samples: int
+    points: int
+    done: int
+    failed: int
+    failed_for_good: int
+
+    @property
+    def total(self) -> int:
+        """Results of the whole run."""
+        return self.samples * self.points
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every result is there, failed ones too."""
+        return 0 < self.total <= self.done + self.failed
+
+    @property
+    def sentence(self) -> str:
+        """`12 of 40 results, 2 failed`."""
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return f"{self.done:,} of {self.total:,} results{failed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One line of a list of runs.
 
     Attributes:
-        variant_specs: as parsed by the worker; as asked before that.
-        prompt_tokens: None until the prompt was tokenised.
+        variant_specs: as parsed by the worker; as asked before that; of many samples its points.
+        prompt_tokens: None until the prompt was tokenised, and of many samples.
+        counts: of a run of many samples; None where its definition cannot be read.
     """
 
     slug: str
@@ -90,6 +126,7 @@ class RunSummary:
     tags: tuple[str, ...] = ()
     outcome: Tally = field(default_factory=Tally)
     kind: str = "compare"
+    counts: ResultCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +158,47 @@ class StoredRun:
     request: CompareRequest
     result: RunResult
     owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStudy:
+    """A run of many samples: its study, and how far it is.
+
+    Attributes:
+        owner: the user who made it; None without logins.
+        created_at: UTC.
+        model, environment: ModelInfo and versions; None and empty until it ran.
+        server: the one that runs it now, on PostgreSQL; None for none.
+        reason: why the app stopped running it; else empty.
+    """
+
+    slug: str
+    owner: str | None
+    study: Study
+    state: RunState
+    created_at: datetime
+    model: Mapping[str, Any] | None
+    environment: Mapping[str, Any]
+    server: int | None
+    reason: str
+    counts: ResultCounts
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the app is to run it, also after a restart."""
+        return self.state in ACTIVE_STATES
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What an export tells beside the definition."""
+        return {
+            "state": self.state,
+            "created_at": self.created_at.isoformat(),
+            "done": self.counts.done,
+            "failed": self.counts.failed,
+            "model_info": self.model,
+            "environment": self.environment or None,
+        }
 
 
 def record_of(kind: type[Record], row: object, **others: Any) -> Record:

@@ -19,7 +19,17 @@ from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
 from storage import mapping, search, servers, usage
 from storage.codecs import EncodedArray, decode_retained
 from storage.decoded import Decoded, DecodedRuns
-from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
+from storage.models import (
+    ACTIVE_STATES,
+    ALIVE,
+    OF_SAMPLES,
+    SLUG_LENGTH,
+    Array,
+    Prompt,
+    Run,
+    Tag,
+    Variant,
+)
 from storage.records import SPOILT, Lineage, RunNotes, RunState, StoredRun, record_of
 
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
@@ -32,8 +42,13 @@ class RunMissingError(StorageError):
 
 
 def is_slug(text: object) -> bool:
-    """Whether a client's text can name a run or a study at all."""
+    """Whether a client's text can name a run at all."""
     return isinstance(text, str) and _SLUG.fullmatch(text) is not None
+
+
+def new_slug() -> str:
+    """A random name for a link."""
+    return "".join(secrets.choice(SLUG_ALPHABET) for _ in range(SLUG_LENGTH))
 
 
 def missing_run(slug: str) -> RunMissingError:
@@ -54,7 +69,7 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
         StorageError: it is spoilt.
     """
     with_prompt = select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id)
-    with _explained(slug):
+    with explained(slug):
         run, prompt = _row_of(session, with_prompt, slug)
 
         def decode() -> Decoded:
@@ -67,7 +82,7 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
 
 
 @contextmanager
-def _explained(slug: str) -> Iterator[None]:
+def explained(slug: str) -> Iterator[None]:
     """Turn what spoilt values of a run raise into a sentence that names it."""
     try:
         yield
@@ -87,7 +102,7 @@ def load_request(session: Session, slug: str) -> CompareRequest:
         RunMissingError: there is none of that name.
     """
     with_prompt = select(Run.request, Prompt).join(Prompt, Prompt.run_id == Run.id)
-    with _explained(slug):
+    with explained(slug):
         return mapping.request_record(*_row_of(session, with_prompt, slug))
 
 
@@ -125,7 +140,7 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
     if variant_id is None:
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
     arrays = _load_arrays(session, [variant_id], "retained").get(variant_id, {})
-    with _explained(slug):
+    with explained(slug):
         return decode_retained(arrays["retained"]) if arrays else None
 
 
@@ -171,7 +186,7 @@ def create_run(
 ) -> str:
     """Save a queued run; returns its slug."""
     run = Run(
-        slug="".join(secrets.choice(SLUG_ALPHABET) for _ in range(SLUG_LENGTH)),
+        slug=new_slug(),
         title=title,
         state="queued",
         reason="",
@@ -221,11 +236,13 @@ def end_run(session: Session, slug: str, state: RunState, reason: str, now: date
 def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
     """Fail the queued and running runs of servers that are gone; what was recorded stays.
 
+    Those of many samples are resumed instead.
+
     Returns:
         How many there were.
     """
     of_gone = or_(Run.server.in_(servers.gone_servers(session)), Run.server.is_(None))
-    active = select(Run.id).where(Run.state.in_(ACTIVE_STATES), of_gone)
+    active = select(Run.id).where(Run.state.in_(ACTIVE_STATES), of_gone, ~OF_SAMPLES)
     left = session.scalars(active.with_for_update()).all()
     for run_id in left:
         _end(session, run_id, {"state": "failed", "reason": reason, "finished_at": now})
@@ -255,12 +272,16 @@ def _row_of(session: Session, selected: Select[*Columns], slug: str) -> Row[*Col
     """What is selected of a run that is not deleted.
 
     Raises:
-        RunMissingError: there is none of that name.
+        RunMissingError: there is none of that name, or it has many samples and no prompt.
     """
     row = session.execute(selected.where(Run.slug == slug, ALIVE)).one_or_none()
-    if row is None:
-        raise missing_run(slug)
-    return row
+    if row is not None:
+        return row
+    if session.scalar(select(Run.id).where(Run.slug == slug, ALIVE)) is not None:
+        raise RunMissingError(
+            f"Run {slug} has many samples, and this takes runs of one; open it on its own page."
+        )
+    raise missing_run(slug)
 
 
 def _end(session: Session, run_id: int, values: dict[str, object]) -> None:

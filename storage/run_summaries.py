@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session
 
 from ckv_core.results.outcomes import Tally
 from storage.column_types import UtcDateTime
-from storage.models import Run, Tag, Variant
-from storage.records import SPOILT, RunSummary, record_of
+from storage.models import SAMPLES, Run, Tag, Variant
+from storage.records import SPOILT, ResultCounts, RunSummary, record_of
+from storage.sample_rows import count_results, study_of
 
 UNKNOWN = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,16 +33,22 @@ def summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
         specs[run_id].append(spec)
     failed = [key for key, row in by_key.items() if row.state == "failed"]
     outcomes = _outcomes(session, keys, failed)
-    return [
-        record_of(
-            RunSummary,
-            by_key[key],
-            variant_specs=tuple(specs[key]) or _asked(session, key),
-            tags=tuple(tags[key]),
-            outcome=outcomes.get(key, Tally()),
+    found = []
+    for key in keys:
+        row, own, counts = by_key[key], tuple(specs[key]), None
+        if row.kind == SAMPLES:
+            own, counts = _of_samples(session, key)
+        found.append(
+            record_of(
+                RunSummary,
+                row,
+                variant_specs=own or _asked(session, key),
+                tags=tuple(tags[key]),
+                outcome=outcomes.get(key, Tally()),
+                counts=counts,
+            )
         )
-        for key in keys
-    ]
+    return found
 
 
 def _rows(session: Session, keys: Sequence[int]) -> dict[int, Row[*tuple[Any, ...]]]:
@@ -68,6 +75,16 @@ def _asked(session: Session, key: int) -> tuple[str, ...]:
         return tuple(map(str, variants))
     except SPOILT:
         return ()
+
+
+def _of_samples(session: Session, key: int) -> tuple[tuple[str, ...], ResultCounts | None]:
+    """The points of a run of many samples, and how far it is; nothing where that is spoilt."""
+    try:
+        row = session.execute(select(Run.request, Run.title).where(Run.id == key)).one()
+        study = study_of(row.request, row.title)
+        return tuple(p.spec for p in study.points()), count_results(session, key, study)
+    except SPOILT:
+        return (), None
 
 
 def _outcomes(session: Session, keys: Sequence[int], failed: Sequence[int]) -> dict[int, Tally]:

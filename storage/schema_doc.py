@@ -7,7 +7,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Mapper
 
 from ckv_core.runtime.terminal import say
-from storage.study_models import Base
+from storage.models import Base
 
 INTRO = """\
 # Database schema

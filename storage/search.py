@@ -46,10 +46,13 @@ def words_of(source: str) -> list[str]:
 
 
 def index_run(session: Session, run_id: int) -> None:
-    """Write the words of a run's title, note, question and generations as they now are."""
+    """Write the words of a run's title, note, question and generations as they now are.
+
+    Of a run of many samples, title and note alone.
+    """
     row = session.execute(
         select(Run.title, Run.note, Prompt.question)
-        .join(Prompt, Prompt.run_id == Run.id)
+        .outerjoin(Prompt, Prompt.run_id == Run.id)
         .where(Run.id == run_id)
     ).one()
     documents = session.scalars(
@@ -57,7 +60,7 @@ def index_run(session: Session, run_id: int) -> None:
         .where(Variant.run_id == run_id)
         .order_by(Variant.position)
     )
-    source = "\n".join([*row, *map(_generated, documents)])[:INDEXED_CHARS]
+    source = "\n".join([*filter(None, row), *map(_generated, documents)])[:INDEXED_CHARS]
     words = " ".join(sorted(_that_fit(words_of(source))))
     forget_run(session, run_id)
     session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})

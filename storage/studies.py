@@ -1,4 +1,4 @@
-"""The studies of a database: every method has committed when it returns; any thread may call."""
+"""Runs of many samples: every method has committed when it returns; any thread may call."""
 
 from collections.abc import Collection, Sequence
 from contextlib import closing, contextmanager
@@ -10,9 +10,10 @@ from ckv_core.experiment.decide import random_order
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from storage import repository, study_rows
+from storage import library, repository, sample_rows
 from storage.database import Database, database_url, open_database
-from storage.study_records import StoredStudy
+from storage.models import SAMPLES
+from storage.records import RunFilter, RunSummary, StoredStudy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ckv_core.studies.export import Exported
 
 RESULTS_AT_ONCE = 500
+MOST_LISTED = 1_000
 
 
 @contextmanager
@@ -39,7 +41,7 @@ class Studies:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def save(self, study: Study, samples: Sequence[Sample], owner: str = "") -> str:
+    def save(self, study: Study, samples: Sequence[Sample], owner: str | None = None) -> str:
         """Make a study, or lead the one of that name on; returns its slug.
 
         Samples that are new come in a random order behind those that are there: the first of them
@@ -50,9 +52,11 @@ class Studies:
         """
         order = random_order([sample.source or sample.context for sample in samples])
         shuffled = [samples[at] for at in order]
-        return self._database.tell(study_rows.save_study, study, shuffled, owner, datetime.now(UTC))
+        return self._database.tell(
+            sample_rows.save_study, study, shuffled, owner, datetime.now(UTC)
+        )
 
-    def add(self, exported: "Exported", owner: str = "") -> str:
+    def add(self, exported: "Exported", owner: str | None = None) -> str:
         """Store a study of a file, or its results to the one of that name; returns its slug.
 
         Raises:
@@ -60,36 +64,46 @@ class Studies:
         """
         now = datetime.now(UTC)
         with self._database.write() as session:
-            slug = study_rows.save_study(session, exported.study, exported.samples, owner, now)
+            slug = sample_rows.save_study(session, exported.study, exported.samples, owner, now)
             if exported.model is not None:
                 versions = dict(exported.environment or {})
-                study_rows.set_facts(session, slug, asdict(exported.model), versions)
+                sample_rows.set_facts(session, slug, asdict(exported.model), versions)
         for at in range(0, len(exported.results), RESULTS_AT_ONCE):  # others wait meanwhile
             with self._database.write_in_turn() as session:
                 part = exported.results[at : at + RESULTS_AT_ONCE]
-                study_rows.save_results(session, slug, part, now)
+                sample_rows.save_results(session, slug, part, now)
+        self.rest(slug)
         return slug
 
-    def slug(self, name: str, owner: str | None = None) -> str:
-        """Of the study of that name, of one owner or of anybody.
+    def slug(self, name: str) -> str:
+        """Of the study of that name, whoever owns it.
 
         Raises:
-            StudyMissingError: there is none.
+            RunMissingError: there is none.
             ConfigError: several users have one of that name.
         """
-        return self._database.ask(study_rows.find_slug, name, owner)
+        return self._database.ask(sample_rows.find_slug, name, None, of_anybody=True)
 
-    def every(self, owner: str | None = None) -> list[StoredStudy]:
-        """All studies, or those of one owner; newest first."""
-        return self._database.ask(study_rows.list_studies, owner)
+    def has(self, name: str, owner: str | None) -> bool:
+        """Whether that owner has a study of that name."""
+        try:
+            self._database.ask(sample_rows.find_slug, name, owner)
+        except repository.RunMissingError:
+            return False
+        return True
+
+    def every(self) -> list[RunSummary]:
+        """All studies; newest first."""
+        wanted = RunFilter(kind=SAMPLES)
+        return self._database.ask(library.list_runs, wanted, limit=MOST_LISTED)[0]
 
     def load(self, slug: str) -> StoredStudy:
         """What was asked, and how far it is."""
-        return self._database.ask(study_rows.load_study, slug)
+        return self._database.ask(sample_rows.load_study, slug)
 
     def samples(self, slug: str) -> list[Sample]:
         """All, in order."""
-        return self._database.ask(study_rows.load_samples, slug)
+        return self._database.ask(sample_rows.load_samples, slug)
 
     def requests(self, runs: Sequence[str]) -> dict[str, CompareRequest]:
         """What these stored runs were asked, by slug.
@@ -102,15 +116,15 @@ class Studies:
 
     def results(self, slug: str) -> list[SampleResult]:
         """Of the points that the study has now, in the order of samples and points."""
-        return self._database.ask(study_rows.load_results, slug)
+        return self._database.ask(sample_rows.load_results, slug)
 
     def standing(self, slug: str) -> set[Key]:
         """Keys of what is done, or fails each time."""
-        return self._database.ask(study_rows.standing, slug)
+        return self._database.ask(sample_rows.standing, slug)
 
     def commit(self, slug: str, results: Collection[SampleResult]) -> None:
         """Store the results of one sample, all or none; what is done already stays as it is."""
-        self._database.tell(study_rows.save_results, slug, results, datetime.now(UTC))
+        self._database.tell(sample_rows.save_results, slug, results, datetime.now(UTC))
 
     def served_by(self, slug: str, model: ModelInfo, environment: "Mapping[str, str]") -> None:
         """Note the model that serves it, and the versions.
@@ -118,42 +132,28 @@ class Studies:
         Raises:
             ConfigError: results stand that another model of that name gave.
         """
-        self._database.tell(study_rows.set_facts, slug, asdict(model), dict(environment))
-
-    def owner(self, slug: str) -> str:
-        """Whose it is, also of one that cannot be read."""
-        return self._database.ask(study_rows.study_owner, slug)
+        self._database.tell(sample_rows.set_facts, slug, asdict(model), dict(environment))
 
     def claim(self, slug: str) -> bool:
         """Have this server run a wanted study; False where another server that lives does."""
-        return self._database.tell(study_rows.claim, slug, self._database.server)
+        now = datetime.now(UTC)
+        return self._database.tell(sample_rows.claim, slug, self._database.server, now)
 
     def release(self, slug: str) -> None:
         """Let another server run what this one no longer runs."""
-        if self._database.server is not None:
-            self._database.tell(study_rows.release, slug, self._database.server)
+        self._database.tell(sample_rows.release, slug, self._database.server)
 
     def want(self, slug: str) -> None:
         """The app is to run it, also after a restart."""
-        self._database.tell(study_rows.set_wanted, slug, wanted=True)
+        self._database.tell(sample_rows.want, slug)
 
-    def rest(self, slug: str, reason: str = "") -> None:
-        """The app runs it no more: it is whole, or was stopped for this reason."""
-        self._database.tell(study_rows.set_wanted, slug, wanted=False, reason=reason)
+    def rest(self, slug: str, reason: str = "") -> bool:
+        """The app runs it no more: it is whole, or was stopped for this reason.
 
-    def wanted(self) -> dict[str, str]:
+        False if there is no such run of many samples.
+        """
+        return self._database.tell(sample_rows.rest, slug, reason, datetime.now(UTC))
+
+    def wanted(self) -> dict[str, str | None]:
         """Slug -> owner of the studies that the app is to run, oldest first."""
-        return self._database.ask(study_rows.wanted_studies)
-
-    def delete(self, slug: str) -> bool:
-        """Delete one with its samples and results; False if there is none."""
-        found = self._database.tell(study_rows.delete_study, slug, datetime.now(UTC))
-        self.purge()
-        return found
-
-    def purge(self) -> None:
-        """Remove what is left of deleted studies, also of those that a kill left behind."""
-        left = True
-        while left:
-            with self._database.write_in_turn() as session:
-                left = study_rows.purge_deleted(session)
+        return self._database.ask(sample_rows.wanted)

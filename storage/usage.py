@@ -1,4 +1,4 @@
-"""What administrators see of runs and studies: who waits, how many are saved, how big. No text."""
+"""What administrators see of runs: which wait, how many are saved, how big. No text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,6 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from storage.column_types import AnyText
 from storage.models import ACTIVE_STATES, ALIVE, Array, Base, Prompt, Run, Variant
-from storage.study_models import StudyRow
 
 ROW_BYTES = 300  # about what a row's numbers, keys and indices take
 
@@ -42,15 +41,13 @@ class WaitingRun:
     started_at: datetime | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerUsage:
-    """Saved runs and studies of one user, and about the bytes of each."""
+    """Saved runs of one user, and about their bytes."""
 
     owner: str | None
     runs: int = 0
-    studies: int = 0
     run_bytes: int = 0
-    study_bytes: int = 0
 
 
 def waiting_runs(session: Session) -> list[WaitingRun]:
@@ -65,37 +62,27 @@ def waiting_runs(session: Session) -> list[WaitingRun]:
 
 
 def usage_by_owner(session: Session) -> list[OwnerUsage]:
-    """Runs and studies that are not deleted; the user with most bytes first."""
-    owners: dict[str | None, OwnerUsage] = {}
-
-    def of(owner: str | None) -> OwnerUsage:
-        name = owner or None  # without logins a run's owner is null, a study's is empty
-        return owners.setdefault(name, OwnerUsage(owner=name))
-
-    runs = select(Run.owner, func.count(), func.sum(Run.stored_bytes)).where(ALIVE)
-    for owner, count, size in session.execute(runs.group_by(Run.owner)):
-        of(owner).runs, of(owner).run_bytes = count, int(size)
-    studies = select(StudyRow.owner, func.count(), func.sum(StudyRow.stored_bytes))
-    alive = studies.where(StudyRow.deleted_at.is_(None))
-    for owner, count, size in session.execute(alive.group_by(StudyRow.owner)):
-        of(owner).studies, of(owner).study_bytes = count, int(size)
-    return sorted(
-        owners.values(), key=lambda each: (-each.run_bytes - each.study_bytes, each.owner or "")
+    """Runs that are not deleted; the user with most bytes first."""
+    size = func.sum(Run.stored_bytes)
+    rows = session.execute(
+        select(Run.owner, func.count(), size)
+        .where(ALIVE)
+        .group_by(Run.owner)
+        .order_by(size.desc(), Run.owner)
     )
+    return [OwnerUsage(owner=owner, runs=runs, run_bytes=int(b)) for owner, runs, b in rows]
 
 
-def stored_bytes(session: Session, owner: str | None) -> tuple[int, int]:
-    """About the bytes of the runs and of the studies of one user; of all for None."""
+def stored_bytes(session: Session, owner: str | None) -> int:
+    """About the bytes of the runs of one user; of all for None."""
     runs = select(func.sum(Run.stored_bytes)).where(ALIVE)
-    studies = select(func.sum(StudyRow.stored_bytes)).where(StudyRow.deleted_at.is_(None))
     if owner is not None:
         runs = runs.where(Run.owner == owner)
-        studies = studies.where(StudyRow.owner == owner)
-    return int(session.scalar(runs) or 0), int(session.scalar(studies) or 0)
+    return int(session.scalar(runs) or 0)
 
 
 def count_run(session: Session, run_id: int) -> None:
-    """Note the bytes of a run's rows as they now are."""
+    """Note the bytes of a run's rows as they now are; not for one with samples or results."""
     of_run = Variant.run_id == run_id
     parts = (
         _size(session, Run).where(Run.id == run_id),
@@ -107,25 +94,18 @@ def count_run(session: Session, run_id: int) -> None:
     session.execute(update(Run).where(Run.id == run_id).values(stored_bytes=total))
 
 
-def count_study(session: Session, study_id: int) -> None:
-    """Note the bytes of a study that was just made."""
-    own = StudyRow.id == study_id
-    size = session.scalar(_size(session, StudyRow).where(own)) or 0
-    session.execute(update(StudyRow).where(own).values(stored_bytes=size))
-
-
 @contextmanager
 def counted(
-    session: Session, study_id: int, table: type[Base], *which: ColumnElement[bool]
+    session: Session, run_id: int, table: type[Base], *which: ColumnElement[bool]
 ) -> Iterator[None]:
-    """Note by how much these rows of a study, which are changed within, grow or shrink."""
+    """Note by how much these rows of a run, which are changed within, grow or shrink."""
     size = _size(session, table).where(*which)
     before = session.scalar(size) or 0
     yield
     session.flush()
     grown = (session.scalar(size) or 0) - before
-    own = update(StudyRow).where(StudyRow.id == study_id)
-    session.execute(own.values(stored_bytes=StudyRow.stored_bytes + grown))
+    own = update(Run).where(Run.id == run_id)
+    session.execute(own.values(stored_bytes=Run.stored_bytes + grown))
 
 
 def database_bytes(session: Session) -> int:

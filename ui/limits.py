@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.request.compare_request import (
@@ -34,7 +34,6 @@ class Limits:
     queue: int = _limit(32, "Unfinished runs at a time", settable_to=10_000)
     queue_per_user: int = _limit(8, "Unfinished runs of one user", settable_to=10_000)
     runs: int = _limit(100_000, "Saved runs")
-    studies: int = _limit(1_000, "Saved studies")
     study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
     context_chars: int = _limit(MAX_TEXT_CHARS, "Characters of a context")
     prompt_tokens: int | None = _limit(None, "Tokens of a prompt", settable_to=100_000_000)
@@ -43,9 +42,7 @@ class Limits:
     new_tokens: int = _limit(MAX_NEW_TOKENS, "New tokens per variant")
     # From when it starts, not while it waits.
     run_minutes: int | None = _limit(None, "Minutes of a run", settable_to=100_000)
-    user_mib: int = _limit(
-        16_384, "Runs, studies and kept caches on disk", settable_to=1_000_000_000
-    )
+    user_mib: int = _limit(16_384, "Runs and kept caches on disk", settable_to=1_000_000_000)
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, "Size of a request with a context or a file")
 
@@ -126,20 +123,20 @@ class Limits:
                 "for one to end or cancel one."
             )
 
-    def check_saved(self, saved: int, what: Literal["runs", "studies"] = "runs") -> None:
-        """LimitError for one more run or study than may be saved."""
-        if saved >= getattr(self, what):
+    def check_saved(self, saved: int) -> None:
+        """LimitError for one more run than may be saved."""
+        if saved >= self.runs:
             raise LimitError(
-                f"{saved:,} {what} are saved, which is this app's limit; delete some first."
+                f"{saved:,} runs are saved, which is this app's limit; delete some first."
             )
 
     def check_answer(self, question: str, new_tokens: int) -> None:
         """PromptError for a question that is too long, LimitError for too many new tokens."""
         self.check(CompareRequest(context=question, max_new_tokens=new_tokens))
 
-    def check_bytes(self, runs: int, studies: int, caches: int, more: int) -> int:
+    def check_bytes(self, runs: int, caches: int, more: int) -> int:
         """Bytes that are left beside those that are stored; LimitError for fewer than `more`."""
-        taken = {"runs": runs, "studies": studies, "kept caches": caches}
+        taken = {"runs": runs, "kept caches": caches}
         left = self.user_mib * 2**20 - sum(taken.values())
         if left >= more:
             return left
@@ -153,7 +150,7 @@ class Limits:
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
         unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
-        of_user = ("runs", "studies", "user_mib")
+        of_user = ("runs", "user_mib")
         whose = dict.fromkeys(of_user, " of one user") if with_logins else {}
         rows = []
         for f in fields(self):

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from storage.study_models import Base
+from storage.models import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from cli import main as cli
 from storage.database import Database, open_database
-from storage.study_models import StudyResult
+from storage.models import ResultRow
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def url(new_url, monkeypatch, tmp_path) -> str:
 
 def stored(database: Database) -> int:
     with database.read() as session:
-        return session.scalar(select(func.count()).select_from(StudyResult)) or 0
+        return session.scalar(select(func.count()).select_from(ResultRow)) or 0
 
 
 def run(folder: Path, *more: str) -> int:
@@ -157,6 +157,7 @@ def test_parts_make_the_whole_and_until_then_it_is_listed_as_unfinished(folder, 
     assert json.loads(out("export", "tiny study", "--json", "-"))["study"]["done"] == 20
     assert run(folder, "--shard", "3/3") == 0
     assert run(folder, "--shard", "2/3", "--db", url) == 0
+    assert "tiny study   done  60 of 60 results" in out("list")
     check(exported(folder))
 
 
@@ -178,8 +179,8 @@ def test_a_study_of_which_a_result_failed_exits_1_and_calls_it_no_passing_failur
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["show", "other"], "There is no study 'other'"),
-        (["export", "other", "--json", "-"], "There is no study 'other'"),
+        (["show", "other"], "There is no run 'other'"),
+        (["export", "other", "--json", "-"], "There is no run 'other'"),
         (["run", "missing.yaml"], "cannot be read"),
         (["run", "{file}", "--shard", "3/2"], "must read I/N"),
         (["list", "--db", "nothing"], "is no database URL"),

@@ -12,7 +12,7 @@ PAGES = {
     "compare": ("/", "#context-bar [data-ready]", 60),
     "result": ("/run?id={run}", "#summary tbody tr", 30),
     "many budgets": ("/run?id={sweep}", "#sweep-points tbody tr", 30),
-    "studies": ("/studies", "#studies tbody tr", 30),
+    "studies": ("/studies", "#study-name :is(input, textarea)", 25),
     "study": ("/study?id={study}", "#study-samples tbody tr", 20),
     "aggregate": ("/aggregate?ids={sweep},{other}", "#aggregate-table tbody tr", 20),
     "two runs": ("/compare-runs?ids={run},{twin}", "#differences details", 3),

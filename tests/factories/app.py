@@ -386,4 +386,5 @@ def store_study(services: Services, study: Study = STUDY, done: int = COUNT) -> 
     store, found = services.studies._store, study_samples()
     slug = store.save(study, found)
     store.commit(slug, study_results(found[:done]))
+    store.rest(slug)
     return slug

@@ -78,8 +78,8 @@ def with_next_schema(folder: Path, monkeypatch: pytest.MonkeyPatch, *statements:
     lines = (
         "import sqlalchemy as sa",
         "from alembic import op",
-        "revision = 'release_0002'",
-        "down_revision = 'release_0001'",
+        "revision = 'runs_0002'",
+        "down_revision = 'runs_0001'",
         "def upgrade():",
         *(f"    {statement}" for statement in statements),
     )

@@ -252,7 +252,7 @@ def test_a_database_is_kept_before_it_is_migrated(home, slug, tmp_path, monkeypa
             open_database(default_url(home)).close()
         assert slugs(home) == {slug}
     (kept,) = home.glob("*.bak")
-    assert kept.name == "ckv.sqlite3.schema-release_0001.bak"
+    assert kept.name == "ckv.sqlite3.schema-runs_0001.bak"
     assert dump(kept) == old
     assert dump(home / "ckv.sqlite3") != old
     with pytest.raises(StorageError, match="newer version of the app"):
@@ -271,14 +271,14 @@ def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(
             open_database(default_url(home))
 
     start()
-    first = home / "ckv.sqlite3.schema-release_0001.bak"
+    first = home / "ckv.sqlite3.schema-runs_0001.bak"
     old = dump(first)
     with closing(sqlite3.connect(home / "ckv.sqlite3")) as changed, changed:
         changed.execute("UPDATE runs SET title = 'changed'")
     start()
     start()
     assert dump(first) == old
-    second = home / "ckv.sqlite3.schema-release_0001-2.bak"
+    second = home / "ckv.sqlite3.schema-runs_0001-2.bak"
     assert dump(second) != old
     assert sorted(home.glob("*.bak")) == sorted([first, second])
 

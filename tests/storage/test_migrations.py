@@ -8,7 +8,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect
 
 from storage.database import open_database
-from storage.study_models import Base
+from storage.models import Base
 from tests.storage.conftest import with_next_schema
 
 pytestmark = pytest.mark.slow
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 SEARCH = "run_search"
 
 
+@pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite does not compare it
 def test_migrations_from_blank_give_the_tables_of_the_models(new_url):
     database = open_database(new_url())
     with database.engine.connect() as connection:

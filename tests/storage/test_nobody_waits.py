@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.results.events import RunFinished
-from storage import audit, backup, bundle_import, credentials, database, library, study_rows
+from storage import audit, backup, bundle_import, credentials, database, library
 from storage.backup import copy_database
 from storage.bundle import write_bundle
 from storage.bundle_import import import_bundle
@@ -49,8 +49,8 @@ def do_import(here, there, monkeypatch):
     return partial(import_bundle, here, b"")
 
 
-def do_delete(here, _, monkeypatch):
-    slugs = [made(here) for _ in range(RUNS)]
+def do_delete(here, _, monkeypatch, slugs=None):
+    slugs = slugs or [made(here) for _ in range(RUNS)]
     now = datetime.now(UTC)
     here.tell(library.delete_runs, slugs, now)
     monkeypatch.setattr(library, "delete", slowly(library.delete))
@@ -64,14 +64,13 @@ def do_delete(here, _, monkeypatch):
     return purge
 
 
-def do_delete_study(here, _, monkeypatch):
+def do_delete_samples(here, there, monkeypatch):
     studies = Studies(here)
     slug = studies.save(STUDY, SAMPLES)
     for sample in SAMPLES:
         studies.commit(slug, results_of(sample))
-    monkeypatch.setattr(study_rows, "delete", slowly(study_rows.delete))
-    monkeypatch.setattr(study_rows, "_REMOVED_AT_ONCE", 5)
-    return partial(studies.delete, slug)
+    monkeypatch.setattr(library, "_RESULTS_AT_ONCE", 5)
+    return do_delete(here, there, monkeypatch, [slug])
 
 
 def do_export(here, _, monkeypatch):
@@ -88,7 +87,7 @@ def do_back_up(here, _, monkeypatch):
     return partial(copy_database, file, file.with_name("copy"))
 
 
-@pytest.mark.parametrize("act", [do_import, do_delete, do_delete_study, do_export, do_back_up])
+@pytest.mark.parametrize("act", [do_import, do_delete, do_delete_samples, do_export, do_back_up])
 def test_a_start_waits_for_nobody(here, there, monkeypatch, act):
     do = act(here, there, monkeypatch)
     recorder, waited, over = Recorder(here), [], threading.Event()

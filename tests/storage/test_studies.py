@@ -1,21 +1,23 @@
 """Studies in a database: one result per key whoever writes, and nothing of it lost or doubled."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.export import Exported
 from ckv_core.studies.records import Sample, SampleResult, Study
-from storage import study_rows
+from storage import library
+from storage.models import ResultRow, Run, SampleRow
+from storage.records import RunFilter
+from storage.repository import fail_unfinished, load_request, load_run
 from storage.studies import Studies
-from storage.study_models import StudyResult, StudySample
 from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
-from tests.storage.conftest import at_once
+from tests.storage.conftest import at_once, make
 
 STUDY = Study(
     name="needles",
@@ -32,8 +34,16 @@ MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha25
 def studies(opened):
     """None yet, in a database that a module's tests share."""
     with opened.write() as session:
-        session.execute(text("DELETE FROM studies"))
+        session.execute(text("DELETE FROM runs"))
     return Studies(opened)
+
+
+def delete(opened, slug: str) -> None:
+    """Delete a run, and remove all of it."""
+    now = datetime.now(UTC)
+    opened.tell(library.delete_runs, [slug], now)
+    while opened.tell(library.purge_deleted, now):
+        pass
 
 
 def results_of(sample: Sample, **changes: object) -> list[SampleResult]:
@@ -54,14 +64,16 @@ def test_what_was_saved_is_read_back(studies):
     for sample in SAMPLES[::-1]:
         studies.commit(slug, results_of(sample))
     assert studies.results(slug) == [r for sample in stored for r in results_of(sample)]
+    assert studies.load(slug).state == "unfinished", "until its runner says that it rests"
+    studies.rest(slug)
     found = studies.load(slug)
-    assert (found.done, found.failed, found.total, found.state) == (20, 0, 20, "done")
+    assert (found.counts.sentence, found.state) == ("20 of 20 results", "done")
 
 
 def test_a_result_that_is_done_stays_and_a_failed_one_is_written_over(studies):
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0], state="failed", reason="No.", score=None))
-    assert studies.load(slug).failed == 5
+    assert studies.load(slug).counts.failed == 5
     assert not studies.standing(slug)
     studies.commit(slug, results_of(SAMPLES[0]))
     studies.commit(slug, results_of(SAMPLES[0], score=1.0))
@@ -78,7 +90,7 @@ def test_many_writers_of_the_same_results_leave_each_once(studies, opened):
 
     assert at_once(*[write] * 4) == [None] * 4
     with opened.read() as session:
-        assert session.scalar(select(func.count()).select_from(StudyResult)) == 20
+        assert session.scalar(select(func.count()).select_from(ResultRow)) == 20
 
 
 def test_several_that_begin_the_same_study_make_one(studies):
@@ -93,10 +105,10 @@ def test_other_variants_and_more_samples_reuse_what_stands(studies):
     wider = replace(STUDY, variants=("snapkv", "pyramidkv"), tolerance=3.0)
     assert studies.save(wider, SAMPLES) == slug
     found = studies.load(slug)
-    assert (found.done, found.total, found.state) == (6, 20, "unfinished")
+    assert (found.counts.sentence, found.state) == ("6 of 20 results", "unfinished")
     assert {result.variant for result in studies.results(slug)} == {"full", "snapkv"}
     studies.save(STUDY, SAMPLES)
-    assert studies.load(slug).done == 10
+    assert studies.load(slug).counts.done == 10
     study = studies.load(slug).study
     assert (study.earlier_tolerances, study.earlier_variants) == ((3.0,), ("pyramidkv",))
 
@@ -148,26 +160,109 @@ def test_other_weights_under_the_same_name_are_refused(studies):
         studies.served_by(slug, replace(MODEL, sha256="b"), {})
 
 
-def test_owners_have_names_of_their_own(studies):
+def test_owners_have_names_of_their_own(studies, opened):
     mine, theirs = studies.save(STUDY, SAMPLES, "ann"), studies.save(STUDY, SAMPLES, "bob")
-    assert mine != theirs
-    assert [each.slug for each in studies.every("ann")] == [mine]
-    assert {each.slug for each in studies.every()} == {mine, theirs}
-    assert studies.slug("needles", "ann") == mine
-    with pytest.raises(StorageError, match="no study 'needles'"):
-        studies.slug("needles", "eve")
-    with pytest.raises(ConfigError, match="2 users have a study 'needles'"):
+    nobodys = studies.save(STUDY, SAMPLES)
+    assert len({mine, theirs, nobodys}) == 3
+    assert studies.save(STUDY, SAMPLES) == nobodys
+    assert [studies.has("needles", owner) for owner in ("ann", None, "eve")] == [True, True, False]
+    assert {each.slug for each in studies.every()} == {mine, theirs, nobodys}
+    with pytest.raises(StorageError, match="no run 'other'"):
+        studies.slug("other")
+    with pytest.raises(ConfigError, match="3 users have a study 'needles'"):
         studies.slug("needles")
-    studies.delete(theirs)
+    for slug in (theirs, nobodys):
+        delete(opened, slug)
     assert studies.slug("needles") == mine
 
 
-def test_lists_have_the_newest_first_and_a_bounded_one_those_that_are_to_run(studies, opened):
-    first, second, third = (studies.save(replace(STUDY, name=each), SAMPLES) for each in "abc")
-    studies.want(first)
-    assert [each.slug for each in studies.every()] == [third, second, first]
-    bounded = opened.ask(study_rows.list_studies, most=2)
-    assert [each.slug for each in bounded] == [first, third]
+def listed(opened, **wanted):
+    runs, _ = opened.ask(library.list_runs, RunFilter(**wanted))
+    return runs
+
+
+def test_a_list_of_runs_has_those_of_many_samples_and_how_far_they_are(studies, opened):
+    slug = studies.save(STUDY, SAMPLES, "ann")
+    studies.commit(slug, results_of(SAMPLES[0]))
+    studies.commit(slug, results_of(SAMPLES[1], state="failed"))
+    (row,) = listed(opened)
+    assert (row.slug, row.title, row.kind, row.state) == (slug, "needles", "samples", "unfinished")
+    assert row.variant_specs == tuple(point.spec for point in STUDY.points())
+    assert row.counts.sentence == "5 of 20 results, 5 failed"
+    found = {"text": "needl", "method": "adakv", "kind": "samples", "state": "unfinished"}
+    assert all(listed(opened, **{name: value}) for name, value in found.items())
+    missed = {"text": "hay", "method": "ada", "kind": "sweep", "state": "done", "owner": "bob"}
+    assert not any(listed(opened, **{name: value}) for name, value in missed.items())
+
+
+def test_a_new_title_is_the_studys_name_and_stays_its_alone(studies, opened):
+    slug, other = (studies.save(replace(STUDY, name=each), SAMPLES[:1]) for each in "ab")
+    opened.tell(library.annotate, slug, "new", "A note", ["tag"])
+    assert studies.load(slug).study == replace(STUDY, name="new")
+    assert [row.slug for row in listed(opened, text="note", tag="tag")] == [slug]
+    for title, said in (("b", "is called 'b'"), ("x" * 81, "80"), ("a\nb", "control")):
+        with pytest.raises(StorageError, match=said):
+            opened.tell(library.annotate, slug, title, "", [])
+    opened.tell(library.annotate, other, "b", "Its own name is no other's.", [])
+
+
+def test_a_deletion_can_be_undone_unless_another_has_the_name_by_now(studies, opened):
+    slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
+    studies.commit(slug, results_of(SAMPLES[0]))
+    before = now - timedelta(minutes=1)
+    opened.tell(library.delete_runs, [slug], now)
+    assert opened.tell(library.restore_runs, [slug], before) == [slug]
+    assert studies.load(slug).counts.done == 5
+    opened.tell(library.delete_runs, [slug], now)
+    again = studies.save(STUDY, SAMPLES[:1])
+    with pytest.raises(StorageError, match="is called 'needles'"):
+        opened.tell(library.restore_runs, [slug], before)
+    assert [row.slug for row in listed(opened)] == [again]
+
+
+def test_what_is_being_removed_cannot_come_back(studies, opened):
+    slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
+    studies.commit(slug, results_of(SAMPLES[0]))
+    opened.tell(library.delete_runs, [slug], now)
+    assert opened.tell(library.purge_deleted, now) == 1
+    assert opened.tell(library.restore_runs, [slug], now - timedelta(minutes=1)) == []
+    assert opened.tell(library.purge_deleted, now) == 1
+
+
+def test_one_that_runs_or_waits_is_not_deleted(studies, opened):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.want(slug)
+    for _ in ("queued", "running"):
+        with pytest.raises(StorageError, match="not over; cancel it first"):
+            opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+        assert studies.claim(slug)
+    assert studies.rest(slug, "Stopped.")
+    opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+
+
+def test_a_run_of_one_sample_is_none_of_many(studies, opened):
+    slug = make(opened)
+    assert not studies.rest(slug)
+    studies.want(slug)
+    assert (studies.wanted(), studies.claim(slug)) == ({}, False)
+    for act in (studies.load, studies.samples, studies.results, studies.standing):
+        with pytest.raises(StorageError, match="no run"):
+            act(slug)
+    many = studies.save(STUDY, SAMPLES)
+    for act in (load_run, load_request):
+        with pytest.raises(StorageError, match=f"{many} has many samples"):
+            opened.ask(act, many)
+
+
+def test_a_start_fails_the_runs_that_were_left_and_not_those_of_many_samples(studies, opened):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.want(slug)
+    studies.claim(slug)
+    with opened.write() as session:
+        session.execute(update(Run).values(server=None))
+    make(opened)
+    assert opened.tell(fail_unfinished, "Gone.", datetime.now(UTC)) == 1
+    assert studies.load(slug).state == "running"
 
 
 def test_administrators_see_how_many_and_how_big(studies, opened):
@@ -176,27 +271,33 @@ def test_administrators_see_how_many_and_how_big(studies, opened):
     studies.save(STUDY, SAMPLES)
     with opened.read() as session:
         before = {each.owner: each for each in usage_by_owner(session)}
-    assert (before["ann"].studies, before[None].studies) == (2, 1)
-    assert before["ann"].study_bytes > before[None].study_bytes > 0
+    assert (before["ann"].runs, before[None].runs) == (2, 1)
+    assert before["ann"].run_bytes > before[None].run_bytes > 0
     for _ in range(2):
         studies.commit(mine, results_of(SAMPLES[0], text="w\u00f6rd"))
     with opened.read() as session:
         after = {each.owner: each for each in usage_by_owner(session)}
-    grown = after["ann"].study_bytes - before["ann"].study_bytes
+    grown = after["ann"].run_bytes - before["ann"].run_bytes
     assert grown == (5 + ROW_BYTES) * len(STUDY.points())
     assert after[None] == before[None]
-    studies.delete(mine)
-    assert opened.ask(stored_bytes, "ann")[1] < before["ann"].study_bytes
+    delete(opened, mine)
+    assert opened.ask(stored_bytes, "ann") < before["ann"].run_bytes
 
 
 def test_what_the_app_is_to_run_is_remembered(studies):
     slug = studies.save(STUDY, SAMPLES)
     studies.want(slug)
-    assert studies.wanted() == {slug: ""}
+    assert studies.wanted() == {slug: None}
+    assert studies.load(slug).state == "queued"
+    assert studies.claim(slug)
+    assert studies.load(slug).state == "running"
+    studies.release(slug)
+    assert studies.wanted() == {slug: None}
     assert studies.load(slug).state == "queued"
     studies.rest(slug, "No room.")
+    studies.release(slug)
     assert studies.wanted() == {}
-    assert studies.load(slug).reason == "No room."
+    assert (studies.load(slug).state, studies.load(slug).reason) == ("unfinished", "No room.")
 
 
 @pytest.mark.parametrize(
@@ -207,25 +308,21 @@ def test_what_the_app_is_to_run_is_remembered(studies):
         ("[1]", "TypeError"),
     ],
 )
-def test_a_list_holds_a_study_that_cannot_be_read_and_says_why(studies, opened, spoilt, said):
+def test_one_that_cannot_be_read_is_listed_says_why_and_is_deleted(studies, opened, spoilt, said):
     sound = studies.save(STUDY, SAMPLES)
     bad = studies.save(replace(STUDY, name="other"), SAMPLES, "ann")
     studies.want(bad)
     with opened.write() as session:
-        change = text("UPDATE studies SET definition = :spoilt WHERE slug = :slug")
+        change = text("UPDATE runs SET request = :spoilt WHERE slug = :slug")
         session.execute(change, {"spoilt": spoilt, "slug": bad})
     row, whole = studies.every()
-    assert (whole.slug, whole.problem, whole.total) == (sound, "", 20)
-    assert (row.slug, row.owner, row.study.name, row.wanted) == (bad, "ann", "other", True)
-    assert row.state == "unreadable"
-    assert (row.samples, row.points, row.done, row.failed) == (0, 0, 0, 0)
-    assert row.problem.startswith("This version cannot read the study: ")
-    assert said in row.problem
-    assert studies.owner(bad) == "ann"
+    assert (whole.slug, whole.counts.total) == (sound, 20)
+    assert (row.slug, row.title, row.state, row.counts) == (bad, "other", "queued", None)
     for act in (studies.load, studies.results):
-        with pytest.raises(StorageError, match="This version cannot read the study: "):
+        with pytest.raises(StorageError, match=f"{bad} is spoilt and cannot be read .*{said}"):
             act(bad)
-    assert studies.delete(bad)
+    assert studies.rest(bad, "Stopped.")
+    delete(opened, bad)
 
 
 def test_what_fails_each_time_stands_and_what_may_pass_does_not(studies):
@@ -234,39 +331,41 @@ def test_what_fails_each_time_stands_and_what_may_pass_does_not(studies):
     studies.commit(slug, results_of(SAMPLES[0], **failed))
     studies.commit(slug, results_of(SAMPLES[1], for_good=True, **failed))
     found = studies.load(slug)
-    assert (found.failed, found.failed_for_good) == (10, 5)
+    assert (found.counts.failed, found.counts.failed_for_good) == (10, 5)
     assert {sample for sample, _, _ in studies.standing(slug)} == {"s1"}
 
 
 def test_a_deleted_study_takes_everything_with_it(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
-    assert studies.delete(slug)
-    assert not studies.delete(slug)
+    delete(opened, slug)
+    with pytest.raises(StorageError, match="no run"):
+        delete(opened, slug)
     with opened.read() as session:
-        for table in (StudySample, StudyResult):
+        for table in (SampleRow, ResultRow):
             assert session.scalar(select(func.count()).select_from(table)) == 0
-    with pytest.raises(StorageError, match="no study"):
+    with pytest.raises(StorageError, match="no run"):
         studies.commit(slug, results_of(SAMPLES[0]))
 
 
 def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
-    studies.want(slug)
-    assert opened.tell(study_rows.delete_study, slug, datetime.now(UTC))  # and then it was killed
+    now = datetime.now(UTC)
+    opened.tell(library.delete_runs, [slug], now)  # and then it was killed
     studies.want(slug)
     assert (studies.every(), studies.wanted(), studies.claim(slug)) == ([], {}, False)
-    assert opened.ask(stored_bytes, "") == opened.ask(stored_bytes, "nobody")
-    for act in (studies.load, studies.owner, studies.results):
-        with pytest.raises(StorageError, match="no study"):
+    assert opened.ask(stored_bytes, None) == 0
+    for act in (studies.load, studies.results):
+        with pytest.raises(StorageError, match="no run"):
             act(slug)
     again = studies.save(STUDY, SAMPLES[:1])
     studies.commit(again, results_of(SAMPLES[0]))
-    studies.purge()
+    while opened.tell(library.purge_deleted, now):
+        pass
     with opened.read() as session:
-        left = session.scalars(select(StudySample.study_id).distinct()).all()
-        assert left == session.scalars(select(StudyResult.study_id).distinct()).all()
+        left = session.scalars(select(SampleRow.run_id).distinct()).all()
+        assert left == session.scalars(select(ResultRow.run_id).distinct()).all()
     assert len(left) == 1
     assert [each.slug for each in studies.every()] == [again]
 

@@ -8,9 +8,8 @@ from ckv_core.request.compare_request import CompareRequest
 from storage import library
 from storage.column_types import AnyText
 from storage.database import Database
-from storage.models import Array, Prompt, Run, Variant
+from storage.models import Array, Prompt, ResultRow, Run, SampleRow, Variant
 from storage.studies import Studies
-from storage.study_models import StudyResult, StudyRow, StudySample
 from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
 from tests.storage.conftest import make, record
 from tests.storage.test_studies import MODEL, SAMPLES, STUDY, results_of
@@ -46,9 +45,9 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     for text in ("ä", "longer"):  # a failed one is written over
         studies.commit(study, results_of(SAMPLES[0], state="failed", text=text))
     studies.commit(study, results_of(SAMPLES[1]))
-    runs, of_studies = here.ask(stored_bytes, None)
-    assert runs == rows_of(here, Run, Prompt, Variant, Array)
-    assert of_studies == rows_of(here, StudyRow, StudySample, StudyResult)
-    assert here.ask(stored_bytes, "ann") == (0, of_studies)
+    here.tell(library.annotate, study, "Another nämé", "note", [])
+    total = here.ask(stored_bytes, None)
+    assert total == rows_of(here, Run, Prompt, Variant, Array, SampleRow, ResultRow)
+    of_ann = here.ask(stored_bytes, "ann")
     nobody = next(each for each in here.ask(usage_by_owner) if each.owner is None)
-    assert (nobody.runs, nobody.run_bytes) == (2, runs)
+    assert (nobody.runs, nobody.run_bytes) == (2, total - of_ann)

@@ -80,7 +80,7 @@ class Access:
             raise AccessError(PASSWORD_NEEDED)
         return user
 
-    def may_work(self, owner: str) -> bool:
+    def may_work(self, owner: str | None) -> bool:
         """Whether what a user left to run may go on: who was removed or disabled has nothing."""
         if not (self.with_logins and owner):
             return True

@@ -9,16 +9,14 @@ from pathlib import Path
 from ckv_core.errors import ConfigError
 from ckv_core.results.kept_folder import KeptFolder, unclaimed
 from ckv_core.runtime.home import home_folder
-from storage import audit, credentials, repository, study_rows, takeover, usage
+from storage import audit, credentials, repository, takeover, usage
 from storage.audit import AuditFilter, AuditRecord
 from storage.credentials import AccountRecord
 from storage.database import Database
-from storage.study_records import StoredStudy
 from storage.usage import OwnerUsage, WaitingRun
 from ui.accounts.access import DISABLED, Access
 from ui.tables.csv_text import csv_text
 
-STUDIES = 200  # shown
 STOPPED = "Stopped by an administrator."
 
 
@@ -63,19 +61,12 @@ class Administration:
     """Every method is for administrators; without logins everybody is one."""
 
     def __init__(
-        self,
-        database: Database,
-        access: Access,
-        stop: Callable[[str], None],
-        stop_study: Callable[[str, str], None],
+        self, database: Database, access: Access, stop: Callable[[str, str], None]
     ) -> None:
-        """Administer an app.
-
-        `stop` stops the run of a slug, whoever's it is; `stop_study` a study, for a reason.
-        """
+        """Administer an app; `stop` stops any user's run of a slug, for a reason."""
         self._database = database
         self._access = access
-        self._stop, self._stop_study = stop, stop_study
+        self._stop = stop
 
     def queue(self) -> list[WaitingRun]:
         """The runs that are not over, of all servers of the database."""
@@ -89,21 +80,7 @@ class Administration:
         with self._database.write() as session:
             if repository.run_owner(session, slug) != actor:
                 audit.record(session, actor, "cancelled", slug)
-        self._stop(slug)
-
-    def studies(self) -> list[StoredStudy]:
-        """Studies of all users, those that run or wait first; the newest `STUDIES`."""
-        self._access.check_admin()
-        with self._database.read() as session:
-            return study_rows.list_studies(session, most=STUDIES)
-
-    def stop_study(self, slug: str) -> None:
-        self._access.check_admin()
-        actor = self._access.viewer().user
-        with self._database.write() as session:
-            if study_rows.study_owner(session, slug) != (actor or ""):
-                audit.record(session, actor, "cancelled", slug)
-        self._stop_study(slug, STOPPED)
+        self._stop(slug, STOPPED)
 
     def storage(self) -> StorageUsage:
         self._access.check_admin()
@@ -121,7 +98,7 @@ class Administration:
         return StorageUsage(owners, caches, gone, size, disk.free, is_local)
 
     def count_of_nobody(self) -> int:
-        """How many runs and studies were made without logins, and are hidden by them."""
+        """How many runs were made without logins, and are hidden by them."""
         self._access.check_admin()
         if not self._access.with_logins:
             return 0
@@ -129,7 +106,7 @@ class Administration:
             return takeover.count_of_nobody(session)
 
     def take_over(self) -> None:
-        """Make the runs and studies that nobody owns the administrator's own."""
+        """Make the runs that nobody owns the administrator's own."""
         self._access.check_admin()
         actor = self._access.account()
         with self._database.write() as session:
@@ -169,13 +146,9 @@ class Administration:
             action: audit.Action = "disabled user" if disabled else "enabled user"
             audit.record(session, actor, action, name)
             runs = [run.slug for run in usage.waiting_runs(session) if run.owner == name]
-            wanted = study_rows.wanted_studies(session).items()
         if disabled:
             for slug in runs:
-                self._stop(slug)
-            for slug, owner in wanted:
-                if owner == name:
-                    self._stop_study(slug, DISABLED)
+                self._stop(slug, DISABLED)
         return True
 
     def audit(self, wanted: AuditFilter, limit: int) -> list[AuditRecord]:

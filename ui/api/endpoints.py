@@ -19,13 +19,14 @@ from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.runtime.json_fields import JsonField
 from storage.library import SORTS
+from storage.models import STATES
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
 from ui.api.requests import compare_request
 from ui.run.routes import NOT_YET
-from ui.runs.query import STATES, TEXT_CHARS, run_row
+from ui.runs.query import TEXT_CHARS, run_row
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -149,7 +150,7 @@ class Api:
             model: Only runs of this model.
             method: Only runs with a variant of this method, such as snapkv.
             tag: Only runs with this tag.
-            state: Only runs in this state: queued, running, done, failed or cancelled.
+            state: Only runs in this state: queued, running, done, failed, cancelled or unfinished.
             sort: newest, oldest, title, model or tokens.
             limit: Runs to return, up to 100.
             offset: Runs to leave out at the start.

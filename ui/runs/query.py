@@ -11,7 +11,6 @@ from ckv_core.methods import METHODS
 from ckv_core.request.variants import written_parameters
 from ckv_core.results.outcomes import Tally
 from storage.library import SORTS
-from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import RunFilter, RunSort, RunSummary
 from storage.repository import is_slug
 
@@ -23,7 +22,6 @@ FULL = "full"
 _LABELS = {method.name: method.label for method in METHODS}
 _TEXTS = ("text", "model", "method", "tag", "state", "kind", "answer")
 NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
-STATES = (*ACTIVE_STATES, *END_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
     return {
         "slug": run.slug,
         "title": run.title,
+        "kind": run.kind,
         "state": run.state,
         "model": run.model_name,
         "variants": len(run.variant_specs),
@@ -103,7 +102,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "note": run.note,
         "tags": list(run.tags),
         "pinned": run.pinned,
-        "outcome": outcome_text(run.outcome, run.kind),
+        "outcome": run.counts.sentence if run.counts else outcome_text(run.outcome, run.kind),
     }
 
 

@@ -116,8 +116,8 @@ class Library:
             restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
             if restored:
                 self._limits.check_saved(saved + len(restored) - 1)
-                bytes_of = usage.stored_bytes(session, owner)
-                self._limits.check_bytes(*bytes_of, KeptFolder(owner).size(), more=0)
+                size = usage.stored_bytes(session, owner)
+                self._limits.check_bytes(size, KeptFolder(owner).size(), more=0)
                 audit.record(session, owner, "restored", *restored)
         return len(restored)
 

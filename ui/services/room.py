@@ -2,11 +2,18 @@
 
 from ckv_core.results.kept_folder import KeptFolder
 from storage.database import Database
+from storage.shares import saved_runs
 from storage.usage import stored_bytes
 from ui.limits import Limits
 
 
 def check_room(database: Database, limits: Limits, owner: str | None, more: int = 1) -> int:
     """Bytes that are left to this user, or without logins to all; LimitError for fewer."""
-    runs, studies = database.ask(stored_bytes, owner)
-    return limits.check_bytes(runs, studies, KeptFolder(owner).size(), more)
+    runs = database.ask(stored_bytes, owner)
+    return limits.check_bytes(runs, KeptFolder(owner).size(), more)
+
+
+def check_new_run(database: Database, limits: Limits, owner: str | None, more: int = 1) -> None:
+    """LimitError where this user may store no further run, of so many bytes."""
+    limits.check_saved(database.ask(saved_runs, owner))
+    check_room(database, limits, owner, more)

@@ -23,7 +23,7 @@ from ckv_core.worker.messages import (
     Reply,
     TokensCounted,
 )
-from storage import audit, repository, shares
+from storage import audit, repository
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
@@ -37,7 +37,7 @@ from ui.limits import Limits
 from ui.services.caches import Caches
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
-from ui.services.room import check_room
+from ui.services.room import check_new_run, check_room
 from ui.services.shares import Shares
 from ui.services.stored_runs import StoredRuns
 from ui.services.studies import Studies
@@ -102,7 +102,7 @@ class Services:
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
         self.studies = Studies(database, self._access, self._limits, self._client, cluster)
-        self.administration = Administration(database, self._access, self._stop, self.studies.stop)
+        self.administration = Administration(database, self._access, self._stop)
         self.caches = Caches(database, self._access, self._limits, self._client)
         self._client.start()
         self.studies.begin()
@@ -322,11 +322,14 @@ class Services:
             while len(self._model_statuses) > KEPT_STATUSES:
                 del self._model_statuses[next(iter(self._model_statuses))]
 
-    def _stop(self, slug: str) -> None:
+    def _stop(self, slug: str, reason: str = CANCELLED) -> None:
+        """Stop anybody's run; the caller has checked that this is allowed."""
         if slug in self._unfinished.slugs():
             self._client.cancel(slug)
-        elif self._unfinished.find(slug) is None and not self._stored.snapshot(slug).is_final:
-            self._stored.cancel(slug, CANCELLED)
+        elif self._unfinished.find(slug) is not None or self.studies.stop(slug, reason):
+            return
+        elif not self._stored.snapshot(slug).is_final:
+            self._stored.cancel(slug, reason)
 
     def _let_go(self, slug: str) -> None:
         self._stored.let_go(slug)
@@ -336,9 +339,7 @@ class Services:
         owners = self._unfinished.owners()
         self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
         self.library.purge()
-        with self._database.read() as session:
-            self._limits.check_saved(shares.saved_runs(session, owner))
-        check_room(self._database, self._limits, owner)
+        check_new_run(self._database, self._limits, owner)
 
     def _check_prompt(self, slug: str, tokens: int) -> None:
         """End a run whose prompt turns out to be too long, before it is read."""

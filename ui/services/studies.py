@@ -35,19 +35,17 @@ from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Reply
 from storage import studies as stored_studies
 from storage.database import Database
-from storage.repository import is_slug
-from storage.study_records import StoredStudy
-from storage.study_rows import StudyMissingError, missing_study
+from storage.records import StoredStudy
+from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import DISABLED, Access
 from ui.limits import Limits
-from ui.services.room import check_room
+from ui.services.room import check_new_run, check_room
 from ui.services.study_jobs import PREFIX, StudyJobs, prompt_size
 from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
-CANCELLED = "Stopped on request."
 KEPT_READINGS = 8  # a big study takes a second
-NO_STUDY = "There is no study of this name; see the list of studies."
+NO_STUDY = "There is no study of this name; see the list of runs."
 CHECK_S = 5.0  # between looks for studies of a server that died
 WAITS_S = (1.0, 5.0, 15.0)  # until a busy database is tried again
 CLUSTER_TURN = 8  # samples a worker, before another user's study has the cluster
@@ -70,10 +68,10 @@ class StudyView:
 
     @property
     def state(self) -> str:
-        """`running`, `stopping`, `queued`, `done`, `unfinished` or `unreadable`."""
+        """`running`, `stopping`, `queued`, `done` or `unfinished`."""
         if self.running:
-            return "running" if self.stored.wanted else "stopping"
-        return self.stored.state
+            return "running" if self.stored.is_wanted else "stopping"
+        return "queued" if self.stored.is_wanted else self.stored.state
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class _Turn:
     """The study that runs for one owner."""
 
     slug: str
-    owner: str
+    owner: str | None
     jobs: StudyJobs
     progress: Progress | None = None
 
@@ -114,6 +112,7 @@ class _Line:
 class Studies:
     """All that pages know of studies; any thread may call any method.
 
+    A study is a run of many samples: services list, stop, annotate, share and delete it as any run.
     Somebody else's study fails exactly like one that does not exist. Every method raises
     StorageError if the database fails.
     """
@@ -134,7 +133,7 @@ class Studies:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._server = database.server
-        self._turns: dict[str, _Turn] = {}  # by owner
+        self._turns: dict[str | None, _Turn] = {}  # by owner
         self._cluster_line = _Line()
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="studies", daemon=True)
@@ -218,7 +217,7 @@ class Studies:
             self._limits.check(request_of(study, sample, points))
         self._check_room(study, owner, sum(len(sample.context) for sample in samples) + 1)
         self._check_queue(owner)
-        slug = self._store.save(study, samples, owner or "")
+        slug = self._store.save(study, samples, owner)
         self._want(slug)
         return slug
 
@@ -231,46 +230,34 @@ class Studies:
         owner = self._access.user(change=True)
         exported = read_export(text)
         self._check_room(exported.study, owner, len(text))
-        return self._store.add(exported, owner or "")
+        return self._store.add(exported, owner)
 
     def resume(self, slug: str) -> None:
         """Have a study run on; what failed and may pass is tried again."""
-        stored = self._check(slug, change=True)
-        if not stored.wanted:
+        self._access.check_run(slug, "change")
+        stored = self._store.load(slug)
+        if not stored.is_wanted:
             self._check_queue(stored.owner)
-        self._check_bytes(stored.owner or None)
+        check_room(self._database, self._limits, stored.owner)
         self._want(slug)
 
-    def cancel(self, slug: str) -> None:
-        """Stop a study; what it has stays."""
-        self._check_owner(slug, change=True)
-        self.stop(slug, CANCELLED)
-
-    def delete(self, slug: str) -> None:
-        self._check_owner(slug, change=True)
-        self.stop(slug, "")
-        self._store.delete(slug)
-
-    def every(self) -> list[StudyView]:
-        """The viewer's studies, newest first."""
-        return [self._view(each) for each in self._store.every(self._access.user() or "")]
-
     def view(self, slug: str) -> StudyView:
-        return self._view(self._check(slug))
+        self._access.check_run(slug)
+        return self._view(self._store.load(slug))
 
     def reading(self, slug: object) -> StudyReading:
         """A study with its results; a client may send anything as its name."""
         if not is_slug(slug):
             raise StorageError(NO_STUDY)
         stored = self.view(str(slug)).stored
-        return _read(self, stored.slug, (write_study(stored.study), stored.done, stored.failed))
+        return _read(self, stored.slug, (write_study(stored.study), stored.counts))
 
     def samples(self, slug: str) -> list[Sample]:
-        self._check(slug)
+        self._access.check_run(slug)
         return self._store.samples(slug)
 
     def results(self, slug: str) -> list[SampleResult]:
-        self._check(slug)
+        self._access.check_run(slug)
         return self._store.results(slug)
 
     # --- the app ------------------------------------------------------------------------------
@@ -285,10 +272,14 @@ class Studies:
             turn.jobs.take(reply)
         return True
 
-    def stop(self, slug: str, reason: str) -> None:
-        """Stop anybody's study; whoever calls has checked that this is allowed."""
-        self._store.rest(slug, reason)
+    def stop(self, slug: str, reason: str) -> bool:
+        """Stop anybody's study, for the caller has checked that this is allowed.
+
+        False if there is no such run of many samples.
+        """
+        was_found = self._store.rest(slug, reason)
         self._stop_jobs(slug)
+        return was_found
 
     def close(self, timeout_s: float) -> None:
         """Stop; studies that were to be run are continued at the next start."""
@@ -300,11 +291,7 @@ class Studies:
     # --- parts --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Remove what is left of deleted studies, and begin what is wanted until the app closes."""
-        try:
-            self._store.purge()
-        except StorageError:
-            LOGGER.exception("Deleted studies cannot be removed.")
+        """Begin what is wanted until the app closes."""
         while not self._closing:
             try:
                 self._begin_turns()
@@ -322,7 +309,7 @@ class Studies:
                 self._store.rest(slug, DISABLED)
             elif self._store.claim(slug):
                 served = functools.partial(self._store.served_by, slug)
-                jobs = StudyJobs(self._worker, owner or None, self._limits.check_prompt, served)
+                jobs = StudyJobs(self._worker, owner, self._limits.check_prompt, served)
                 turn = _Turn(slug, owner, jobs)
                 with self._lock:
                     self._turns[owner] = turn
@@ -369,7 +356,7 @@ class Studies:
                 raise RunCancelledError
             if not self._access.may_work(turn.owner):
                 raise ConfigError(DISABLED)
-            self._check_bytes(turn.owner or None)
+            check_room(self._database, self._limits, turn.owner)
             turn.progress = progress
 
     def _on_cluster(
@@ -405,7 +392,7 @@ class Studies:
         for wait_s in WAITS_S:
             try:
                 write(*values)
-            except StudyMissingError:
+            except RunMissingError:
                 raise
             except StorageError:
                 LOGGER.warning("A study's results cannot be stored; trying again.")
@@ -415,19 +402,14 @@ class Studies:
         write(*values)
 
     def _check_room(self, study: Study, owner: str | None, more: int) -> None:
-        known = self._store.every(owner or "")
-        if study.name not in {each.study.name for each in known}:
-            self._limits.check_saved(len(known), "studies")
-            self._check_bytes(owner, more)
+        if self._store.has(study.name, owner):
+            check_room(self._database, self._limits, owner)
         else:
-            self._check_bytes(owner)
-
-    def _check_bytes(self, owner: str | None, more: int = 1) -> None:
-        check_room(self._database, self._limits, owner, more)
+            check_new_run(self._database, self._limits, owner, more)
 
     def _check_queue(self, owner: str | None) -> None:
         waiting = [*self._store.wanted().values()]
-        own = waiting.count(owner or "") if self._access.with_logins else None
+        own = waiting.count(owner) if self._access.with_logins else None
         self._limits.check_queue(len(waiting), own, "studies")
 
     def _want(self, slug: str) -> None:
@@ -441,23 +423,12 @@ class Studies:
             if slug in (None, turn.slug):
                 turn.jobs.stop()
 
-    def _check_owner(self, slug: str, *, change: bool = False) -> None:
-        """StudyMissingError for another's study as for none."""
-        owner = self._access.user(change=change) or ""
-        if self._store.owner(slug) != owner:
-            raise missing_study(slug)
-
-    def _check(self, slug: str, *, change: bool = False) -> StoredStudy:
-        """The viewer's own study."""
-        self._check_owner(slug, change=change)
-        return self._store.load(slug)
-
     def _view(self, stored: StoredStudy) -> StudyView:
         with self._lock:
             turn = self._turns.get(stored.owner)
             here = turn is not None and turn.slug == stored.slug
             progress = turn.progress if turn is not None and here else None
-        elsewhere = stored.wanted and stored.server not in (None, self._server)
+        elsewhere = stored.is_wanted and stored.server not in (None, self._server)
         return StudyView(stored=stored, running=here or elsewhere, progress=progress)
 
 

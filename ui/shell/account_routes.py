@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from ui.accounts.access import SCOPE_KEY, AccessError, Viewer
-from ui.accounts.administration import STUDIES, Administration, audit_csv_text
+from ui.accounts.administration import Administration, audit_csv_text
 from ui.accounts.credentials import (
     DISABLED,
     EXPIRIES_DAYS,
@@ -145,13 +145,11 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
             user=viewer.user,
             with_logins=with_logins,
             queue=administration.queue(),
-            studies=administration.studies(),
             storage=administration.storage(),
             of_nobody=administration.count_of_nobody(),
             users=administration.users(),
             entries=administration.audit(wanted, SHOWN),
             shown=SHOWN,
-            shown_studies=STUDIES,
             actions=ACTIONS,
             wanted=wanted,
             since=f"{wanted.since:%Y-%m-%d}" if wanted.since else "",
@@ -160,9 +158,6 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
 
     def cancel(form: Form) -> None:
         administration.cancel(form.get("slug", "")[:FIELD_CHARS])
-
-    def stop_study(form: Form) -> None:
-        administration.stop_study(form.get("slug", "")[:FIELD_CHARS])
 
     def disable(form: Form) -> None:
         administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
@@ -187,7 +182,6 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     routes = [
         _route("/admin", page),
         _route("/admin/cancel", done(cancel, "queue"), "POST"),
-        _route("/admin/studies", done(stop_study, "studies"), "POST"),
         _route("/admin/audit.csv", audit_csv),
     ]
     of_users = [

@@ -10,9 +10,11 @@ from urllib.parse import parse_qs
 import anyio.to_thread
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
+from storage.models import SAMPLES
 from storage.records import RunSummary
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
@@ -35,7 +37,6 @@ PAGES = {
     ),
     "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
     "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
-    "study": ("Study", "The answer of a study, with intervals and everything it is read from."),
     "caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
     "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
     "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
@@ -44,7 +45,7 @@ PAGES = {
         "The methods, their parameters and defaults, and the limits of this app.",
     ),
 }
-_KINDS = {"compare": ("Run", "variants"), "sweep": ("Sweep", "points")}
+RUN_PAGES = ("run", "study")
 _GRADIOS = re.compile(r'[ \t]*<meta\s+(?:property="og:|name="twitter:)[^>]*>\n?')
 
 
@@ -60,16 +61,21 @@ class PageHeads:
         """Answer as the app does, but for the head of a page."""
         page = str(scope.get("path", "")).strip("/")
         is_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if not is_page or (page not in PAGES and page != "run"):
+        if not is_page or page not in (*PAGES, *RUN_PAGES):
             await self._app(scope, receive, send)
             return
         said, query = PAGES.get(page), ""
         if said is None:
-            slug = parse_qs(str(scope["query_string"], "latin-1")).get("id", [""])[0]
+            asked = str(scope["query_string"], "latin-1")
+            slug = parse_qs(asked).get("id", [""])[0]
             try:
-                said = await anyio.to_thread.run_sync(self._words_of, slug)
+                found = await anyio.to_thread.run_sync(self._page_of, slug, page)
             except RunMissingError:
                 await missing(UNKNOWN_RUN)(scope, receive, send)
+                return
+            own, said = found
+            if own != page:
+                await RedirectResponse(f"/{own}?{asked}")(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))
@@ -79,8 +85,8 @@ class PageHeads:
         )
         await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
 
-    def _words_of(self, slug: str) -> tuple[str, str]:
-        """Title and description of a run's page."""
+    def _page_of(self, slug: str, page: str) -> tuple[str, tuple[str, str]]:
+        """A run's own page, and its title and description."""
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         try:
@@ -88,16 +94,17 @@ class PageHeads:
         except RunMissingError:
             raise
         except CkvError:  # the page itself tells what is wrong
-            return "Run", "A saved run."
-        return words_of(summary, with_text=self._services.is_guest)
+            return page, ("Run", "A saved run.")
+        own = "study" if summary.kind == SAMPLES else "run"
+        return own, words_of(summary, with_text=self._services.is_guest)
 
 
 def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
     """Title and description of a run; its own words only where its owner shared it by link."""
-    kind, parts = _KINDS.get(run.kind, _KINDS["compare"])
+    parts = "variants" if run.kind == "compare" else "points"
     methods = list(dict.fromkeys(spec.partition(":")[0] for spec in run.variant_specs))
     count = len(run.variant_specs)
-    title = f"{kind} {run.slug}: {count} {parts if count != 1 else parts[:-1]}"
+    title = f"Run {run.slug}: {count} {parts if count != 1 else parts[:-1]}"
     if with_text and run.title:
         title = run.title
     return title, f"{', '.join(methods)} on {run.model_name}, {run.created_at:%Y-%m-%d}."

@@ -1,4 +1,4 @@
-"""The Studies page: all studies, and the form of a new one with its cost told before it runs."""
+"""The Studies page: the form of a new study, with its cost shown before it runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,13 @@ from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, refused, said
 from ui.studies.form import AREAS, build_study_form, shown_areas
 from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
-from ui.studies.progress import cost_sentence, studies_table
+from ui.studies.progress import cost_sentence
 
 INTRO = (
     "## Studies\n"
     "Many samples, methods and budgets: which method keeps the full cache's score at which "
-    "smallest budget, with intervals. A study goes on when this page is closed and after a restart."
+    "smallest budget, with intervals. A study continues when this page is closed and after a "
+    "restart; the page Runs lists it."
 )
 # Where a study was started, its own page shows it.
 OPEN_STUDY = "(slug) => { if (slug) location.href = `/study?id=${encodeURIComponent(slug)}`; }"
@@ -32,7 +33,6 @@ class StudiesPage:
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.agreed = gr.Textbox(visible="hidden", elem_id="offered")
         self.notice = Notice(elem_id="studies-notice")
-        self.table = DataTable(elem_id="studies", section="### All studies\nNewest first.")
         with gr.Accordion("New study", open=True, elem_id="new-study"):
             form = build_study_form(models=models, model=settings.model)
             self.areas = [form.pop(name) for name in AREAS]
@@ -48,7 +48,7 @@ class StudiesPage:
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = list(self.form.values())
-        filled = [self.notice, self.table, self.form["data"]]
+        filled = [self.notice, self.form["data"]]
         self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
         source = self.form["source"]
         source.input(shown_areas, [source], self.areas, **AT_ONCE)
@@ -72,18 +72,16 @@ class StudiesPage:
     # --- handlers -----------------------------------------------------------------------
 
     def open(self, request: gr.Request) -> list[Any]:
-        """The list as it is now; /studies?runs=SLUG,SLUG fills the samples with runs' texts."""
+        """/studies?runs=SLUG,SLUG fills the samples with runs' texts."""
         told: dict[str, Any] = SILENT
-        table: dict[str, Any] | None = None
         data: Any = gr.skip()
         try:
-            table = studies_table(self._services.studies.every())
             if slugs := read_run_slugs(request.query_params.get("runs", "") if request else ""):
                 data = sample_lines(self._services.studies.samples_of_runs(slugs))
                 told = said(f"Filled in as samples: the texts of {len(slugs)} stored runs.")
         except CkvError as error:
             told = said(str(error), "error")
-        return [told, table, data]
+        return [told, data]
 
     def describe(self, *values: object) -> list[Any]:
         """How the samples are read and what would run, or what is wrong."""

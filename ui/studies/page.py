@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, urlencode
 import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
+from storage.records import StoredStudy
 from storage.repository import is_slug
-from storage.study_records import StoredStudy
 from ui.accounts.turns import in_turn
 from ui.charts.study import charts_value
 from ui.components.data_table import DataTable
@@ -35,7 +35,7 @@ from ui.tables.study import (
 )
 from ui.tables.study_samples import CELL_NAMES, Cell, read_cell, samples_table
 
-TO_STUDIES = ("List of studies", "/studies")
+TO_RUNS = ("List of runs", "/runs")
 ASKED = said("Asked.")
 WATCH_S = 1.0
 ADDRESS_CHARS = 2_000
@@ -123,16 +123,16 @@ class StudyPage:
             try:
                 view = await in_turn(self._view, slug)
                 goes_on = view.state in ("running", "stopping", "queued")
-                known = view.stored.done + view.stored.failed
+                known = view.stored.counts.done + view.stored.counts.failed
                 read = [gr.skip()] * len(self._read)
                 if known != shown and (turn % READ_EVERY == 0 or not goes_on):
                     shown, read = known, await in_turn(self._values, slug, asked)
             except CkvError as error:
                 hidden = [*[gr.update(visible=False)] * 2, seen(is_seen=False)]
-                told = said(str(error) or NO_STUDY, "error", (TO_STUDIES,))
+                told = said(str(error) or NO_STUDY, "error", (TO_RUNS,))
                 yield ["## Study", told, *hidden, *[gr.skip()] * len(self._read)]
                 return
-            may_pass = view.stored.failed - view.stored.failed_for_good
+            may_pass = view.stored.counts.failed - view.stored.counts.failed_for_good
             is_whole = view.stored.state == "done" and not may_pass
             yield [
                 f"## {_plain(view.stored.study.name)}",
@@ -164,7 +164,7 @@ class StudyPage:
 
     def stop(self, slug: str) -> dict[str, Any]:
         """Stop it; what is there stays."""
-        return tried(self._services.studies.cancel, slug, done=ASKED)
+        return tried(self._services.cancel_run, slug, done=ASKED)
 
 
 def read_values(reading: StudyReading, stored: StoredStudy, cell: Cell | None) -> list[Any]:

@@ -1,13 +1,13 @@
 """All tables of the first release. A released migration is never edited.
 
-Databases of before the first release have the numbers 0001 to 0012 for other tables, so the name of
-this schema is no bare number; `storage.database` refuses those.
+Databases of before the first release have the schemas 0001 to 0012 or release_0001, with other
+tables; `storage.database` refuses those.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "release_0001"
+revision = "runs_0001"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -82,7 +82,7 @@ def upgrade() -> None:
         sa.Column("server", sa.BigInteger(), nullable=True),
         sa.Column("stored_bytes", sa.BigInteger(), server_default="0", nullable=False),
         sa.CheckConstraint(
-            "state IN ('queued', 'running', 'done', 'failed', 'cancelled')",
+            "state IN ('queued', 'running', 'done', 'failed', 'cancelled', 'unfinished')",
             name=op.f("ck_runs_state"),
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
@@ -102,26 +102,15 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_runs_parent_slug"), "runs", ["parent_slug"])
     op.create_index(op.f("ix_runs_state"), "runs", ["state"])
-    op.create_table(
-        "studies",
-        sa.Column("id", ROW_ID, nullable=False),
-        sa.Column("slug", sa.String(length=12), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("definition", sa.JSON(), nullable=False),
-        sa.Column("model", sa.JSON(), nullable=True),
-        sa.Column("environment", sa.JSON(), nullable=True),
-        sa.Column("wanted", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("server", sa.BigInteger(), nullable=True),
-        sa.Column("stored_bytes", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_studies")),
-        sa.UniqueConstraint("owner", "name", name=op.f("uq_studies_owner_name")),
-        sa.UniqueConstraint("slug", name=op.f("uq_studies_slug")),
+    is_named = sa.text("kind = 'samples' AND deleted_at IS NULL")
+    op.create_index(
+        "ix_runs_name",
+        "runs",
+        [sa.text("coalesce(owner, '')"), "title"],
+        unique=True,
+        sqlite_where=is_named,
+        postgresql_where=is_named,
     )
-    op.create_index(op.f("ix_studies_created_at"), "studies", ["created_at"])
     op.create_table(
         "prompts",
         sa.Column("run_id", ROW_ID, autoincrement=False, nullable=False),
@@ -141,25 +130,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_prompts")),
     )
     op.create_table(
-        "share_links",
+        "results",
         sa.Column("id", ROW_ID, nullable=False),
         sa.Column("run_id", ROW_ID, nullable=False),
-        sa.Column("token_hash", sa.String(length=64), nullable=False),
-        sa.Column("creator", sa.Text(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_share_links_run_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_share_links")),
-        sa.UniqueConstraint("token_hash", name=op.f("uq_share_links_token_hash")),
-    )
-    op.create_index(op.f("ix_share_links_run_id"), "share_links", ["run_id"])
-    op.create_table(
-        "study_results",
-        sa.Column("id", ROW_ID, nullable=False),
-        sa.Column("study_id", ROW_ID, nullable=False),
         sa.Column("sample", sa.String(length=200), nullable=False),
         sa.Column("variant", sa.String(length=400), nullable=False),
         sa.Column("budget", sa.String(length=32), nullable=False),
@@ -178,33 +151,49 @@ def upgrade() -> None:
         sa.Column("kl", sa.Double(), nullable=True),
         sa.Column("agreement", sa.Double(), nullable=True),
         sa.Column("text", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('done', 'failed')", name=op.f("ck_study_results_state")),
+        sa.CheckConstraint("state IN ('done', 'failed')", name=op.f("ck_results_state")),
         sa.ForeignKeyConstraint(
-            ["study_id"], ["studies.id"], name=op.f("fk_study_results_study_id"), ondelete="CASCADE"
+            ["run_id"], ["runs.id"], name=op.f("fk_results_run_id"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_study_results")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_results")),
         sa.UniqueConstraint(
-            "study_id",
+            "run_id",
             "sample",
             "variant",
             "budget",
-            name=op.f("uq_study_results_study_id_sample_variant_budget"),
+            name=op.f("uq_results_run_id_sample_variant_budget"),
         ),
     )
     op.create_table(
-        "study_samples",
-        sa.Column("study_id", ROW_ID, autoincrement=False, nullable=False),
+        "samples",
+        sa.Column("run_id", ROW_ID, autoincrement=False, nullable=False),
         sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("sample", sa.String(length=200), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
         sa.Column("context", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["study_id"], ["studies.id"], name=op.f("fk_study_samples_study_id"), ondelete="CASCADE"
+            ["run_id"], ["runs.id"], name=op.f("fk_samples_run_id"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("study_id", "position", name=op.f("pk_study_samples")),
-        sa.UniqueConstraint("study_id", "sample", name=op.f("uq_study_samples_study_id_sample")),
+        sa.PrimaryKeyConstraint("run_id", "position", name=op.f("pk_samples")),
+        sa.UniqueConstraint("run_id", "sample", name=op.f("uq_samples_run_id_sample")),
     )
+    op.create_table(
+        "share_links",
+        sa.Column("id", ROW_ID, nullable=False),
+        sa.Column("run_id", ROW_ID, nullable=False),
+        sa.Column("token_hash", sa.String(length=64), nullable=False),
+        sa.Column("creator", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["runs.id"], name=op.f("fk_share_links_run_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_share_links")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_share_links_token_hash")),
+    )
+    op.create_index(op.f("ix_share_links_run_id"), "share_links", ["run_id"])
     op.create_table(
         "tags",
         sa.Column("run_id", ROW_ID, autoincrement=False, nullable=False),

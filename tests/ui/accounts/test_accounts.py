@@ -169,7 +169,7 @@ def test_a_removed_user_and_a_changed_password_end_sessions(app, sign_in):
 
 
 def test_a_stream_ends_with_its_login(app, sign_in, monkeypatch):
-    monkeypatch.setattr(app.services.administration, "_stop", lambda slug: None)
+    monkeypatch.setattr(app.services.administration, "_stop", lambda *_: None)
     with by("bob"):
         slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
@@ -304,11 +304,11 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
         made = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
         study = app.services.studies._store.save(made, (), "ann")
         app.services.studies._store.want(study)
-        assert f'aria-label="Stop study {study}"' in root.get("/admin").text
-        assert ann.post("/admin/studies", data={"slug": study}).status_code == 403
-        assert root.post("/admin/studies", data={"slug": study}).status_code == 303
-        assert study in root.get("/admin").text
-        assert f'aria-label="Stop study {study}"' not in root.get("/admin").text
+        assert f'aria-label="Cancel {study}"' in root.get("/admin").text
+        assert ann.post("/admin/cancel", data={"slug": study}).status_code == 403
+        assert root.post("/admin/cancel", data={"slug": study}).status_code == 303
+        assert f'aria-label="Cancel {study}"' not in root.get("/admin").text
+        assert entries(app, target=study) == [("root", "cancelled", study)]
         assert root.post("/admin/users", data={"user": "bob", "disable": "1"}).status_code == 303
         assert "disabled" in root.get("/admin").text
         own = root.post("/admin/users", data={"user": "root", "disable": "1"})
@@ -320,7 +320,7 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
     named = [Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))] * 2
     study, own = (
         services.studies._store.save(each, (), owner)
-        for each, owner in zip(named, ("", "root"), strict=True)
+        for each, owner in zip(named, (None, "root"), strict=True)
     )
     with app.client("root") as root, app.client("bob") as bob:
         with by("bob"):
@@ -338,9 +338,8 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
         assert root.get(f"/data/{without}/prompt").status_code == 200
         assert bob.get(f"/data/{without}/prompt").status_code == 404
     with by("root", is_admin=True):
-        views = {view.stored.slug: view.stored.study.name for view in services.studies.every()}
-        assert views[own] == "s"
-        assert views[study] == f"s {study}"
+        assert services.library.summary(own).title == "s"
+        assert services.studies.view(study).stored.study.name == f"s {study}"
         assert not services.library.are_runs_of_nobody()
     assert entries(app, action="took over") == [("root", "took over", "root")]
 

@@ -91,7 +91,7 @@ READERS_MAY_NOT = {
     ("POST", path)
     for path in (
         "/login", "/login/", "/logout", "/account/tokens", "/account/revoke", "/admin/cancel",
-        "/admin/studies", "/admin/takeover", "/admin/users",
+        "/admin/takeover", "/admin/users",
         "/caches/import", "/runs/import", "/api/runs",
         f"/api/runs/{SHARED}/cancel",
     )

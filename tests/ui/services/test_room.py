@@ -25,9 +25,9 @@ def home(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
 
 
-def grow(services: Services, table: str, slug: str, size: int) -> None:
+def grow(services: Services, slug: str, size: int) -> None:
     with services._database.write() as session:
-        change = text(f"UPDATE {table} SET stored_bytes = :size WHERE slug = :slug")
+        change = text("UPDATE runs SET stored_bytes = :size WHERE slug = :slug")
         session.execute(change, {"size": size, "slug": slug})
 
 
@@ -54,13 +54,11 @@ def test_nothing_is_stored_for_a_user_who_has_no_room(limited, act):
         study = services.studies.start(STUDY, samples(1))
         wait_until(services, study, over)
         do = acts(services, run, deleted, study)[act]
-        grow(services, "runs", run, FULL)
-        with pytest.raises(LimitError, match=r"stores 1 MiB \(runs 1\.0, .*\); delete runs"):
-            do()
-        grow(services, "runs", run, 0)
-        grow(services, "studies", study, FULL)
-        with pytest.raises(LimitError, match="delete studies first"):
-            do()
+        for full in (run, study):
+            grow(services, full, FULL)
+            with pytest.raises(LimitError, match=r"stores 1 MiB \(runs 1\.0, .*\); delete runs"):
+                do()
+            grow(services, full, 0)
         assert not KeptFolder("ann").entries()
     with acting_as(Viewer(user="bob")):
         end_of(services, services.start_run(script("steps 1")))
@@ -83,7 +81,7 @@ def test_an_import_that_would_be_too_big_leaves_nothing(limited):
     bundle = services.export_bundle([run])
     services.library.delete([run])
     other = finished(services, "steps 1")
-    grow(services, "runs", other, FULL - 10)
+    grow(services, other, FULL - 10)
     with pytest.raises(StorageError, match=r"room for 0\.0; delete runs"):
         services.import_bundle(bundle)
     assert services.count_by_state() == {"done": 1}
@@ -92,11 +90,11 @@ def test_an_import_that_would_be_too_big_leaves_nothing(limited):
 def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
     services = limited(user_mib=1)
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.done > 2)
-    grow(services, "studies", slug, FULL)
+    wait_until(services, slug, lambda view: view.stored.counts.done > 2)
+    grow(services, slug, FULL)
     view = wait_until(services, slug, over)
-    assert view.stored.done < 32
-    assert "delete studies first" in view.stored.reason
+    assert view.stored.counts.done < 32
+    assert "delete runs first" in view.stored.reason
 
 
 def test_a_runs_bytes_are_counted_when_it_is_made_and_when_it_ends(services):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
@@ -13,7 +13,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import Sample, Study
 from ckv_core.studies.runner import Progress, failed_sample, open_samples
 from ckv_core.worker import counting
-from storage import study_rows
+from storage import library
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
@@ -21,7 +21,7 @@ from ui.services import studies as studies_of_app
 from ui.services import study_jobs
 from ui.services.services import Services
 from ui.services.studies import StudyView
-from ui.studies.progress import progress_sentence, studies_table
+from ui.studies.progress import progress_sentence
 from ui.users import User
 
 STUDY = Study(
@@ -47,7 +47,7 @@ def samples(count: int, **questions: str) -> tuple[Sample, ...]:
 
 def cancel(services: Services, slug: str) -> None:
     """Stop it, and wait until nobody works at it."""
-    services.studies.cancel(slug)
+    services.cancel_run(slug)
     wait_until(services, slug, over)
 
 
@@ -62,16 +62,17 @@ def over(view: StudyView) -> bool:
 def test_a_study_runs_to_its_end(services):
     slug = services.studies.start(STUDY, samples(4))
     view = wait_until(services, slug, over)
-    assert (view.state, view.stored.done, view.stored.reason) == ("done", 8, "")
+    assert (view.state, view.stored.counts.done, view.stored.reason) == ("done", 8, "")
     assert {result.score for result in services.studies.results(slug)} == {1.0}
     assert view.stored.model["name"] == "tiny"
-    assert [each.stored.slug for each in services.studies.every()] == [slug]
+    (row,) = services.library.list_runs()[0]
+    assert (row.slug, row.state, row.counts.sentence) == (slug, "done", "8 of 8 results")
 
 
 def test_a_sample_that_kills_the_worker_fails_alone(services):
     slug = services.studies.start(STUDY, samples(4, s1="kill", s2="refuse"))
     view = wait_until(services, slug, over)
-    assert (view.state, view.stored.done, view.stored.failed) == ("done", 4, 4)
+    assert (view.state, view.stored.counts.done, view.stored.counts.failed) == ("done", 4, 4)
     reasons = {r.sample: r.reason for r in services.studies.results(slug) if r.reason}
     assert reasons.keys() == {"s1", "s2"}
     assert "SIGKILL" in reasons["s1"]
@@ -80,64 +81,72 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.done > 2)
+    wait_until(services, slug, lambda view: view.stored.counts.done > 2)
     services._client._slot.worker.kill()
     view = wait_until(services, slug, over)
-    assert (view.stored.done, view.stored.failed) == (32, 0)
+    assert (view.stored.counts.done, view.stored.counts.failed) == (32, 0)
 
 
 def test_an_app_that_is_closed_goes_on_when_it_opens(make_services):
     first = make_services()
     slug = first.studies.start(STUDY, samples(16))
-    wait_until(first, slug, lambda view: view.stored.done > 2)
+    wait_until(first, slug, lambda view: view.stored.counts.done > 2)
     first.close()
     second = make_services()
-    assert 2 < second.studies.view(slug).stored.done < 32
+    assert 2 < second.studies.view(slug).stored.counts.done < 32
     view = wait_until(second, slug, over)
-    assert (view.state, view.stored.done, view.stored.failed) == ("done", 32, 0)
+    assert (view.state, view.stored.counts.done, view.stored.counts.failed) == ("done", 32, 0)
 
 
 def test_stopped_resumed_and_deleted(services):
     slug = services.studies.start(STUDY, samples(16))
-    running = wait_until(services, slug, lambda view: view.running and view.stored.done > 2)
-    services.studies.cancel(slug)
-    on_a_cluster = replace(running, stored=replace(running.stored, wanted=False))
+    running = wait_until(services, slug, lambda view: view.running and view.stored.counts.done > 2)
+    services.cancel_run(slug)
+    on_a_cluster = replace(running, stored=replace(running.stored, state="unfinished"))
     assert on_a_cluster.state == "stopping"
     assert progress_sentence(on_a_cluster).startswith("Stopping: ")
     assert "What a cluster works at ends first." in progress_sentence(on_a_cluster)
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
-    assert view.stored.reason == "Stopped on request."
+    assert view.stored.reason == "Cancelled on request."
     services.studies.resume(slug)
-    assert wait_until(services, slug, lambda view: view.state == "done").stored.done == 32
-    services.studies.delete(slug)
-    with pytest.raises(StorageError, match="no study"):
+    assert wait_until(services, slug, lambda view: view.state == "done").stored.counts.done == 32
+    services.library.delete([slug])
+    with pytest.raises(StorageError, match="no run"):
         services.studies.view(slug)
+    assert services.library.restore([slug]) == 1
+    assert services.studies.view(slug).stored.counts.done == 32
+
+
+def test_one_that_runs_is_not_deleted(services):
+    slug = services.studies.start(STUDY, samples(16))
+    wait_until(services, slug, lambda view: view.running)
+    with pytest.raises(StorageError, match="not over; cancel it first"):
+        services.library.delete([slug])
+    cancel(services, slug)
+    services.library.delete([slug])
 
 
 def test_what_a_killed_deletion_left_is_removed_at_the_next_start(make_services, file_database):
     slug = make_services().studies._store.save(STUDY, samples(4))
-    file_database.tell(study_rows.delete_study, slug, datetime.now(UTC))
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    file_database.tell(library.delete_runs, [slug], long_ago)
     make_services()
-
-    def rows() -> int:
-        with file_database.read() as session:
-            return session.scalar(text("SELECT count(*) FROM study_samples"))
-
-    wait_for(rows, lambda count: count == 0)
+    with file_database.read() as session:
+        assert session.scalar(text("SELECT count(*) FROM samples")) == 0
 
 
 def test_samples_that_all_fail_for_one_reason_end_the_study(services):
     slug = services.studies.start(STUDY, samples(9, **{f"s{at}": "refuse" for at in range(9)}))
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
-    assert view.stored.failed == 6
+    assert view.stored.counts.failed == 6
     assert "3 samples in a row failed" in view.stored.reason
 
 
 def test_runs_come_between_a_studys_samples(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.done > 1)
+    wait_until(services, slug, lambda view: view.stored.counts.done > 1)
     run = services.start_run(CompareRequest(context="one two", question="steps", model="tiny"))
     assert end_of(services, run).state == "done"
     assert not over(services.studies.view(slug))
@@ -195,14 +204,14 @@ def test_the_texts_of_stored_runs_become_samples(limited):
 
 def test_studies_are_bounded_as_runs_are(make_services, file_database):
     access = Access(file_database, {"ann": User(""), "bob": User("")})
-    services = make_services(access=access, limits=Limits(studies=2, queue=3, queue_per_user=1))
+    services = make_services(access=access, limits=Limits(runs=2, queue=3, queue_per_user=1))
     services.studies._run_samples = lambda *_: time.sleep(TIMEOUT_S)
     with acting_as(Viewer(user="ann")):
         first = services.studies.start(STUDY, samples(2))
         with pytest.raises(CkvError, match="1 unfinished studies"):
             services.studies.start(replace(STUDY, name="second"), samples(2))
         services.studies._store.save(replace(STUDY, name="second"), samples(2), "ann")
-        with pytest.raises(CkvError, match="2 studies are saved"):
+        with pytest.raises(CkvError, match="2 runs are saved"):
             services.studies.start(replace(STUDY, name="third"), samples(2))
         services.studies.resume(first)
     with acting_as(Viewer(user="bob")):
@@ -214,25 +223,31 @@ def test_a_study_is_its_owners_alone(limited):
     with acting_as(Viewer(user="ann")):
         slug = services.studies.start(STUDY, samples(2))
         wait_until(services, slug, over)
+    of, changes = services.studies, (services.cancel_run, services.studies.resume)
+    acts = (of.view, of.results, of.samples, of.reading, *changes)
     with acting_as(Viewer(user="bob")):
-        for act in ("view", "results", "samples", "cancel", "resume", "delete"):
-            with pytest.raises(StorageError, match="no study"):
-                getattr(services.studies, act)(slug)
-        assert services.studies.every() == []
-    with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
-        services.studies.cancel(slug)
-    with pytest.raises(CkvError, match="Log in"):
-        services.studies.every()
+        for act in acts:
+            with pytest.raises(StorageError, match="no run"):
+                act(slug)
+        assert services.library.list_runs() == ([], 0)
+    with acting_as(Viewer(shared=frozenset({slug}))):
+        assert services.studies.results(slug)
+        for act in changes:
+            with pytest.raises(StorageError, match="no run"):
+                act(slug)
+    for act in changes:
+        with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
+            act(slug)
 
 
 def test_users_take_turns_sample_by_sample(limited):
     services = limited("ann", "bob")
     with acting_as(Viewer(user="ann")):
         long = services.studies.start(STUDY, samples(40))
-        wait_until(services, long, lambda view: view.stored.done > 2)
+        wait_until(services, long, lambda view: view.stored.counts.done > 2)
     with acting_as(Viewer(user="bob")):
         short = services.studies.start(STUDY, samples(3))
-        assert wait_until(services, short, over).stored.done == 6
+        assert wait_until(services, short, over).stored.counts.done == 6
     with acting_as(Viewer(user="ann")):
         assert services.studies.view(long).state == "running"
         cancel(services, long)
@@ -261,7 +276,9 @@ def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, 
             slugs[user] = services.studies.start(study, samples(count))
     for user, slug in slugs.items():
         with acting_as(Viewer(user=user)):
-            assert wait_until(services, slug, over).stored.failed == {"ann": 8, "bob": 4}[user]
+            assert (
+                wait_until(services, slug, over).stored.counts.failed == {"ann": 8, "bob": 4}[user]
+            )
     first, other = order[:2]
     assert {first, other} == {"ann", "bob"}
     assert order[:4] == [first, other, first, other]
@@ -276,12 +293,12 @@ def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(lim
             slugs[user] = services.studies.start(STUDY, samples(40))
     admin = services.administration
     with acting_as(Viewer(user="bob")), pytest.raises(CkvError, match="Only an administrator"):
-        admin.studies()
+        admin.cancel(slugs["ann"])
     with acting_as(Viewer(user="root", is_admin=True)):
-        listed = {(each.slug, each.owner, each.wanted) for each in admin.studies()[:2]}
-        assert listed == {(slugs["ann"], "ann", True), (slugs["bob"], "bob", True)}
+        queued = {(each.slug, each.owner, each.kind) for each in admin.queue()}
+        assert queued == {(slugs["ann"], "ann", "samples"), (slugs["bob"], "bob", "samples")}
         admin.set_disabled("ann", disabled=True)
-        admin.stop_study(slugs["bob"])
+        admin.cancel(slugs["bob"])
     for user, reason in (("ann", DISABLED), ("bob", "by an administrator")):
         with acting_as(Viewer(user=user)):
             view = wait_until(services, slugs[user], over)
@@ -290,7 +307,7 @@ def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(lim
     # Nor does it run where another server, or a restart, finds that it is to be run.
     services.studies._want(slugs["ann"])
     with acting_as(Viewer(user="ann")):
-        view = wait_until(services, slugs["ann"], lambda view: not view.stored.wanted)
+        view = wait_until(services, slugs["ann"], lambda view: not view.stored.is_wanted)
         assert view.stored.reason == DISABLED
     with acting_as(Viewer(user="root", is_admin=True)):
         admin.set_disabled("ann", disabled=False)
@@ -306,10 +323,10 @@ def test_counting_that_is_slow_or_has_no_room_is_waited_for(services, monkeypatc
     services.studies.resume(slug)
     wait_until(services, slug, lambda view: view.running)
     time.sleep(0.1)
-    assert services.studies.view(slug).stored.failed == 0
+    assert services.studies.view(slug).stored.counts.failed == 0
     monkeypatch.setattr(counting, "MAX_WAITING", 64)
     view = wait_until(services, slug, over)
-    assert (view.stored.done, view.stored.failed) == (4, 0)
+    assert (view.stored.counts.done, view.stored.counts.failed) == (4, 0)
 
 
 def test_a_busy_database_is_waited_for(services, monkeypatch):
@@ -324,20 +341,20 @@ def test_a_busy_database_is_waited_for(services, monkeypatch):
     monkeypatch.setattr(services.studies._store, "commit", held)
     slug = services.studies.start(STUDY, samples(2))
     view = wait_until(services, slug, over)
-    assert (view.stored.done, view.stored.failed, view.stored.reason) == (4, 0, "")
+    assert (view.stored.counts.done, view.stored.counts.failed, view.stored.reason) == (4, 0, "")
 
 
-def test_a_study_that_cannot_be_read_is_listed_ends_and_can_be_deleted(services, monkeypatch):
+def test_a_study_that_cannot_be_read_ends_and_can_be_deleted(services, monkeypatch):
     monkeypatch.setattr(services.studies, "_begin_turns", lambda: None)
     slug = services.studies.start(STUDY, samples(1))
     with services._database.write() as session:
-        change = text("UPDATE studies SET definition = :spoilt WHERE slug = :slug")
-        session.execute(change, {"spoilt": '{"name": "made up"}', "slug": slug})
-    (view,) = [each for each in services.studies.every() if each.stored.slug == slug]
-    assert view.state == "unreadable"
-    assert "cannot read the study" in str(studies_table([view])["rows"])
+        change = text("UPDATE runs SET request = :spoilt WHERE slug = :slug")
+        session.execute(change, {"spoilt": "{}", "slug": slug})
+    with pytest.raises(StorageError, match="spoilt and cannot be read"):
+        services.studies.view(slug)
     monkeypatch.undo()
     services.studies._want(slug)
     wait_for(lambda: slug not in services.studies._store.wanted(), bool)
-    services.studies.delete(slug)
-    assert slug not in {each.stored.slug for each in services.studies.every()}
+    assert [run.slug for run in services.library.list_runs()[0]] == [slug]
+    services.library.delete([slug])
+    assert services.library.list_runs() == ([], 0)

@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from tests.factories.app import request, store_run
+from tests.factories.app import STUDY, request, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import by
 from ui.shell.header import PAGES as IN_THE_BAR
@@ -84,3 +84,18 @@ def test_a_run_that_is_not_there_is_not_found(app, address):
 def test_somebody_elses_run_is_not_found_either(app, slug):
     with app.client("bob") as client:
         assert client.get(f"/run?id={slug}").status_code == 404
+
+
+def test_a_run_of_many_samples_has_its_own_page_under_either_address(app, slug):
+    study = app.services.studies._store.save(STUDY, (), "ann")
+    with app.client("ann") as client:
+        for address, own in ((f"/run?id={study}", "/study"), (f"/study?id={slug}", "/run")):
+            answer = client.get(f"{address}&budget=10%25", follow_redirects=False)
+            assert answer.status_code == 307
+            query = address.partition("?")[2]
+            assert answer.headers["location"] == f"{own}?{query}&budget=10%25"
+        assert head(client, f"/study?id={study}").titles == [
+            f"Run {study}: 7 points - CriticalKV Lab"
+        ]
+    with app.client("bob") as client:
+        assert client.get(f"/study?id={study}").status_code == 404

@@ -81,7 +81,6 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
 
 def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.goto(f"{app.url}/studies?__theme=light")
-    expect(page.locator("#studies tbody tr", has_text="needles")).to_have_count(1)
     page.locator("#study-name input, #study-name textarea").fill("pasted")
     page.locator("#study-data textarea").fill(JSONL)
     page.locator("#study-budgets input, #study-budgets textarea").fill("50%")
@@ -98,20 +97,24 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.locator("#study-samples a").first.click()
     expect(page.locator("#context textarea")).to_have_value(LINE["context"])
     expect(page.locator("#answer textarea, #answer input").first).to_have_value("nine")
-    page.goto(f"{app.url}/studies")
-    expect(page.locator("#studies")).to_contain_text("pasted")
+    page.goto(f"{app.url}/runs?kind=samples")
+    row = page.locator("#runs tbody tr", has_text="pasted")
+    expect(row).to_contain_text("Many samples")
+    expect(row).to_contain_text("of 15 results")
+    row.get_by_role("link", name="pasted").click()
+    page.wait_for_url("**/study?id=*")
 
 
 def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, app):
     study = dataclasses.replace(STUDY, name="half", model="tiny")
     slug = store_study(app.services, study, done=38)
     page.goto(f"{app.url}/study?id={slug}")
-    expect(page.locator("#study-progress")).to_contain_text("Stopped: ")
+    expect(page.locator("#study-progress")).to_contain_text("Unfinished: ")
     page.get_by_role("button", name="Go on").click()
     expect(page.locator("#study-progress")).to_contain_text("Done: ")
-    for unknown in ("nothere00000", "%22%3Cb%3E"):
-        page.goto(f"{app.url}/study?id={unknown}")
-        expect(page.locator("#study-progress")).to_contain_text("There is no study")
+    with app.client() as client:
+        for unknown in ("nothere00000", "%22%3Cb%3E"):
+            assert client.get(f"/study?id={unknown}").status_code == 404
 
 
 def test_the_report_opens_without_the_app(page, app, slug, tmp_path):

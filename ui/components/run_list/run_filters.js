@@ -2,6 +2,7 @@
 
 import { list, make, str } from "../../../assets/scripts/dom.js";
 
+export const KINDS = { compare: "One budget", sweep: "Several budgets", samples: "Many samples" };
 let unfolded = false; // on a narrow screen, where all fields would fill it
 export function filterForm(query, choices) {
   const labelled = (text, node) => make("label.ckv-field", make("span", { text }), node);
@@ -10,10 +11,10 @@ export function filterForm(query, choices) {
     node.value = str(query[name]);
     return labelled(label, node);
   };
-  const pick = (name, label, values, blank = "any") => {
+  const pick = (name, label, values, blank = "any", labels = {}) => {
     const node = make("select.ckv-input", { name }, [
       blank === null ? null : make("option", { value: "", text: blank }),
-      ...list(values).map((value) => make("option", { value: str(value), text: str(value) })),
+      ...list(values).map((value) => make("option", { value: str(value), text: labels[value] ?? str(value) })),
     ]);
     // An address may name what no run has (any more): the list is filtered by it all the same.
     const asked = str(query[name]);
@@ -30,11 +31,11 @@ export function filterForm(query, choices) {
     input("max_budget", "Budget to", { type: "number", min: "0", step: "1" }),
     pick("tag", "Tag", choices.tags),
     pick("state", "State", choices.states),
-    pick("kind", "Kind", ["compare", "sweep"]),
+    pick("kind", "Kind", Object.keys(KINDS), "any", KINDS),
     pick("answer", "Answer", ["kept", "lost"]),
     input("since", "From day (UTC)", { type: "date" }),
     input("until", "To day (UTC)", { type: "date" }),
-    pick("pinned", "Pinned", ["1"], "all runs"),
+    pick("pinned", "Pinned", ["1"], "all runs", { 1: "pinned only" }),
     pick("sort", "Sort", ["newest", "oldest", "title", "model", "tokens"], null),
     make("span.ckv-filter-buttons", [
       make("button.ckv-button", { type: "submit", text: "Search" }),
@@ -53,8 +54,6 @@ export function filterForm(query, choices) {
   });
   form.firstElementChild.after(more);
   fold();
-  const pinned = form.elements.pinned;
-  pinned.options[1].textContent = "pinned only";
   const theme = new URLSearchParams(location.search).get("__theme");
   if (theme) form.append(make("input", { type: "hidden", name: "__theme", value: theme }));
   // Empty fields would only make the address long.

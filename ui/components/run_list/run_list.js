@@ -2,7 +2,7 @@
 
 import { chip, list, make, onValue, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
 import { runFiles } from "./run_files.js";
-import { filterForm } from "./run_filters.js";
+import { filterForm, KINDS } from "./run_filters.js";
 
 const button = (text, onclick, more = {}) => make("button.ckv-button.ckv-quiet", { text, onclick, ...more });
 
@@ -140,7 +140,7 @@ export default function mount(host) {
       make("td", box),
       make("th", { scope: "row" }, [
         row.pinned ? chip("Pinned") : null,
-        row.kind === "sweep" ? chip("Sweep") : null,
+        row.kind === "compare" ? null : chip(KINDS[row.kind]),
         make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
         make("span.ckv-hint.ckv-asked", str(row.asked)),
         make("span.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
