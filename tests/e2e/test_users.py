@@ -145,6 +145,8 @@ def test_every_button_of_the_plain_pages_leads_back(browser, app, path):
     expected = {"/account": {"Make a token"}, "/admin": {"Filter", f"Cancel {waiting}"}}
     assert expected[path] < used
     page.close()
+    with by("ann"):
+        app.services.cancel_run(waiting)
 
 
 # --- two people at once, each in a browser of their own: neither sees anything of the other
