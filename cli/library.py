@@ -1,158 +1,268 @@
-"""`ckv export|import|backup|restore`: saved runs, without the pages.
+"""`ckv list|show|export|import|delete`: saved runs and studies, without the pages.
 
-Plotly and the pages' components are imported where they are used: a backup must not wait for them.
+Plotly and the pages' components are imported where they are used: a list must not wait for them.
 """
 
-import argparse
-from contextlib import closing
+import json as json_text
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Annotated, Any
 
 from sqlalchemy import select
+from typer import Argument, Option, Typer
 
-from ckv_core.cli.options import Commands
+from ckv_core.analysis.result_json import to_json
+from ckv_core.cli.compare import print_run
+from ckv_core.cli.options import JsonOption, command
+from ckv_core.cli.tables import print_columns
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.runtime.terminal import say
-from storage import repository
-from storage.backup import copy_database, database_file, restore
+from cli.run import DbOption, print_study, study_json
+from storage import audit, library, repository
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
-from storage.database import database_url, open_database
-from storage.models import ALIVE, END_STATES, OF_SAMPLES, Run
-from storage.records import RunNotes, StoredRun
-from storage.sqlite_file import check_whole, write_whole
+from storage.database import Database, database_url, open_database
+from storage.models import ALIVE, END_STATES, OF_SAMPLES, SAMPLES, Run
+from storage.records import StoredRun
+from storage.sqlite_file import write_whole
+from storage.studies import Studies
+
+app = Typer()
+NameArgument = Annotated[str, Argument(metavar="NAME", help="slug of a run; name of a study")]
+NamesArgument = Annotated[
+    list[str] | None, Argument(metavar="[NAME]...", help="as `list` has them")
+]
+MOST = 1_000_000  # runs in a list
 
 
-def register(commands: Commands) -> None:
-    """The commands; each returns what it says."""
-    _add_export(commands.add_parser("export", help="write runs as a bundle, a report or code"))
+@contextmanager
+def opened(url: str) -> Iterator[Database]:
+    """The app's database, or another."""
+    with closing(open_database(url or database_url())) as database:
+        yield database
 
-    verb = commands.add_parser("import", help="read the runs of a bundle, all or none")
-    verb.add_argument("file", type=Path, metavar="FILE")
-    verb.add_argument(
-        "--owner", metavar="NAME", help="the user to whom the runs will belong, with logins"
+
+def _found(database: Database, name: str) -> tuple[str, bool]:
+    """The slug of the run of that slug or name, and whether it has many samples."""
+    try:
+        return name, database.ask(library.summary, name).kind == SAMPLES
+    except repository.RunMissingError:
+        return Studies(database).slug(name), True
+
+
+@command(app, "list")
+def _list(db: DbOption = "") -> None:
+    """List runs and studies, newest first."""
+    with opened(db) as database:
+        runs, _ = database.ask(library.list_runs, limit=MOST)
+    if not runs:
+        say("There is no run yet.")
+    print_columns(
+        runs,
+        {
+            "name": lambda run: run.title if run.kind == SAMPLES else run.slug,
+            "state": lambda run: run.state,
+            "of": lambda run: (
+                run.counts.sentence if run.counts else _counted(len(run.variant_specs), "variant")
+            ),
+            "model": lambda run: run.model_name,
+            "title": lambda run: run.title,
+            "made (UTC)": lambda run: f"{run.created_at:%Y-%m-%d %H:%M}",
+        },
     )
-    verb.set_defaults(command=_import)
-
-    verb = commands.add_parser("backup", help="copy the SQLite database, also while it is in use")
-    verb.add_argument("file", type=Path, metavar="FILE", help="must not exist yet")
-    verb.set_defaults(command=_backup)
-
-    verb = commands.add_parser("restore", help="put a backup in place; no server may run")
-    verb.add_argument("file", type=Path, metavar="FILE")
-    verb.set_defaults(command=_restore)
 
 
-def _add_export(export: argparse.ArgumentParser) -> None:
-    add = export.add_argument
-    add("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
-    add("--all", action="store_true", help="every run that is over")
-    numbered = "zip to write; --all numbers it where the runs need several"
-    add("--out", type=Path, metavar="FILE", help=numbered)
-    add("--html", type=Path, metavar="FILE", help="one run as an HTML report that opens offline")
-    add("--without", default="", metavar="PARTS", help="left out of the report: kept,charts,strips")
-    add("--kvpress", type=Path, metavar="FILE", help="one run's variants as Python for kvpress")
-    export.set_defaults(command=_export)
+@command(app, "show")
+def _show(name: NameArgument, db: DbOption = "") -> None:
+    """Print what a run or study came to."""
+    with opened(db) as database:
+        slug, is_study = _found(database, name)
+        if is_study:
+            print_study(Studies(database), slug)
+            return
+        run = database.ask(repository.load_run, slug)
+    say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")
+    print_run(run.result, run.request.answer)
 
 
-def _export(options: argparse.Namespace) -> str | int:
-    told = []
-    if options.html or options.kvpress:
-        run, notes = _load(options)
-        if options.html:
-            told.append(_write_report(options, run, notes))
-        if options.kvpress:
-            told.append(_write_kvpress(options.kvpress, run))
-    if options.out:
-        if bool(options.slugs) == options.all:
-            raise ConfigError("Name the runs to export, or give --all.")
-        if options.all:
-            return _export_all(options.out)
-        with closing(open_database(database_url())) as database, database.read() as session:
-            data = write_bundle(session, options.slugs)
-        told.append(_write_bundle(options.out, len(set(options.slugs)), data))
-    elif not told:
-        raise ConfigError("Name the file to write with --out FILE.")
-    return "\n".join(told)
+@command(app, "delete")
+def _delete(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption = "") -> None:
+    """Delete runs that are over, and studies with their results."""
+    with opened(db) as database:
+        found = dict(_found(database, name) for name in names)
+        for slug in [slug for slug, is_study in found.items() if not is_study]:
+            _over(database.ask(repository.load_run, slug))
+        with database.write() as session:
+            library.delete_runs(session, list(found), datetime.now(UTC))
+            audit.record(session, None, "deleted", *found)
+    say(f"Deleted {', '.join(names)}.")
 
 
-def _load(options: argparse.Namespace) -> tuple[StoredRun, RunNotes]:
-    if options.all or len(options.slugs) != 1:
-        raise ConfigError("--html and --kvpress take one run; name its slug.")
-    (slug,) = options.slugs
-    with closing(open_database(database_url())) as database, database.read() as session:
-        run, notes = repository.load_run(session, slug), repository.load_notes(session, slug)
+def _over(run: StoredRun) -> StoredRun:
     if run.state not in END_STATES:
-        raise CkvError(f"Run {slug} is not over yet; wait for its end.")
-    return run, notes
+        raise CkvError(f"Run {run.slug} is not over yet; wait for its end.")
+    return run
 
 
-def _write_report(options: argparse.Namespace, run: StoredRun, notes: RunNotes) -> str:
-    from ui.report.contents import read_groups
-    from ui.report.report import build_report
-    from ui.services.live_runs import stored_snapshot
-
-    data = build_report(stored_snapshot(run), notes, read_groups(options.without))
-    write_whole(options.html, data)
-    return f"{options.html}: report of {run.slug}, {len(data):,} bytes."
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _write_kvpress(path: Path, run: StoredRun) -> str:
-    from ui.report.kvpress_code import NOTHING, kvpress_code
-
-    if run.result.prompt is None:
-        raise CkvError(NOTHING)
-    write_whole(path, kvpress_code(run.result, run.request.max_new_tokens).encode())
-    return f"{path}: {len(run.result.variants)} variants of {run.slug} for kvpress."
+# --- export -----------------------------------------------------------------------------
 
 
-def _export_all(out: Path) -> int:
+@command(app, "export")
+def _export(
+    names: NamesArgument = None,
+    every: Annotated[bool, Option("--all", help="every run that is over")] = False,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="a bundle of runs; --all numbers it where they need several"),
+    ] = None,
+    json: JsonOption = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help="a report that opens offline")] = None,
+    without: Annotated[
+        str, Option(metavar="PARTS", help="left out of a run's report: kept,charts,strips")
+    ] = "",
+    kvpress: Annotated[
+        Path | None, Option(metavar="FILE", help="a run's variants as Python for kvpress")
+    ] = None,
+    inspect: Annotated[
+        str | None, Option(metavar="FILE|-", help="a study as a log of Inspect; - for stdout")
+    ] = None,
+    data: Annotated[
+        bool, Option("--data", help="a study's JSON with all texts, for `import` elsewhere")
+    ] = False,
+    db: DbOption = "",
+) -> int:
+    """Write runs as a bundle; a run or study as JSON, report or code."""
+    kinds = {"json": json, "html": html, "kvpress": kvpress, "inspect": inspect}
+    wanted = {kind: str(path) for kind, path in kinds.items() if path}
+    names = names or []
+    if not wanted and not out:
+        raise ConfigError("Name a file to write: --out FILE, --json, --html, --kvpress, --inspect.")
+    if wanted and (every or len(names) != 1):
+        raise ConfigError(f"--{next(iter(wanted))} takes one run or study; name it.")
+    if out and bool(names) == every:
+        raise ConfigError("Name the runs to export, or give --all.")
+    with opened(db) as database:
+        if wanted:
+            slug, is_study = _found(database, names[0])
+            if is_study:
+                documents = _study_documents(Studies(database), slug, data)
+            else:
+                documents = _run_documents(database, slug, without)
+            for kind, path in wanted.items():
+                _write(path, kind, documents)
+        if out and every:
+            return _export_all(database, out)
+        if out:
+            _write_bundle(out, len(set(names)), database.ask(write_bundle, names))
+    return 0
+
+
+def _write(path: str, kind: str, documents: dict[str, Any]) -> None:
+    if kind not in documents:
+        raise ConfigError(
+            f"--{kind} is not for this; take {', '.join(f'--{k}' for k in documents)}."
+        )
+    text = documents[kind]()
+    if not isinstance(text, str | bytes):
+        text = json_text.dumps(text, allow_nan=False)
+    if path == "-":
+        say(text if isinstance(text, str) else text.decode())
+        return
+    content = text if isinstance(text, bytes) else f"{text}\n".encode()
+    write_whole(Path(path), content)
+    say(f"{path}: {len(content):,} bytes.")
+
+
+def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any]:
+    """What writes each kind of a run."""
+    run = _over(database.ask(repository.load_run, slug))
+    notes = database.ask(repository.load_notes, slug)
+
+    def report() -> bytes:
+        from ui.report.contents import read_groups
+        from ui.report.report import build_report
+        from ui.services.live_runs import stored_snapshot
+
+        return build_report(stored_snapshot(run), notes, read_groups(without))
+
+    def code() -> str:
+        from ui.report.kvpress_code import NOTHING, kvpress_code
+
+        if run.result.prompt is None:
+            raise CkvError(NOTHING)
+        return kvpress_code(run.result, run.request.max_new_tokens)
+
+    document = partial(to_json, run.result, [run.request.answer])
+    return {"json": document, "html": report, "kvpress": code}
+
+
+def _study_documents(store: Studies, slug: str, with_data: bool) -> dict[str, Any]:
+    """What writes each kind of a study."""
+    from ckv_core.studies.inspect_log import inspect_log
+    from ui.report.study import report_of_study
+
+    stored, samples = store.load(slug), store.samples(slug)
+    of_study = (stored.study, samples, store.results(slug), stored.facts)
+    return {
+        "json": lambda: study_json(store, slug, with_data=with_data),
+        "inspect": lambda: inspect_log(*of_study),
+        "html": lambda: report_of_study(slug, *of_study),
+    }
+
+
+def _export_all(database: Database, out: Path) -> int:
     """Write every run that is over to as many files as they need; 1 where one is left out."""
     left_out: list[StorageError] = []
-    with closing(open_database(database_url())) as database, database.read() as session:
+    with database.read() as session:
         over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE, ~OF_SAMPLES)
         slugs = session.scalars(over.order_by(Run.id)).all()
         bundles = write_bundles(session, slugs, left_out.append)
         first_two = list(islice(bundles, 2))
         if not (first_two or left_out):
             raise StorageError("No run is over yet, so there is none to export.")
-        if len(first_two) == 1:
-            say(_write_bundle(out, *first_two[0]))
-        else:
+        for number, bundle in enumerate(chain(first_two, bundles), start=1):
             # Numbered so that names sort: a run's parent is in the same file or in one before.
-            for number, bundle in enumerate(chain(first_two, bundles), start=1):
-                say(_write_bundle(out.with_stem(f"{out.stem}-{number:03}"), *bundle))
+            path = out if len(first_two) == 1 else out.with_stem(f"{out.stem}-{number:03}")
+            _write_bundle(path, *bundle)
     for error in left_out:
         say(f"error: {error}", to_error=True)
     return 1 if left_out else 0
 
 
-def _write_bundle(path: Path, count: int, data: bytes) -> str:
+def _write_bundle(path: Path, count: int, data: bytes) -> None:
     write_whole(path, data)
-    return f"{path}: {count:,} {'run' if count == 1 else 'runs'}, {len(data):,} bytes."
+    say(f"{path}: {_counted(count, 'run')}, {len(data):,} bytes.")
 
 
-def _import(options: argparse.Namespace) -> str:
+# --- import -----------------------------------------------------------------------------
+
+
+@command(app, "import")
+def _import(
+    file: Annotated[Path, Argument(metavar="FILE")],
+    owner: Annotated[str, Option(metavar="NAME", help="whose it will be, with logins")] = "",
+    db: DbOption = "",
+) -> None:
+    """Read the runs of a bundle or of result files, or a study that was exported with --data."""
+    from ckv_core.studies.export import read_export  # scipy takes a second
+
     try:
-        if options.file.stat().st_size > MAX_TOTAL_BYTES:
-            raise StorageError(f"{options.file} is too big for a bundle; nothing was imported.")
-        data = options.file.read_bytes()
+        if file.stat().st_size > MAX_TOTAL_BYTES:
+            raise StorageError(f"{file} is too big; nothing was imported.")
+        data = file.read_bytes()
     except OSError as error:
-        raise StorageError(f"{options.file} cannot be read: {error.strerror}.") from None
-    with closing(open_database(database_url())) as database:
-        return import_bundle(database, data, options.owner).sentence
-
-
-def _backup(options: argparse.Namespace) -> str:
-    if options.file.exists():
-        raise ConfigError(f"{options.file} exists; name a new file.")
-    file = database_file(database_url())
-    check_whole(file)
-    copy_database(file, options.file)
-    return f"{options.file}: {options.file.stat().st_size:,} bytes."
-
-
-def _restore(options: argparse.Namespace) -> str:
-    kept = restore(options.file, database_url())
-    before = f" The database before it is {kept}." if kept else ""
-    return f"Restored {options.file}.{before}"
+        raise StorageError(f"{file} cannot be read: {error.strerror}.") from None
+    with opened(db) as database:
+        if b'"study"' not in data[:100]:
+            say(import_bundle(database, data, owner or None).sentence)
+            return
+        store = Studies(database)
+        print_study(store, store.add(read_export(data.decode()), owner or None))

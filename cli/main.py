@@ -2,26 +2,47 @@
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, see `ckv_core.cli`."""
-    from ckv_core import __version__
-    from ckv_core.cli import add_commands, follow
-    from ckv_core.cli.options import Parser
+    from ckv_core.cli.options import run_command
     from ckv_core.runtime.home import keep_private
-    from cli import library, study, users
 
     keep_private()
-    parser = Parser(prog="ckv", description="Compare KV-cache eviction methods.")
-    parser.add_argument("--version", action="version", version=f"ckv {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="serve the app; docs/operations.md has its settings")
-    serve.set_defaults(command=lambda _: run_app())
-    add_commands(commands)
-    for module in (study, library, users):
-        module.register(commands)
-    return follow(parser, arguments)
+    return run_command(commands(), "ckv", arguments)
+
+
+def commands() -> "Typer":
+    """All commands: the core's, and those of the database."""
+    from typer import Exit, Option, Typer
+
+    from ckv_core import __version__
+    from ckv_core import cli as core
+    from ckv_core.runtime.terminal import say
+    from cli import admin, library, run
+
+    def show_version(given: bool) -> None:
+        if given:
+            say(f"ckv {__version__}")
+            raise Exit
+
+    app = Typer(help=core.HELP, rich_markup_mode=None, add_completion=False)
+
+    @app.callback()
+    def _all(
+        version: bool = Option(False, "--version", callback=show_version, is_eager=True),
+    ) -> None:
+        pass
+
+    app.command("serve", help="Serve the app; docs/operations.md has its settings.")(run_app)
+    for part in (core.app, run.app, library.app, admin.app):
+        app.add_typer(part)
+    return app
 
 
 def run_app() -> int:

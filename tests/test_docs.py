@@ -2,14 +2,18 @@
 
 import ast
 import re
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from ckv_core import cli as core
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.request.variants import VariantSpec
+from cli.main import commands
 from ui.limits import Limits
 from ui.methods.page import INTRO
 
@@ -153,11 +157,28 @@ def test_specs_in_the_readme_parse():
         VariantSpec.parse(spec)
 
 
-def test_command_line_options_in_the_readme_exist():
-    files = [*(ROOT / "ckv_core" / "cli").glob("*.py")]
-    source = "".join(path.read_text(encoding="utf-8") for path in files)
-    for option in set(re.findall(r"(?<=[\s`])--[a-z][a-z-]+", README)):
-        assert f'"{option}"' in source, option
+def documented_commands():
+    """Words of every command in a document's code, with the program; of `a|b` the first."""
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text(encoding="utf-8").replace("\\\n", " ")
+        program = r"(?:\.venv/bin/)?(ckv|python -m ckv_core) +([a-z][^`\n]*)"
+        for name, words in re.findall(rf"(?:^ *|`){program}", text, re.MULTILINE):
+            known = re.split(r"\s#|\s{2,}#", words)[0].strip(" ,.;:")
+            yield document, name, re.sub(r"\|[a-z|]+", "", known)
+
+
+def test_every_command_in_the_documents_exists_with_its_options():
+    programs = {"ckv": get_command(commands()), "python -m ckv_core": get_command(core.app)}
+    found = list(documented_commands())
+    assert len(found) > 40
+    for document, program, line in found:
+        command, words = programs[program], shlex.split(line)
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, (document, program, line)
+            command = command.commands[words.pop(0)]
+        known = {option for each in command.params for option in each.opts} | {"--help"}
+        given = {word for word in words if re.fullmatch(r"--[a-z-]+", word)}
+        assert given <= known, (document, program, line)
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)

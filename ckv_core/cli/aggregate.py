@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from ckv_core.analysis.ablation_means import ablation_means
+from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means
 from ckv_core.analysis.aggregate import (
     BUDGET_UNITS,
     Aggregate,
@@ -39,12 +39,15 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     results, answers = [results[at] for at in chosen], [answers[at] for at in chosen]
     _print_head(joined, results)
     members = aggregate_joined(joined)
-    _print_distances(members)
+    print_columns(members, DISTANCES, DISTANCES_TITLE)
     _print_budgets(members)
     _print_layers(members)
-    _print_ablations(joined.variants)
+    steps = ablation_means(joined.variants)
+    base = steps[0].step.spec if steps else ""
+    print_columns(steps, STEPS, f"ablation over {base}; heads below the base's L1")
     print_bounds(members)
-    _print_teacher_forced(members)
+    forced = [member for member in members if "forced_kl" in member.figures]
+    print_columns(forced, FORCED, "on the full cache's own continuation")
     _print_generation(members)
     _print_pairs(joined.variants)
     _print_quantities(members)
@@ -63,28 +66,15 @@ def _print_head(joined: Joined, results: Sequence[RunResult]) -> None:
     tokens = [result.prompt.tokens for result in results if result.prompt]
     if model is not None:
         say(
-            f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
-            f"{min(tokens):,} to {max(tokens):,} tokens"
+            f"{model.name} ({model.dtype}, {model.device}); {joined.n} "
+            f"prompt{'' if joined.n == 1 else 's'} of {min(tokens):,} to {max(tokens):,} tokens"
         )
     say("mean [95 % interval over prompts: Wilson of shares and scores, Student of all others]")
     for note in filter(None, (interval_note(joined.n, joined.fewest), *joined.notes)):
         say(f"note: {note}")
 
 
-def _print_distances(members: Sequence[Aggregate]) -> None:
-    say("\nfirst decoding step; heads closer to the full cache than without CriticalKV")
-    say("heads won: those whose mean head L1 over the prompts is below the base's")
-    print_columns(
-        members,
-        {
-            "variant": _spec,
-            "head L1": _mean("head"),
-            "final L1": _mean("final"),
-            "KL": _mean("kl"),
-            "heads closer": _mean("improved_heads", percent=True),
-            "heads won": _heads_won,
-        },
-    )
+# --- columns ----------------------------------------------------------------------------
 
 
 def _spec(member: Aggregate) -> str:
@@ -99,139 +89,6 @@ def _mean(key: str, *, percent: bool = False) -> Callable[[Aggregate], str]:
 def _heads_won(member: Aggregate) -> str:
     wins = member.head_wins
     return "-" if wins is None else f"{wins.count}/{wins.heads} {wins.share:.1%}"
-
-
-def _print_budgets(members: Sequence[Aggregate]) -> None:
-    """The final layer against the budget, a table per unit; nothing where no budget varies."""
-    curves = budget_curves(members)
-    for unit in varied_units(curves, "final"):
-        rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
-        budgets = sorted(
-            {budget for _, points in rows for budget, _ in points}, key=attrgetter("amount")
-        )
-        say(f"\nfinal layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1")
-        print_table(
-            ("variant", *(f"at {budget}" for budget in budgets), "n"),
-            [
-                (spec, *(interval(dict(points).get(b)) for b in budgets), _prompts(points))
-                for spec, points in rows
-                if points
-            ],
-        )
-
-
-def _print_layers(members: Sequence[Aggregate]) -> None:
-    """Hidden L1 at a few depths, and by how much CriticalKV lowers it; --means has all layers."""
-    variants = [member.joined for member in members]
-    tables = {
-        "": {member.spec: hidden_by_layer(member) for member in variants},
-        ", base minus CriticalKV": {
-            member.spec: reduction_by_layer(member, variants) for member in variants
-        },
-    }
-    for what, means in tables.items():
-        known = {spec: layers for spec, layers in means.items() if layers is not None}
-        if not known:
-            continue
-        last = len(next(iter(known.values()))) - 1
-        shown = sorted({round(last * quarter / 4) for quarter in range(5)})
-        say(f"\nhidden L1 after a layer{what}; of {last + 1} layers, from 0 on")
-        print_table(
-            ("variant", *(f"layer {at}" for at in shown), "n"),
-            [
-                (spec, *(interval(layers[at]) for at in shown), str(layers[0].n))
-                for spec, layers in known.items()
-            ],
-        )
-
-
-def _counted(prompts: int) -> str:
-    return f"{prompts} prompt{'' if prompts == 1 else 's'}"
-
-
-def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
-    """How many prompts a row's means are of; the fewest and the most where they differ."""
-    counts = sorted({mean.n for _, mean in points})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
-def _print_ablations(variants: Sequence[JoinedVariant]) -> None:
-    """Each step against the ablation's base, over the prompts."""
-    steps = ablation_means(variants)
-    if not steps:
-        return
-    say(f"\nablation over {steps[0].step.spec}; heads below the base's L1")
-    print_columns(
-        steps,
-        {
-            "step": lambda step: step.step.label,
-            "head L1": lambda step: interval(step.head_l1),
-            "heads below base": lambda step: interval(step.better_heads, percent=True),
-            "final L1 / base's": lambda step: interval(step.final_of_base),
-            "n": lambda step: str(step.n),
-        },
-    )
-
-
-def print_bounds(members: Sequence[Aggregate]) -> None:
-    """The chain, masses and tightness; nothing where no bound was measured."""
-    bounded = [member for member in members if member.violations is not None]
-    if not bounded:
-        return
-    say("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
-    say("covered: sigma > 0.5, as the theorems ask; not the same heads for every variant")
-    print_columns(
-        bounded,
-        {
-            "variant": _spec,
-            "covered heads": lambda member: f"{member.checked:,} of {member.bounded:,}",
-            **dict(zip(("L1", "theta", "theta-hat", "relaxed"), map(_mean, COVERED), strict=True)),
-            "n": lambda member: str(member.figures["theta"].n if "theta" in member.figures else 0),
-            "chain broken": lambda member: f"{member.violations:,} of {member.checked:,}",
-        },
-    )
-    _print_masses(bounded)
-
-
-def _print_masses(bounded: Sequence[Aggregate]) -> None:
-    columns = {"variant": _spec, "sigma": _mean("sigma_stage1"), "L1 / theta": _mean("tightness")}
-    say("\nattention mass of stage 1 and tightness, means over all heads")
-    say("oracle: the most attention that as many entries as stage 1 takes could hold")
-    # Of a model whose query heads each have a KV head it would be the same number.
-    if any("group_tightness" in member.figures for member in bounded):
-        columns["group L1 / theta"] = _mean("group_tightness")
-        say("group: both summed over the query heads that share a KV head's kept set")
-    columns["sigma > 0.5"] = _mean("sigma_over_half", percent=True)
-    columns["oracle > 0.5"] = _mean("oracle_over_half", percent=True)
-    print_columns(bounded, columns)
-
-
-def _print_teacher_forced(members: Sequence[Aggregate]) -> None:
-    if forced := [member for member in members if "forced_kl" in member.figures]:
-        say("\non the full cache's own continuation")
-        keys = {"same first choice": "forced_top1", "KL": "forced_kl", "rank": "forced_rank"}
-        means = {label: _mean(key) for label, key in keys.items()}
-        print_columns(forced, {"variant": _spec, **means})
-
-
-def _print_generation(members: Sequence[Aggregate]) -> None:
-    """Each variant's own text against the full cache's and the reference answer."""
-    scores = {
-        k: label for k, label in SCORES.items() if any(k in member.figures for member in members)
-    }
-    if not scores and not any("agreement" in member.figures for member in members):
-        return
-    say(GENERATION_TITLE)
-    columns = {
-        "variant": _spec,
-        "agreement": _mean("agreement", percent=True),
-        "texts that differ": _texts_that_differ,
-        "at token": _first_differences,
-    }
-    if any(member.cut for member in members):
-        columns["cut before it"] = lambda m: f"{m.cut} of {len(m.joined.variants)}"
-    columns |= {label: _mean(key, percent=True) for key, label in scores.items()}
-    print_columns(members, columns)
 
 
 def _differing(member: Aggregate) -> list[int]:
@@ -250,18 +107,146 @@ def _first_differences(member: Aggregate) -> str:
     return interval(mean_interval(first)) if first else "-"
 
 
+DISTANCES_TITLE = (
+    "first decoding step; heads closer to the full cache than without CriticalKV\n"
+    "heads won: those whose mean head L1 over the prompts is below the base's"
+)
+DISTANCES = {
+    "variant": _spec,
+    "head L1": _mean("head"),
+    "final L1": _mean("final"),
+    "KL": _mean("kl"),
+    "heads closer": _mean("improved_heads", percent=True),
+    "heads won": _heads_won,
+}
+STEPS: dict[str, Callable[[AblationStepMeans], str]] = {
+    "step": lambda step: step.step.label,
+    "head L1": lambda step: interval(step.head_l1),
+    "heads below base": lambda step: interval(step.better_heads, percent=True),
+    "final L1 / base's": lambda step: interval(step.final_of_base),
+    "n": lambda step: str(step.n),
+}
+BOUNDS_TITLE = (
+    "bounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads\n"
+    "covered: sigma > 0.5, as the theorems ask; not the same heads for every variant"
+)
+BOUNDS: dict[str, Callable[[Aggregate], str]] = {
+    "variant": _spec,
+    "covered heads": lambda member: f"{member.checked:,} of {member.bounded:,}",
+    **dict(zip(("L1", "theta", "theta-hat", "relaxed"), map(_mean, COVERED), strict=True)),
+    "n": lambda member: str(member.figures["theta"].n if "theta" in member.figures else 0),
+    "chain broken": lambda member: f"{member.violations:,} of {member.checked:,}",
+}
+MASSES_TITLE = (
+    "attention mass of stage 1 and tightness, means over all heads\n"
+    "oracle: the most attention that as many entries as stage 1 takes could hold"
+)
+MASSES = {"variant": _spec, "sigma": _mean("sigma_stage1"), "L1 / theta": _mean("tightness")}
+GROUP_TITLE = "\ngroup: both summed over the query heads that share a KV head's kept set"
+GROUP = {"group L1 / theta": _mean("group_tightness")}
+HALVES = {
+    "sigma > 0.5": _mean("sigma_over_half", percent=True),
+    "oracle > 0.5": _mean("oracle_over_half", percent=True),
+}
+FORCED = {
+    "variant": _spec,
+    "same first choice": _mean("forced_top1"),
+    "KL": _mean("forced_kl"),
+    "rank": _mean("forced_rank"),
+}
+GENERATION: dict[str, Callable[[Aggregate], str]] = {
+    "variant": _spec,
+    "agreement": _mean("agreement", percent=True),
+    "texts that differ": _texts_that_differ,
+    "at token": _first_differences,
+}
+CUT: dict[str, Callable[[Aggregate], str]] = {
+    "cut before it": lambda member: f"{member.cut} of {len(member.joined.variants)}"
+}
+
+
+# --- tables -----------------------------------------------------------------------------
+
+
+def _print_budgets(members: Sequence[Aggregate]) -> None:
+    """The final layer against the budget, a table per unit; nothing where no budget varies."""
+    curves = budget_curves(members)
+    for unit in varied_units(curves, "final"):
+        rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
+        budgets = sorted(
+            {budget for _, points in rows for budget, _ in points}, key=attrgetter("amount")
+        )
+        print_table(
+            ("variant", *(f"at {budget}" for budget in budgets), "n"),
+            [
+                (spec, *(interval(dict(points).get(b)) for b in budgets), _prompts(points))
+                for spec, points in rows
+                if points
+            ],
+            f"final layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1",
+        )
+
+
+def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
+    """How many prompts a row's means are of; the fewest and the most where they differ."""
+    counts = sorted({mean.n for _, mean in points})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _print_layers(members: Sequence[Aggregate]) -> None:
+    """Hidden L1 at a few depths, and by how much CriticalKV lowers it; --means has all layers."""
+    variants = [member.joined for member in members]
+    tables = {
+        "": {member.spec: hidden_by_layer(member) for member in variants},
+        ", base minus CriticalKV": {
+            member.spec: reduction_by_layer(member, variants) for member in variants
+        },
+    }
+    for what, means in tables.items():
+        known = {spec: layers for spec, layers in means.items() if layers is not None}
+        last = len(next(iter(known.values()), ())) - 1
+        shown = sorted({round(last * quarter / 4) for quarter in range(5)})
+        print_table(
+            ("variant", *(f"layer {at}" for at in shown), "n"),
+            [
+                (spec, *(interval(layers[at]) for at in shown), str(layers[0].n))
+                for spec, layers in known.items()
+            ],
+            f"hidden L1 after a layer{what}; of {last + 1} layers, from 0 on",
+        )
+
+
+def print_bounds(members: Sequence[Aggregate]) -> None:
+    """The chain, masses and tightness; nothing where no bound was measured."""
+    bounded = [member for member in members if member.violations is not None]
+    print_columns(bounded, BOUNDS, BOUNDS_TITLE)
+    # Of a model whose query heads each have a KV head it would be the same number.
+    if any("group_tightness" in member.figures for member in bounded):
+        print_columns(bounded, {**MASSES, **GROUP, **HALVES}, MASSES_TITLE + GROUP_TITLE)
+    else:
+        print_columns(bounded, {**MASSES, **HALVES}, MASSES_TITLE)
+
+
+def _print_generation(members: Sequence[Aggregate]) -> None:
+    """Each variant's own text against the full cache's and the reference answer."""
+    known = {key for member in members for key in member.figures}
+    scores = {SCORES[key]: _mean(key, percent=True) for key in SCORES if key in known}
+    if scores or "agreement" in known:
+        cut = CUT if any(member.cut for member in members) else {}
+        print_columns(members, {**GENERATION, **cut, **scores}, GENERATION_TITLE)
+
+
 def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
     """Each variant minus its base, and minus the full cache, on the same prompts."""
     pairs = compare_pairs(variants)
     keys = [key for key in COMPARED if any(key in pair.figures for pair in pairs)]
-    if not keys:
-        return
-    say("\npairs: variant minus the other on the same prompts, mean [95 % interval]")
-    say("yes or no: prompts gained and lost, and p of the exact McNemar test, of this pair alone")
-    head = ("variant", "minus", *(COMPARED[key] for key in keys))
     print_table(
-        head,
-        [(p.variant.spec, p.other.spec, *(_difference(key, p) for key in keys)) for p in pairs],
+        ("variant", "minus", *(COMPARED[key] for key in keys)),
+        [(p.variant.spec, p.other.spec, *(_difference(key, p) for key in keys)) for p in pairs]
+        if keys
+        else (),
+        "pairs: variant minus the other on the same prompts, mean [95 % interval]\n"
+        "yes or no: prompts gained and lost, and p of the exact McNemar test, of this pair alone",
     )
 
 
@@ -287,9 +272,8 @@ def _print_quantities(members: Sequence[Aggregate]) -> None:
         for member in members
         if name in member.figures
     ]
-    if rows:
-        say("\nall measured quantities: mean over heads or layers, then over n prompts")
-        print_table(("quantity", "variant", "mean", "n"), rows)
+    title = "all measured quantities: mean over heads or layers, then over n prompts"
+    print_table(("quantity", "variant", "mean", "n"), rows, title)
 
 
 def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> None:
@@ -308,12 +292,14 @@ def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> Non
     say("\nslots that keep the reference answer's occurrences")
     if missing:
         say(f"the answer does not occur in {missing} of {len(results)} compressed prompts")
-    if kept:
-        columns = {spec: tuple(zip(*pairs, strict=True)) for spec, pairs in kept.items()}
-        print_table(
-            ("variant", "kept", "expected at random", "n"),
-            [
-                (spec, *(interval(score_interval(c), percent=True) for c in two), str(len(two[0])))
-                for spec, two in columns.items()
-            ],
-        )
+    print_table(
+        ("variant", "kept", "expected at random", "n"),
+        [
+            (
+                spec,
+                *(interval(score_interval(c), percent=True) for c in zip(*pairs, strict=True)),
+                str(len(pairs)),
+            )
+            for spec, pairs in kept.items()
+        ],
+    )

@@ -1,27 +1,17 @@
 """The command `cache`: keep a compressed context, ask it questions, take it elsewhere."""
 
-import argparse
 import shutil
-from collections.abc import Callable
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument, Option, Typer
 
 from ckv_core.cli import running
-from ckv_core.cli.options import (
-    Commands,
-    Parser,
-    add_command,
-    add_engine_options,
-    check_json_path,
-    engine_settings,
-    given_defaults,
-    read_text,
-)
+from ckv_core.cli.options import JsonOption, check_json_path, command, request_of
 from ckv_core.cli.tables import print_table
 from ckv_core.errors import CkvError
-from ckv_core.methods import PARAMETERS
 from ckv_core.request.cache_requests import AskRequest, KeepRequest
-from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.results.codec import record_json
 from ckv_core.results.events import Generated, RunFinished
 from ckv_core.results.kept_folder import KeptEntry, KeptFolder
@@ -29,99 +19,56 @@ from ckv_core.results.kept_record import read_record
 from ckv_core.runtime.memory_line import human_bytes
 from ckv_core.runtime.terminal import say
 
-Answer = dict[str, Any]
+app = Typer(name="cache", help="Compress a context once, ask it many times.")
+NameArgument = Annotated[str, Argument(metavar="NAME", help="of the kept cache")]
+FileArgument = Annotated[str, Argument(metavar="FILE", help="safetensors")]
+QuestionsOption = Annotated[
+    list[str], Option(metavar="TEXT", help="about the context; repeat for several")
+]
+ModelOption = Annotated[
+    str | None,
+    Option(metavar="NAME|PATH", help="the same weights; default: by the receipt's name"),
+]
 
 
-def register(commands: Commands) -> None:
-    parser = commands.add_parser("cache", help="compress a context once, ask it many times")
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-
-    def action(name: str, run: Callable[[argparse.Namespace], int], told: str) -> Parser:
-        made = add_command(actions, name, run, told)
-        if name not in ("list", "import"):
-            made.add_argument("name", metavar="NAME", help="of the kept cache")
-        return made
-
-    _add_keep(action("keep", _keep, "compress a context and keep its cache"))
-    _add_ask(action("ask", _ask, "answer questions, each from the cache as it was kept"))
-    listed = action("list", _list, "what is kept")
-    listed.add_argument("--json", metavar="FILE|-", help="write the receipts as JSON")
-    export = action("export", _export, "copy a cache to a safetensors file, receipt included")
-    export.add_argument("file", metavar="FILE", help="where it goes; nothing is written over")
-    brought = action("import", _import, "keep a copy of such a file")
-    brought.add_argument("file", metavar="FILE", help="that `cache export` wrote")
-    brought.add_argument("name", metavar="NAME", help="to keep it under")
-    renamed = action("rename", _rename, "give a cache another name")
-    renamed.add_argument("to", metavar="NEW", help="its name from now on")
-    action("delete", _delete, "delete a cache")
-
-
-def _add_keep(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
-    add("--variant", required=True, metavar="SPEC", help="what compresses it, as for compare")
-    add("--budget", metavar="N|N%", help=PARAMETERS["budget"].help.replace("%", "%%"))
-    add("--alpha", metavar="A", help=PARAMETERS["alpha"].help)
-    add("--protect", action="append", default=[], metavar="TEXT", help="as for compare")
-    add_engine_options(parser)
-
-
-def _add_ask(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--question", required=True, action="append", metavar="TEXT", help="repeat for several")
-    add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
-    add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
-    add("--model", metavar="NAME|PATH", help="the same weights; default: by the receipt's name")
-    add("--device", default="auto", help="auto, cpu or cuda")
-    add("--json", metavar="FILE|-", help="a line of JSON for each answer; - for stdout")
-
-
-def _keep(options: argparse.Namespace) -> int:
-    check_json_path(options.json)
+@command(app, "keep", "context variants budget alpha protect model device dtype", variants=MISSING)
+def _keep(asked: dict[str, Any], name: NameArgument, json: JsonOption = None) -> None:
+    """Compress a context and keep its cache."""
+    check_json_path(json)
     folder = KeptFolder()
-    run = CompareRequest(
-        context=read_text(options.context),
-        variants=(options.variant,),
-        defaults=given_defaults(options),
-        protect=tuple(options.protect),
-        **engine_settings(options),
-    )
-    request = KeepRequest(run=run, path=str(folder.free(options.name)))
+    request = KeepRequest(run=request_of(asked), path=str(folder.free(name)))
     request.comparison()  # refuses before the model is loaded
     loaded, _ = running.load(request)
     from ckv_core.compare.kept import keep
 
     for _ in running.followed(keep(request, loaded)):
         pass
-    entry = folder.entry(options.name)
-    running.deliver(options.json, lambda: _document(entry), lambda: _show([entry]))
-    return 0
+    entry = folder.entry(name)
+    running.deliver(json, lambda: _document(entry), lambda: _show([entry]))
 
 
-def _ask(options: argparse.Namespace) -> int:
-    check_json_path(options.json)
-    path = KeptFolder().find(options.name)
-    model = read_record(path).model
-    asked = [
-        AskRequest(
-            path=str(path),
-            question=question,
-            model=options.model or model.name,
-            device=options.device,
-            dtype=model.dtype,
-            max_new_tokens=options.max_new_tokens,
-            ignore_eos=options.ignore_eos,
-        )
-        for question in options.question
-    ]
-    for request in asked:
+@command(app, "ask", "max_new_tokens ignore_eos device", device="auto")
+def _ask(
+    asked: dict[str, Any],
+    name: NameArgument,
+    question: QuestionsOption,
+    model: ModelOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Answer questions, each from the cache as it was kept; --json writes a line for each."""
+    check_json_path(json)
+    path = KeptFolder().find(name)
+    made_by = read_record(path).model
+    asked |= {"path": str(path), "model": model or made_by.name, "dtype": made_by.dtype}
+    requests = [AskRequest(question=each, **asked) for each in question]
+    for request in requests:
         request.validate()
-    loaded, _ = running.load(asked[0])
+    loaded, _ = running.load(requests[0])
     from ckv_core.compare.kept import ask
 
-    lines = running.JsonLines(options.json)
-    for request in asked:
-        answer: Answer = {"cache": options.name, "question": request.question}
+    lines = running.JsonLines(json)
+    for request in requests:
+        answer: dict[str, Any] = {"cache": name, "question": request.question}
         for event in running.followed(ask(request, loaded)):
             if isinstance(event, Generated):
                 answer["text"], answer["token_ids"] = event.texts[0], event.token_ids[0]
@@ -129,50 +76,53 @@ def _ask(options: argparse.Namespace) -> int:
             elif isinstance(event, RunFinished):
                 answer["timings_ms"] = dict(event.timings_ms)
         lines.write(answer.copy)
-        if options.json != "-":
+        if json != "-":
             say(f"> {request.question}")
             say("   " + answer["text"].strip().replace("\n", "\n   "))
     lines.close()
-    return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+@command(app, "list")
+def _list(json: JsonOption = None) -> None:
+    """List what is kept."""
     entries = KeptFolder().entries()
     document = [_document(entry) for entry in entries]
-    running.deliver(options.json, lambda: document, lambda: _show(entries))
-    return 0
+    running.deliver(json, lambda: document, lambda: _show(entries))
 
 
-def _export(options: argparse.Namespace) -> int:
-    source, target = KeptFolder().find(options.name), Path(options.file)
+@command(app, "export")
+def _export(name: NameArgument, file: FileArgument) -> None:
+    """Copy a cache to a new safetensors file, receipt included."""
+    source, target = KeptFolder().find(name), Path(file)
     read_record(source)  # a spoilt file goes nowhere
     try:
-        with source.open("rb") as file, target.open("xb") as copy:
-            shutil.copyfileobj(file, copy)
+        with source.open("rb") as kept, target.open("xb") as copy:
+            shutil.copyfileobj(kept, copy)
     except FileExistsError:
-        raise CkvError(f"{options.file!r} is there already; choose another name.") from None
+        raise CkvError(f"{file!r} is there already; choose another name.") from None
     except OSError as error:
-        raise CkvError(f"{options.file!r} cannot be written: {error.strerror or error}.") from None
-    say(f"{options.file} has the cache, its receipt and the whole context as text.")
-    return 0
+        raise CkvError(f"{file!r} cannot be written: {error.strerror or error}.") from None
+    say(f"{file} has the cache, its receipt and the whole context as text.")
 
 
-def _import(options: argparse.Namespace) -> int:
-    source = Path(options.file)
-    record = read_record(source)
-    KeptFolder().add(options.name, lambda path: shutil.copyfile(source, path))
-    say(f"{options.name} is kept: {record.spec} of {record.model.name}.")
-    return 0
+@command(app, "import")
+def _import(file: FileArgument, name: NameArgument) -> None:
+    """Keep a copy of a file that `cache export` wrote."""
+    record = read_record(Path(file))
+    KeptFolder().add(name, lambda path: shutil.copyfile(file, path))
+    say(f"{name} is kept: {record.spec} of {record.model.name}.")
 
 
-def _rename(options: argparse.Namespace) -> int:
-    KeptFolder().rename(options.name, options.to)
-    return 0
+@command(app, "rename")
+def _rename(name: NameArgument, to: Annotated[str, Argument(metavar="NEW")]) -> None:
+    """Give a cache another name."""
+    KeptFolder().rename(name, to)
 
 
-def _delete(options: argparse.Namespace) -> int:
-    KeptFolder().delete(options.name)
-    return 0
+@command(app, "delete")
+def _delete(name: NameArgument) -> None:
+    """Delete a cache."""
+    KeptFolder().delete(name)
 
 
 def _document(entry: KeptEntry) -> dict[str, Any]:

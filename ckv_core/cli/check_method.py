@@ -1,19 +1,22 @@
 """The command `check-method`: whether a method keeps the contract that all methods are held to."""
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Annotated, Any
+
+from typer import Argument, Typer
 
 from ckv_core.cli import running
-from ckv_core.cli.options import Commands, add_command, model_name
+from ckv_core.cli.options import command
 from ckv_core.errors import CkvError, ConfigError, in_short
 from ckv_core.methods import METHODS
-from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest, Scenario
+from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.terminal import say
 
+app = Typer()
 BUDGETS = ("25%", "50%")
 TEXT = " ".join(f"House {at} has the code {at * 371 % 1000:03}." for at in range(24))
 EPILOG = """\
@@ -23,17 +26,10 @@ input gives the same kept set and tokens, alone and among other variants.
 """
 
 
-def register(commands: Commands) -> None:
-    does = "check a method, such as one of another package, against the contract of all methods"
-    parser = add_command(commands, "check-method", _check, does, EPILOG)
-    parser.add_argument("name", metavar="NAME", help="as a SPEC names it")
-    parser.add_argument(
-        "--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}"
-    )
-
-
-def _check(options: argparse.Namespace) -> int:
-    method = METHODS.get(options.name)
+@command(app, "check-method", "model", EPILOG)
+def _check(asked: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")]) -> int:
+    """Check a method, such as one of another package, against the contract of all methods."""
+    method = METHODS.get(name)
     if not method.evicts:
         raise ConfigError(f"{method.name!r} evicts nothing, so there is nothing to check.")
     words = ["", *(f"+{selector.name}" for selector in method.selectors[1:])]
@@ -44,10 +40,10 @@ def _check(options: argparse.Namespace) -> int:
     request = CompareRequest(
         context=TEXT,
         question="What is the code of house 9?",
-        model=model_name(options.model),
         device="cpu",
         max_new_tokens=8,
         ignore_eos=True,
+        **asked,
     )
     loaded, load_ms = running.load(request)
     running.clear_progress()

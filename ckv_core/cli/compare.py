@@ -1,30 +1,17 @@
 """The command `compare`: several variants on one prompt, at one budget or several."""
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
+from typer import Option, Typer
 
 from ckv_core.analysis.aggregate import aggregate
 from ckv_core.analysis.evidence import held
 from ckv_core.cli import running
 from ckv_core.cli.aggregate import print_bounds
-from ckv_core.cli.options import (
-    EXAMPLES,
-    Commands,
-    add_command,
-    add_model_options,
-    add_prompt_options,
-    add_variant_options,
-    check_json_path,
-    chosen_variants,
-    comma_list,
-    given_defaults,
-    model_settings,
-    own_indices,
-    prompt_settings,
-)
+from ckv_core.cli.options import EXAMPLES, JsonOption, check_json_path, command, request_of
 from ckv_core.cli.sweep import print_sweep
 from ckv_core.cli.tables import (
     number,
@@ -37,8 +24,7 @@ from ckv_core.cli.tables import (
     share,
 )
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
-from ckv_core.request.grid import sweep_cost, with_points
+from ckv_core.request.grid import sweep_cost
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.chain import COVERED, check_chain, covered_means
 from ckv_core.results.events import RunResult
@@ -47,69 +33,54 @@ from ckv_core.results.passages import spans_of
 from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.terminal import say
 
-SEVERAL = """\
+app = Typer()
+SEVERAL = """
 Several budgets or alphas (--budget 64,128,10% --alpha 0,0.25) run each SPEC at each of them, from
-one prefill; kept sets are then not stored.
+one prefill; kept sets are then not stored, and --max-new-tokens 0 only measures.
 """
+FIELDS = (
+    "context question answer protect variants ablation budget alpha own_indices max_new_tokens "
+    "ignore_eos analysis follow_ups scenario model device dtype"
+)
+EvidenceOption = Annotated[
+    list[str] | None,
+    Option(
+        metavar="TEXT",
+        help="words of the context: share of slots that keep them, and expected at random; "
+        "repeatable",
+    ),
+]
 
 
-def register(commands: Commands) -> None:
-    does = "run several methods on one prompt"
-    parser = add_command(commands, "compare", _compare, does, EXAMPLES + SEVERAL)
-    add_prompt_options(parser)
-    add_variant_options(parser)
-    add = parser.add_argument
-    own = "kept positions in JSON (docs/external_selection.md): one more variant; repeatable"
-    add("--own", action="append", metavar="FILE", help=own)
-    tokens = f"1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only measures"
-    add("--max-new-tokens", type=int, default=64, metavar="T", help=tokens)
-    add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
-    kept = "words of the context: share of slots that keep them, and expected at random; repeatable"
-    add("--evidence", action="append", metavar="TEXT", help=kept)
-    analyses = f"also measure, of {','.join(ANALYSES)}; at several budgets or alphas: bounds"
-    add("--analyse", metavar="LIST", help=analyses)
-    asked = "a further question to the same evicted caches (context-only); repeat for several"
-    add("--follow-up", action="append", metavar="TEXT", help=asked)
-    add_model_options(parser)
-
-
-def _compare(options: argparse.Namespace) -> int:
-    budgets, alphas = comma_list(options.budget or ""), comma_list(options.alpha or "")
-    is_sweep = max(len(budgets), len(alphas)) > 1
-    request = CompareRequest(
-        variants=chosen_variants(options, {} if is_sweep else given_defaults(options)),
-        own_indices=own_indices(options.own or ()),
-        max_new_tokens=options.max_new_tokens,
-        ignore_eos=options.ignore_eos,
-        analysis=comma_list(options.analyse or ""),
-        follow_ups=tuple(options.follow_up or ()),
-        **prompt_settings(options),
-        **model_settings(options),
-    )
-    request = with_points(request, budgets, alphas)
+@command(app, "compare", FIELDS, EXAMPLES + SEVERAL)
+def _compare(
+    asked: dict[str, Any], evidence: EvidenceOption = None, json: JsonOption = None
+) -> None:
+    """Run several methods on one prompt."""
+    request = request_of(asked)
     request.validate()
-    check_json_path(options.json)
-    sought = options.evidence or ()
-    if sought and request.kind == "sweep":
+    check_json_path(json)
+    is_sweep, sought = request.kind == "sweep", tuple(evidence or ())
+    if sought and is_sweep:
         raise ConfigError("--evidence needs one budget and one alpha; several store no kept sets.")
     loaded, load_ms = running.load(request)
     if sought:
         check_evidence(running.tokenised(request, loaded), sought)
-    if request.kind == "sweep":
+    if is_sweep:
         tokens, size = running.tokenised(request, loaded).tokens, loaded.parameters
         say(sweep_cost(request, tokens, is_counted=True, parameters=size).text, to_error=True)
     result = running.run(request, loaded, load_ms)
+    document = partial(running.result_document, result, *sought, request.answer)
+    running.deliver(json, document, lambda: print_run(result, request.answer, sought))
 
-    def show() -> None:
-        if request.kind == "sweep":
-            print_sweep(result, options.answer)
-            return
-        _print_result(result, options.answer)
-        print_evidence(result, sought, options.answer)
 
-    document = partial(running.result_document, result, *sought, options.answer)
-    running.deliver(options.json, document, show)
-    return 0
+def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:
+    """All that is said of a run, with the passages of `evidence` and the answer."""
+    if result.kind == "sweep":
+        print_sweep(result, answer)
+        return
+    _print_result(result, answer)
+    print_evidence(result, evidence, answer)
 
 
 def _print_result(result: RunResult, answer: str) -> None:
@@ -182,6 +153,9 @@ def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
             )
 
 
+EVIDENCE = ("variant", "slots kept", "share", "expected at random", "heads keeping all")
+
+
 def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None:
     """A table per passage (and the answer, where it occurs), a row per variant that evicted."""
     if result.prompt is None or result.model is None:
@@ -194,19 +168,15 @@ def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None
         times = "once" if len(spans) == 1 else f"{len(spans)} times"
         kind = "evidence" if text in texts else "reference answer"
         say(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
-        rows = []
-        for variant in result.variants:
-            evidence = held(variant, spans, result.model.evictable_layers)
-            if evidence is not None:
-                rows.append(
-                    (
-                        variant.spec,
-                        f"{evidence.entries:,} of {evidence.slots:,}",
-                        share(evidence.mean),
-                        share(evidence.chance),
-                        f"{evidence.whole:,} of {evidence.heads:,}",
-                    )
-                )
-        if rows:
-            head = ("variant", "slots kept", "share", "expected at random", "heads keeping all")
-            print_table(head, rows)
+        rows = [
+            (
+                variant.spec,
+                f"{evidence.entries:,} of {evidence.slots:,}",
+                share(evidence.mean),
+                share(evidence.chance),
+                f"{evidence.whole:,} of {evidence.heads:,}",
+            )
+            for variant in result.variants
+            if (evidence := held(variant, spans, result.model.evictable_layers)) is not None
+        ]
+        print_table(EVIDENCE, rows)

@@ -1,22 +1,24 @@
 """The command `import-kvpress`: what a press keeps, as kept positions for `compare --own`."""
 
-import argparse
 from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option, Typer
 
 from ckv_core.cli import running
-from ckv_core.cli.options import Commands, add_command, check_json_path, model_name, read_text
+from ckv_core.cli.options import check_json_path, command
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
-from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
-from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import ExternalSelection, pack
 from ckv_core.results.external_selection_json import MAX_LABEL, own_to_json
 from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.runtime.terminal import say
 
+app = Typer()
 EPILOG = """\
 PRESS is a SPEC, read under preset=kvpress, or presses in Python:
   adakv+critical:window=32
@@ -25,45 +27,36 @@ A press that takes no compression_ratio decides by itself how much it keeps.
 """
 
 
-def register(commands: Commands) -> None:
-    told = "run a press of kvpress and write what it keeps, for compare --own"
-    parser = add_command(commands, "import-kvpress", _import, told, EPILOG)
-    add = parser.add_argument
-    add("press", metavar="PRESS", help="what to run; see below")
-    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
-    add("--question", default="", metavar="TEXT", help="asked about the context")
-    budget = PARAMETERS["budget"].help.replace("%", "%%")
-    add("--budget", default=DEFAULT_BUDGET, metavar="N|N%", help=budget)
-    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
-    add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
-    add(
-        "--module",
-        type=Path,
-        metavar="FILE",
-        help="a Python file with presses of your own; it is run",
-    )
-    add("--python", metavar="FILE", help=f"that has kvpress; default: ${VARIABLE}, or make's")
-    add("--json", required=True, metavar="FILE|-", help="for the kept positions; - for stdout")
+FIELDS = "context question budget scenario model"
+PressArgument = Annotated[str, Argument(metavar="PRESS", help="what to run; see below")]
+JsonOption = Annotated[str, Option(metavar="FILE|-", help="for the kept positions; - for stdout")]
+ModuleOption = Annotated[
+    Path | None, Option(metavar="FILE", help="a Python file with presses of your own; it is run")
+]
+PythonOption = Annotated[
+    str | None, Option(metavar="FILE", help=f"that has kvpress; default: ${VARIABLE}, or make's")
+]
 
 
-def _import(options: argparse.Namespace) -> int:
-    chain, budget = asked_presses(options.press), Budget.parse(options.budget)
-    python = kvpress_python(options.python)
-    check_json_path(options.json)
-    request = CompareRequest(
-        context=read_text(options.context),
-        question=options.question,
-        scenario=options.scenario,
-        model=model_name(options.model),
-        device="cpu",
-    )
+@command(app, "import-kvpress", FIELDS, EPILOG, budget=DEFAULT_BUDGET)
+def _import(
+    asked: dict[str, Any],
+    press: PressArgument,
+    json: JsonOption,
+    module: ModuleOption = None,
+    python: PythonOption = None,
+) -> None:
+    """Run a press of kvpress and write what it keeps, for compare --own."""
+    chain, budget = asked_presses(press), Budget.parse(asked.pop("budget"))
+    interpreter = kvpress_python(python)
+    check_json_path(json)
+    request = CompareRequest(device="cpu", **asked)
     request.validate()
-    if options.module and not options.module.is_file():
-        raise ConfigError(f"There is no file {str(options.module)!r}; check --module.")
-    own, kept = _run(request, chain, budget, (python, options.module))
-    shown = f"{own.label}: {kept:,} entries. Next: compare --own {options.json}"
-    running.deliver(options.json, lambda: own_to_json([own])[0], lambda: say(shown))
-    return 0
+    if module and not module.is_file():
+        raise ConfigError(f"There is no file {str(module)!r}; check --module.")
+    own, kept = _run(request, chain, budget, (interpreter, module))
+    shown = f"{own.label}: {kept:,} entries. Next: compare --own {json}"
+    running.deliver(json, lambda: own_to_json([own])[0], lambda: say(shown))
 
 
 def _run(

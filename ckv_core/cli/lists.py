@@ -1,18 +1,17 @@
 """The commands `methods` and `models`: what there is to choose from."""
 
-import argparse
+from typer import Typer
 
-from ckv_core.cli.options import Commands, add_command
+from ckv_core.cli.options import command
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.runtime.terminal import say
 
-
-def register(commands: Commands) -> None:
-    add_command(commands, "methods", _methods, "list methods and SPEC keys")
-    add_command(commands, "models", _models, "list models that are at hand")
+app = Typer()
 
 
-def _methods(_options: argparse.Namespace) -> int:
+@command(app, "methods")
+def _methods() -> None:
+    """List methods and SPEC keys."""
     for method in METHODS:
         others = method.selectors[1:]
         words = [f"+{selector.name}" for selector in others]
@@ -26,12 +25,12 @@ def _methods(_options: argparse.Namespace) -> int:
     for parameter in PARAMETERS.values():
         other = "" if parameter.kvpress is None else f" (preset kvpress: {parameter.kvpress})"
         say(f"    {parameter.name}={parameter.default}{other}\n        {parameter.help}")
-    return 0
 
 
-def _models(_options: argparse.Namespace) -> int:
+@command(app, "models")
+def _models() -> None:
+    """List models that are at hand."""
     from ckv_core.models.catalog import list_models
 
     for model in list_models():
         say(f"{model.name}\n    {model.note}")
-    return 0

@@ -1,21 +1,30 @@
-"""Arguments that several commands share, and how they are read."""
+"""How a command is made of a function, and the options that several commands share."""
 
-import argparse
-import os
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import wraps
+from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from typer import Option, Typer
+from typer.exceptions import TyperException
+from typer.main import get_command
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.methods import PARAMETERS
-from ckv_core.request.compare_request import DEFAULT_MODEL, DTYPES, SCENARIOS
+from ckv_core.methods.plug_ins import fault
+from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.request.grid import with_points
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.external_selection_json import read_external_selection
-from ckv_core.runtime.terminal import say
+from ckv_core.runtime.terminal import neutralised, say
 
+INTERRUPTED = 130  # what typer returns after Ctrl-C
 EXAMPLES = """\
 SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   full
@@ -24,138 +33,81 @@ SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   snapkv+critical:preset=kvpress
 `python -m ckv_core methods` lists methods and keys.
 """
-_ABLATION_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors are one line."""
+def command(
+    app: Typer, name: str, takes: str = "", epilog: str = "", **defaults: Any
+) -> Callable[[Callable[..., Any]], None]:
+    """Makes a function a command of an app; the docstring is its help.
 
-    def error(self, message: str) -> NoReturn:
-        say(f"error: {message}", to_error=True)
-        raise SystemExit(2)
+    Args:
+        app: gets the command.
+        name: of the command.
+        takes: names in FIELDS; the function's first argument is a dict of their values.
+        epilog: what follows the options in the help, line by line.
+        defaults: of those fields, where the command has another one than the request.
+    """
+    shared = takes.split()
+
+    def add(function: Callable[..., Any]) -> None:
+        own = list(inspect.signature(function).parameters.values())[bool(takes) :]
+
+        @wraps(function)
+        def run(**values: Any) -> Any:
+            plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            asked = [{key: plain.pop(key) for key in shared}] if takes else []
+            with neutralised():
+                return function(*asked, **plain)
+
+        parameters = [_parameter(key, defaults) for key in shared]
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        app.command(name, epilog="\b\n" + epilog.replace("\n\n", "\n\n\b\n"))(run)
+
+    return add
 
 
-# What add_subparsers gives has no public name, and is generic for the type checker only.
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-
-
-def add_command(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    help_text: str,
-    epilog: str | None = None,
-) -> Parser:
-    """A command and what runs it; an epilog keeps its lines."""
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(name, help=help_text, epilog=epilog, formatter_class=as_written)
-    parser.set_defaults(command=run)
-    return parser
-
-
-def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """--context, --question and --answer of a command with one prompt."""
-    add = parser.add_argument
-    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
-    add("--question", default="", metavar="TEXT", help="asked about the context")
-    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
-    add(
-        "--protect",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="text of the prompt that no method may evict, or positions as tokens:12-39; counted "
-        "in the budget; repeat for several",
+def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
+    """A field as an argument, of the type and with the default that a request has for it."""
+    hint = get_type_hints(CompareRequest).get(key, str)
+    default = {key: "", **_DEFAULTS, **defaults}[key]
+    return inspect.Parameter(
+        key,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[list[str] if get_origin(hint) is tuple else hint, FIELDS[key]],
     )
 
 
-def add_variant_options(parser: argparse.ArgumentParser) -> None:
-    """--variant, --ablation, --budget and --alpha, which `chosen_variants` reads."""
-    add = parser.add_argument
-    add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
-    add("--ablation", metavar="SPEC", help=_ABLATION_HELP)
-    add("--budget", metavar="N|N%", help=PARAMETERS["budget"].help.replace("%", "%%"))
-    add("--alpha", metavar="A", help=PARAMETERS["alpha"].help)
+def run_command(app: Typer, program: str, arguments: Sequence[str] | None) -> int:
+    """Runs what was typed; returns the exit code. An error is one line."""
+    try:
+        ended = get_command(app).main(arguments, program, standalone_mode=False)
+        if ended != INTERRUPTED:
+            return int(ended or 0)
+        sentence, code = "stopped by Ctrl-C.", 1
+    except CkvError as error:
+        sentence, code = str(error), error.exit_code
+    except TyperException as error:
+        sentence, code = _usage(error, program), 2
+    except Exception as error:  # of another package's method, or a fault of ours
+        sentence, code = fault(error), 1
+        if not sentence:
+            raise
+    say(f"error: {sentence}", to_error=True)
+    return code
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """--scenario, --model, --device, --dtype and --json."""
-    add = parser.add_argument
-    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
-    add_engine_options(parser)
+def _usage(error: TyperException, program: str) -> str:
+    """What is wrong with the arguments, and which help to read."""
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context else program
+    words = " ".join(error.format_message().replace("Value error, ", "").split())
+    end = "" if words.endswith((".", "?")) else "."
+    return f"{words}{end} See `{place} --help`."
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """--model, --device, --dtype and --json."""
-    add = parser.add_argument
-    add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
-    add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
-    help_text = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)"
-    add("--dtype", default="auto", choices=DTYPES, help=help_text)
-    add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")
-
-
-def model_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_model_options` read, as fields of a request."""
-    return {"scenario": options.scenario, **engine_settings(options)}
-
-
-def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_engine_options` read, as fields of a request."""
-    return {
-        "model": model_name(options.model),
-        "device": device_name(options.device),
-        "dtype": options.dtype,
-    }
-
-
-def model_name(given: str | None) -> str:
-    return given or os.environ.get("CKV_MODEL") or DEFAULT_MODEL
-
-
-def device_name(given: str | None) -> str:
-    return given or os.environ.get("CKV_DEVICE") or "auto"
-
-
-def prompt_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_prompt_options` read, as fields of a request."""
-    return {
-        "context": read_text(options.context),
-        "question": options.question,
-        "answer": options.answer,
-        "protect": tuple(options.protect),
-    }
-
-
-def given_defaults(options: argparse.Namespace) -> dict[str, str]:
-    given = {"budget": options.budget, "alpha": options.alpha}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) -> tuple[str, ...]:
-    """--variant, then the steps of --ablation that are not among them; else `full` alone."""
-    written = tuple(options.variant or ("full",))
-    if not options.ablation:
-        return written
-    there = {VariantSpec.parse(text, defaults).settings() for text in written}
-    steps = [step.variant for step in ablation(options.ablation, defaults)]
-    return (*written, *(step.spec for step in steps if step.settings() not in there))
-
-
-def own_indices(paths: Sequence[str]) -> tuple[ExternalSelection, ...]:
-    """The variants in the files of --own; an error names its file."""
-    selections: list[ExternalSelection] = []
-    for path in paths:
-        text = read_text(path, "kept positions")
-        try:
-            selections += read_external_selection(text)
-        except CkvError as error:
-            raise ConfigError(f"--own {path!r}: {error}") from None
-    return tuple(selections)
-
-
-def comma_list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+# --- options ----------------------------------------------------------------------------
 
 
 def read_text(path: str, what: str = "context") -> str:
@@ -173,10 +125,96 @@ def read_text(path: str, what: str = "context") -> str:
         ) from None
 
 
+def comma_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def check_json_path(path: str | None, option: str = "--json") -> None:
-    """Refuse a path that cannot be written before the run rather than after it."""
+    """Refuses a path that cannot be written before the run rather than after it."""
     if path in (None, "-"):
         return
     target = Path(str(path))
     if target.is_dir() or not target.parent.is_dir():
         raise ConfigError(f"{option} {path!r} is no file in an existing folder; give another path.")
+
+
+def _own_indices(path: str) -> tuple[ExternalSelection, ...]:
+    """The variants of one file; an error names it."""
+    try:
+        return read_external_selection(read_text(path, "kept positions"))
+    except ConfigError as error:
+        raise ConfigError(f"--own {path!r}: {error}") from None
+
+
+def _analyses(text: str) -> tuple[str, ...]:
+    return () if text.strip() == "none" else comma_list(text)
+
+
+JsonOption = Annotated[
+    str | None, Option(metavar="FILE|-", help="write the result as JSON; - for stdout")
+]
+_DEFAULTS = {each.name: each.default for each in fields(CompareRequest)}
+# How a command line gives a field of a request, and what makes its variants.
+FIELDS = {
+    "context": Option(metavar="FILE|-", parser=read_text, help="UTF-8 text file; - for stdin"),
+    "question": Option(metavar="TEXT", help="about the context"),
+    "answer": Option(metavar="TEXT", help="expected answer to look for in the output"),
+    "protect": Option(
+        metavar="TEXT",
+        help="text of the prompt that no method may evict, or positions as tokens:12-39; counted "
+        "in the budget; repeatable",
+    ),
+    "variants": Option("--variant", metavar="SPEC", help="method and its settings; repeatable"),
+    "ablation": Option(
+        metavar="SPEC",
+        help="add the controls that tell un-pooling, value norm and alpha apart, over this base",
+    ),
+    "budget": Option(metavar="N|N%", help=PARAMETERS["budget"].help),
+    "alpha": Option(metavar="A", help=PARAMETERS["alpha"].help),
+    "own_indices": Option(
+        "--own",
+        metavar="FILE",
+        parser=_own_indices,
+        help="kept positions in JSON (docs/external_selection.md): one more variant; repeatable",
+    ),
+    "max_new_tokens": Option(metavar="T", help=f"up to {MAX_NEW_TOKENS} for each variant"),
+    "ignore_eos": Option("--ignore-eos", help="go on after the end-of-sequence token"),
+    "analysis": Option(
+        "--analyse",
+        metavar="LIST",
+        parser=_analyses,
+        help=f"also measure, of {','.join(ANALYSES)} (slow), or none; at several budgets: bounds",
+    ),
+    "follow_ups": Option(
+        "--follow-up",
+        metavar="TEXT",
+        help="a further question to the same evicted caches (context-only); repeatable",
+    ),
+    "scenario": Option(help="what is compressed"),
+    "model": Option(metavar="NAME|PATH", envvar="CKV_MODEL", help="one that `models` lists"),
+    "device": Option(metavar="NAME", envvar="CKV_DEVICE", help="auto, cpu or cuda"),
+    "dtype": Option(
+        metavar="NAME",
+        help="auto, float32, bfloat16 or float16; auto: float32 on CPU, bfloat16 on CUDA "
+        "(float16 on older GPUs)",
+    ),
+}
+
+
+def request_of(asked: Mapping[str, Any]) -> CompareRequest:
+    """The request that FIELDS give; of several budgets or alphas a sweep.
+
+    Raises:
+        ConfigError: a wrong SPEC, budget or alpha.
+    """
+    given = dict(asked)
+    budgets, alphas = (comma_list(given.pop(name, "")) for name in ("budget", "alpha"))
+    one = {"budget": budgets, "alpha": alphas} if max(len(budgets), len(alphas)) < 2 else {}
+    defaults = {name: values[0] for name, values in one.items() if values}
+    if base := given.pop("ablation", ""):
+        there = {VariantSpec.parse(text, defaults).settings() for text in given["variants"]}
+        steps = [step.variant for step in ablation(base, defaults)]
+        given["variants"] += tuple(s.spec for s in steps if s.settings() not in there)
+    for name in {"own_indices", "analysis"} & given.keys():
+        given[name] = tuple(chain.from_iterable(given[name]))
+    return with_points(CompareRequest(**given), budgets, alphas)

@@ -45,7 +45,7 @@ def print_sweep(result: RunResult, answer: str) -> None:
     """Points, budgets of equal quality and best alphas, as tables."""
     print_head(result, answer)
     print_verdict(result)
-    say(f"\n{len(result.variants)} points, the full cache among them\n")
+    say(f"\n{len(result.variants)} points, the full cache among them")
     known = {figure.key for figure in shown_figures(result)}
     more = [key for key in SWEPT if key in known and key not in _ALWAYS]
     rows = [
@@ -55,6 +55,7 @@ def print_sweep(result: RunResult, answer: str) -> None:
     ]
     outcome = ("outcome", "agreement", *(FIGURES[key].label for key in more))
     unit = "budget" if budget_unit(result) == "tokens" else "KiB"
+    say()
     print_table(("method", unit, *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
     print_floor(result)
     _print_oracles(result)
@@ -74,7 +75,6 @@ def _print_oracles(result: RunResult) -> None:
     for oracles in oracle_sets(result):
         first, *others = (_name(curve.spec) for curve in oracles.curves)
         more = f" and {len(others)} more" if others else ""
-        say(f"\nmean head L1 of oracles with the head budgets of {first}{more}; {_ORACLES_SEE}")
         budgets = [budget for budget, _ in oracles.curves[0].points]
         print_table(
             ("oracle", *(f"at {budget:,}" for budget in budgets)),
@@ -85,6 +85,7 @@ def _print_oracles(result: RunResult) -> None:
                 )
                 for name, points in oracles.values.items()
             ],
+            f"mean head L1 of oracles with the head budgets of {first}{more}; {_ORACLES_SEE}",
         )
 
 
@@ -95,20 +96,19 @@ def _print_savings(result: RunResult) -> None:
             saved = savings(result, target, figure)
             if not saved:
                 continue
-            title = f"\nbudget of equal {figure.label} as {target.spec}"
+            title = f"budget of equal {figure.label} as {target.spec}"
             outcomes = {saving.match.outcome for saving in saved}
             if outcomes == {"nothing"}:
-                say(f"{title}: {NOTHING}, {target.spec} is at 0 itself")
+                say(f"\n{title}: {NOTHING}, {target.spec} is at 0 itself")
                 continue
-            say(title)
-            _print_saved(saved)
+            _print_saved(saved, title)
             shown |= outcomes
     legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in shown]
     if legend:
         say("\n" + "; ".join(legend))
 
 
-def _print_saved(saved: list[Saving]) -> None:
+def _print_saved(saved: list[Saving], title: str) -> None:
     budgets = dict.fromkeys(saving.target_budget for saving in saved)
     rows: dict[Curve, dict[int, str]] = {}
     for saving in saved:
@@ -116,27 +116,24 @@ def _print_saved(saved: list[Saving]) -> None:
     print_table(
         ("method", *(f"at {budget:,}" for budget in budgets)),
         [(_name(c.spec), *(cells.get(b) or "-" for b in budgets)) for c, cells in rows.items()],
+        title,
     )
 
 
 def _print_alphas(result: RunResult) -> None:
-    optima = alpha_optima(result)
-    if optima:
-        say(
-            "\nbest alpha by head L1, which is not by the answer; gain over it: hindsight, a limit "
-            "for the alphas tried"
-        )
-        print_columns(
-            optima,
-            {
-                "method": lambda each: _name(each.spec),
-                "budget": lambda each: f"{each.budget:,}",
-                "best alpha": lambda each: f"{each.best_fixed:g}",
-                "outcome at it": lambda each: alpha_outcome(result, each) or "-",
-                "gain by layer": lambda each: share(each.layer_gain),
-                "gain by head": lambda each: share(each.head_gain),
-            },
-        )
+    print_columns(
+        alpha_optima(result),
+        {
+            "method": lambda each: _name(each.spec),
+            "budget": lambda each: f"{each.budget:,}",
+            "best alpha": lambda each: f"{each.best_fixed:g}",
+            "outcome at it": lambda each: alpha_outcome(result, each) or "-",
+            "gain by layer": lambda each: share(each.layer_gain),
+            "gain by head": lambda each: share(each.head_gain),
+        },
+        "best alpha by head L1, which is not by the answer; gain over it: hindsight, a limit for "
+        "the alphas tried",
+    )
 
 
 def _name(spec: str) -> str:

@@ -1,7 +1,13 @@
-"""Plain tables, and what `compare`, `sweep` and `analyse` print alike."""
+"""Tables, and what `compare` and `analyse` print alike."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.rounding import floor_sentence
@@ -14,11 +20,12 @@ from ckv_core.results.outcomes import kl_where_it_fails, outcome_word, tally
 from ckv_core.results.passages import occurrences
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.memory_line import memory_line
-from ckv_core.runtime.terminal import plain, say
+from ckv_core.runtime.terminal import plain, say, terminal_width
 
 Item = TypeVar("Item")
+GAP = "  "  # between columns
 GENERATION_TITLE = (
-    "\nown generation; agreement: share of the full cache's tokens before the first difference"
+    "own generation; agreement: share of the full cache's tokens before the first difference"
 )
 # Figures of a generated text against the reference answer.
 SCORES = {
@@ -28,19 +35,42 @@ SCORES = {
 }
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their widest cell; the first to the left, figures to the right."""
-    table = [[plain(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    for row in table:
-        first, *figures = row
-        cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
-        say("  ".join([f"{first:<{widths[0]}}", *cells]).rstrip())
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A title and a table; nothing without rows. The first column is to the left, others right.
+
+    A terminal that is narrower than the table gets it in parts, each with the first column.
+    """
+    if not rows:
+        return
+    if title:
+        say(f"\n{title}")
+    columns = [[plain(cell) for cell in column] for column in zip(head, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) + len(GAP) for column in columns]
+    parts: list[list[int]] = [[]]
+    for at in range(1, len(columns)):
+        if parts[-1] and sum(widths[i] for i in (0, *parts[-1], at)) > terminal_width() + len(GAP):
+            parts.append([])
+        parts[-1].append(at)
+    for part in parts:
+        _print_part([columns[at] for at in (0, *part)])
 
 
-def print_columns(items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]]) -> None:
+def _print_part(columns: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for at, (head, *_) in enumerate(columns):
+        table.add_column(Text(head), justify="right" if at else "left", overflow="fold")
+    for row in list(zip(*columns, strict=True))[1:]:
+        table.add_row(*map(Text, row))
+    shown = io.StringIO()
+    Console(file=shown, width=terminal_width(), color_system=None).print(table)
+    say("\n".join(line.rstrip() for line in shown.getvalue().splitlines()))
+
+
+def print_columns(
+    items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]], title: str = ""
+) -> None:
     """The table with a row per item, of what each column reads from it, under the column's name."""
-    print_table(list(columns), [[read(item) for read in columns.values()] for item in items])
+    print_table(list(columns), [[read(item) for read in columns.values()] for item in items], title)
 
 
 def number(value: float | None) -> str:
@@ -98,22 +128,19 @@ def print_floor(result: RunResult) -> None:
 def print_generation(result: RunResult) -> None:
     """How each variant's own text compares with the full cache's and the reference answer."""
     known = {figure.key for figure in shown_figures(result)}
-    scores = {key: label for key, label in SCORES.items() if key in known - {"answer"}}
-    if not tally(result.variants).by_answer and all(
-        variant.agreement is None for variant in result.variants
-    ):
-        return
-    say(GENERATION_TITLE)
+    compared = tally(result.variants).by_answer or any(
+        variant.agreement is not None for variant in result.variants
+    )
     columns: dict[str, Callable[[VariantResult], str]] = {
         "variant": lambda variant: variant.spec,
         "outcome": answer_word,
-        "agreement": lambda variant: share(variant.agreement),
+        "agreement": _share_of("agreement"),
         "first difference": _first_difference,
         "KL there": lambda variant: number(kl_where_it_fails(variant)),
-        **{label: _share_of(key) for key, label in scores.items()},
+        **{SCORES[key]: _share_of(key) for key in SCORES if key in known - {"answer"}},
         "bytes": _share_of("share"),
     }
-    print_columns(result.variants, columns)
+    print_columns(result.variants if compared else (), columns, GENERATION_TITLE)
 
 
 def answer_word(variant: VariantResult) -> str:
@@ -132,9 +159,6 @@ def _first_difference(variant: VariantResult) -> str:
 
 def print_ablation(result: RunResult) -> None:
     steps = ablation_of(result)
-    if not steps:
-        return
-    say(f"\nablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)")
     print_columns(
         steps,
         {
@@ -144,4 +168,7 @@ def print_ablation(result: RunResult) -> None:
             "final L1": lambda each: number(each.final_hidden_l1),
             "KL": lambda each: number(each.kl),
         },
+        f"ablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)"
+        if steps
+        else "",
     )

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -27,6 +28,11 @@ def show_line(text: str) -> None:
     stream = _behind(sys.stderr)
     if stream.isatty():
         _write(stream, "\r\033[K" + plain(text).replace("\n", " ")[:200])
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that `say` prints to; a million for a file or pipe."""
+    return shutil.get_terminal_size().columns if _behind(sys.stdout).isatty() else 1_000_000
 
 
 @contextmanager

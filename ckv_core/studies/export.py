@@ -104,7 +104,7 @@ def _parts(text: Data) -> Iterator[Exported | Sample | SampleResult]:
         root = JsonField(BOUNDS.read(text), whole="file of a study")
     except NoJsonError as error:
         raise ConfigError(
-            f"The file is no JSON ({error}); take one of `study export --data`."
+            f"The file is no JSON ({error}); take one of `ckv export --data`."
         ) from None
     root["schema"].integer(SCHEMA, SCHEMA)
     if root["data"].absent:

@@ -1,10 +1,12 @@
-"""`ckv export|token|user|audit` on a database of its own, without a server."""
+"""`ckv export|tokens|users|audit` on a database of its own, without a server."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +22,7 @@ from storage.models import Run
 from storage.recorder import Recorder
 from storage.takeover import count_of_nobody
 from tests.factories.app import request, store_run
-from tests.factories.runs import done_result
+from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened
 from ui.report import charts as report_charts
 
@@ -63,7 +65,7 @@ def said(capsys):
 
 def test_the_variants_are_written_as_code_for_kvpress(slug, tmp_path, said):
     path = tmp_path / "presses.py"
-    assert f"variants of {slug} for kvpress." in said("export", slug, "--kvpress", path)
+    assert f"{path}: " in said("export", slug, "--kvpress", path)
     assert "from kvpress import" in path.read_text(encoding="utf-8")
     compile(path.read_bytes(), str(path), "exec")
 
@@ -87,10 +89,10 @@ def test_parts_are_left_out(slug, tmp_path, said):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--all", "--html", "x.html"], "take one run"),
+        (["--all", "--html", "x.html"], "takes one run or study"),
         (["abc123def456", "--html", "x.html"], "There is no run"),
         (["SLUG", "--html", "/nowhere/x.html"], "cannot be written"),
-        (["--all", "--kvpress", "x.py"], "take one run"),
+        (["--all", "--kvpress", "x.py"], "takes one run or study"),
         (["SLUG", "--html", "x.html", "--without", "all"], "kept, charts, strips"),
         (["SLUG"], "--out FILE"),
     ],
@@ -111,40 +113,66 @@ def test_a_run_that_is_not_over_is_not_exported(home, slug, said):
     assert "not over yet" in said("export", queued, "--html", "x.html", status=1)
 
 
+def test_runs_are_listed_shown_written_and_deleted(slug, home, tmp_path, said):
+    with closing(open_database(default_url(home))) as database:
+        recorder = Recorder(database)
+        result = replace(done_result(), variants=[full_variant()])
+        other = store_run(SimpleNamespace(_recorder=recorder), request(), result)
+        with database.write() as session:
+            library.annotate(session, other, "[red]Not[/red] markup", "", [])
+    listed = {line.split()[0]: line for line in said("list").splitlines()}
+    assert "[red]Not[/red] markup" in listed[other]
+    assert "  done  3 variants  " in listed[slug]
+    shown = said("show", other)
+    assert "[red]Not[/red] markup: done" in shown
+    assert "== full" in shown
+    path = tmp_path / "result.json"
+    assert f"{path}: " in said("export", slug, "--json", path)
+    document = json.loads(said("export", slug, "--json", "-"))
+    assert document == json.loads(path.read_text(encoding="utf-8"))
+    assert document["schema"] == 1
+    assert "--inspect is not for this; take --json" in said(
+        "export", slug, "--inspect", "-", status=2
+    )
+    assert "There is no run 'none'" in said("delete", other, "none", status=1)
+    assert f"Deleted {other}." in said("delete", other)
+    assert other not in said("list")
+
+
 def test_a_user_takes_over_what_nobody_owns(slug, said):
-    assert "no user 'eve'" in said("user", "takeover", "eve", status=2)
+    assert "no user 'eve'" in said("users", "takeover", "eve", status=2)
     with closing(open_database(default_url(Path(os.environ["CKV_HOME"])))) as database:
         counted = database.ask(count_of_nobody)
-        assert f"{counted} runs are ann's" in said("user", "takeover", "ann")
+        assert f"{counted} runs are ann's" in said("users", "takeover", "ann")
         assert database.ask(repository.run_owner, slug) == "ann"
         with database.write() as session:
             session.execute(update(Run).values(owner=None))
     assert "took over" in said("audit")
 
 
-# --- token, user, audit ----------------------------------------------------------------------
+# --- tokens, users, audit --------------------------------------------------------------------
 
 
 def test_a_token_is_made_listed_and_revoked_once(said):
-    token = said("token", "create", "ann", "--name", "ni\x1bght", "--days", "7").strip()
+    token = said("tokens", "create", "ann", "--name", "ni\x1bght", "--days", "7").strip()
     assert re.fullmatch(r"ckv_[\w-]{43}", token)
-    listed = said("token", "list", "ann")
+    listed = said("tokens", "list", "ann")
     assert "ann  read  expires 2" in listed
     assert token not in listed
     assert "\x1b" not in listed
     number = listed.split()[0]
-    assert "opens nothing any more" in said("token", "revoke", number)
-    assert "no open token" in said("token", "revoke", number, status=1)
-    assert said("token", "list").strip() == "There is no token."
+    assert "opens nothing any more" in said("tokens", "revoke", number)
+    assert "no open token" in said("tokens", "revoke", number, status=1)
+    assert said("tokens", "list").strip() == "There is no token."
     acts = said("audit")
     assert acts.index("revoked token") < acts.index("made token")
 
 
 def test_a_user_is_disabled_and_enabled_and_nobody_else_is_known(said):
-    assert "ann is disabled" in said("user", "disable", "ann")
-    assert "ann may log in" in said("user", "enable", "ann")
-    assert "no user 'bob'" in said("user", "disable", "bob", status=2)
-    assert "no user 'bob'" in said("token", "create", "bob", status=2)
+    assert "ann is disabled" in said("users", "disable", "ann")
+    assert "ann may log in" in said("users", "enable", "ann")
+    assert "no user 'bob'" in said("users", "disable", "bob", status=2)
+    assert "no user 'bob'" in said("tokens", "create", "bob", status=2)
     assert "enabled user" not in said("audit", "--action", "disabled user")
 
 
@@ -173,7 +201,5 @@ def test_the_app_takes_no_command_and_ckv_tells_its_version(said, monkeypatch, c
     monkeypatch.setattr(sys, "argv", ["app.py", "backup", "file"])
     assert app.main() == 2
     assert "ckv --help" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"ckv {ckv_core.__version__}\n"

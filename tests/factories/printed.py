@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ckv_core import cli
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from tests.factories.runs import PROMPT
 
@@ -21,8 +22,14 @@ def printed(
 ) -> str:
     """What a command prints when its runs come out like this, one after another."""
     left = list(results)
+
+    def run(request: CompareRequest, *_arguments: object) -> RunResult:
+        result = left.pop(0)
+        result.kind = request.kind
+        return result
+
     monkeypatch.setattr("ckv_core.cli.running.load", lambda _request: (LOADED, 0.0))
-    monkeypatch.setattr("ckv_core.cli.running.run", lambda *_arguments: left.pop(0))
+    monkeypatch.setattr("ckv_core.cli.running.run", run)
     monkeypatch.setattr("ckv_core.cli.running.tokenised", lambda *_arguments: PROMPT)
     assert cli.main(arguments) == 0
     assert not left

@@ -123,7 +123,7 @@ def test_a_packages_method_runs_or_fails_with_its_name(parts, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["compare", "study"])
+@pytest.mark.parametrize("command", ["compare", "run"])
 def test_what_a_packages_method_prints_is_shown_as_codes_and_is_no_result(
     command, parts, tmp_path, monkeypatch, capsys
 ):
@@ -135,7 +135,7 @@ def test_what_a_packages_method_prints_is_shown_as_codes_and_is_no_result(
     study = tmp_path / "study.yaml"
     arguments = {
         "compare": [command, "--context", str(tmp_path / "text.txt"), "--budget", "40%"],
-        "study": [command, "run", str(study)],
+        "run": ["run", str(study)],
     }[command]
     if command == "compare":
         arguments += ["--variant", "value_size", "--max-new-tokens", "2", "--json", "-"]

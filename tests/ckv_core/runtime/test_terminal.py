@@ -43,6 +43,22 @@ def test_a_table_is_as_wide_as_what_is_shown(capsys):
     assert capsys.readouterr().out == "name   n\na\\x1b  1\nb      2\n"
 
 
+def test_a_table_shows_markup_as_text_and_is_cut_only_where_a_terminal_is_too_narrow(
+    capsys, monkeypatch
+):
+    head, row = ("name", "first figure", "second", "third"), ("[bold]x[/]" * 3, "1.5", "2", "你好")
+    print_table(head, [row], "title")
+    title, names, cells = capsys.readouterr().out.splitlines()[1:]
+    assert (title, names.split("  ")[-3:]) == ("title", ["first figure", "second", "third"])
+    assert cells == f"{row[0]}           1.5       2   你好"
+    monkeypatch.setattr("ckv_core.cli.tables.terminal_width", lambda: 55)
+    print_table(head, [row])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", row[0]] * 2
+    assert lines[0].endswith("first figure  second")
+    assert lines[3].endswith("你好")
+
+
 @pytest.mark.parametrize("command", [["compare", "--variant", "full"], ["models"]])
 def test_an_error_shows_the_models_name_and_its_codes(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))

@@ -4,7 +4,7 @@ import { make } from "../../../assets/scripts/dom.js";
 import { area, fileOpener, fill } from "./text_file.js";
 
 const MAX_CHARS = 8_000_000;
-const ADVICE = " here. Take ckv study.";
+const ADVICE = " here. Take ckv run.";
 
 export default function mount({ root }) {
   const take = ([file]) => fill(area("study-data"), file, MAX_CHARS, ADVICE);

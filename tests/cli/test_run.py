@@ -1,9 +1,10 @@
-"""The command `study`, killed and gone on with: no sample is lost and none counted twice."""
+"""The command `run`, killed and run again: no sample is lost and none is counted twice."""
 
 import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def store(self, slug, results):
     commit(self, slug, results)
 
 together.compare, Studies.commit = begin, store
-cli.main(["study", "run", "study.yaml"])
+cli.main(["run", "study.yaml"])
 """
 
 
@@ -86,12 +87,22 @@ def stored(database: Database) -> int:
 
 
 def run(folder: Path, *more: str) -> int:
-    return cli.main(["study", "run", str(folder / "study.yaml"), *more])
+    return cli.main(["run", str(folder / "study.yaml"), *more])
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_the_commands_json_is_the_export(folder, url, capsys):
+    assert run(folder, "--json", "-") == 0
+    told = capsys.readouterr()
+    assert "12 samples, 60 results to come" in told.err
+    assert json.loads(told.out) == exported(folder)
+    assert cli.main(["delete", "tiny study"]) == 0
+    assert cli.main(["show", "tiny study"]) == 1
 
 
 def exported(folder: Path) -> dict[str, Any]:
     path = folder / "out.json"
-    assert cli.main(["study", "export", "tiny study", "--json", str(path)]) == 0
+    assert cli.main(["export", "tiny study", "--json", str(path)]) == 0
     return json.loads(path.read_text())
 
 
@@ -112,17 +123,17 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     with closing(open_database(url)) as database:
         assert stored(database) == POINTS
         assert run(folder) == 0
-        assert f"{SAMPLES - 1} samples" in capsys.readouterr().out
+        assert f"{SAMPLES - 1} samples" in capsys.readouterr().err
         assert stored(database) == SAMPLES * POINTS
     assert run(folder) == 0
-    assert "Nothing is left to run." in capsys.readouterr().out
+    assert "Nothing is left to run." in capsys.readouterr().err
     check(exported(folder))
     kinds = {"html": "<!doctype html>", "inspect": '"version": 2'}
     asked = [word for kind in kinds for word in (f"--{kind}", str(folder / kind))]
-    assert cli.main(["study", "export", "tiny study", *asked]) == 0
+    assert cli.main(["export", "tiny study", *asked]) == 0
     for kind, part in kinds.items():
         assert part in (folder / kind).read_text(encoding="utf-8")
-    assert cli.main(["study", "export", "tiny study"]) == 2
+    assert cli.main(["export", "tiny study"]) == 2
 
 
 TEXTS = ("text", "state", "reason")
@@ -147,17 +158,17 @@ def check(document):
 def test_parts_make_the_whole_and_until_then_it_is_listed_as_unfinished(folder, url, capsys):
     def out(*arguments: str) -> str:
         capsys.readouterr()
-        assert cli.main(["study", *arguments]) == 0
+        assert cli.main([*arguments]) == 0
         return capsys.readouterr().out
 
-    assert "no study yet" in out("list")
+    assert "no run yet" in out("list")
     assert run(folder, "--shard", "1/3") == 0
-    assert "tiny study  unfinished  20 of 60" in out("list")
+    assert re.search(r"^tiny study +unfinished +20 of 60 results", out("list"), re.M)
     assert "40 results are not there yet" in out("show", "tiny study")
     assert json.loads(out("export", "tiny study", "--json", "-"))["study"]["done"] == 20
     assert run(folder, "--shard", "3/3") == 0
     assert run(folder, "--shard", "2/3", "--db", url) == 0
-    assert "tiny study   done  60 of 60 results" in out("list")
+    assert re.search(r"^tiny study +done +60 of 60 results", out("list"), re.M)
     check(exported(folder))
 
 
@@ -172,7 +183,7 @@ def test_a_study_of_which_a_result_failed_exits_1_and_calls_it_no_passing_failur
     assert told.count("1 failed each time: ") == 2  # of each variant its own reason
     assert "run the study again" not in told
     assert run(folder, "--shard", "12/12") == 1
-    assert "Nothing is left to run." in capsys.readouterr().out
+    assert "Nothing is left to run." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
@@ -188,7 +199,7 @@ def test_a_study_of_which_a_result_failed_exits_1_and_calls_it_no_passing_failur
 )
 def test_a_mistake_is_one_line(folder, url, capsys, arguments, sentence):
     given = [each.format(file=folder / "study.yaml") for each in arguments]
-    assert cli.main(["study", *given]) in (1, 2)
+    assert cli.main([*given]) in (1, 2)
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.strip().splitlines()) == 1

@@ -1,0 +1,167 @@
+"""`ckv users|tokens|audit|backup|restore`: what the page /admin does, and the database's copies."""
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option, Typer
+
+from ckv_core.cli.options import command
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.runtime.terminal import say
+from storage import audit, credentials, takeover
+from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
+from storage.backup import copy_database, database_file, restore
+from storage.database import Database, database_url, open_database
+from storage.sqlite_file import check_whole
+from ui.users import User, read_users
+
+app = Typer()
+users = Typer(name="users", help="Shut users out or in, or give one what nobody owns.")
+tokens = Typer(name="tokens", help="Make, list and revoke API tokens.")
+UserArgument = Annotated[str, Argument(metavar="USER")]
+FileArgument = Annotated[Path, Argument(metavar="FILE")]
+
+
+def _opened() -> "closing[Database]":
+    return closing(open_database(database_url()))
+
+
+@command(tokens, "create")
+def _create(
+    user: UserArgument,
+    name: Annotated[str, Option(metavar="TEXT", help="what to call it")] = "command line",
+    scope: Literal["read", "write"] = "read",
+    days: Annotated[
+        int | None,
+        Option(metavar="N", min=1, max=3650, help="that it works; default: for ever"),
+    ] = None,
+) -> None:
+    """Make a token; it is printed this once."""
+    _check_known(user)
+    with _opened() as database, database.write() as session:
+        label = " ".join(name.split())
+        number, token = credentials.create_token(
+            session, user, scope, label, now=datetime.now(UTC), days=days
+        )
+        audit.record(session, None, "made token", number)
+    say(token)
+
+
+@command(tokens, "list")
+def _list(user: Annotated[str | None, Argument(metavar="[USER]")] = None) -> None:
+    """List the tokens of all, or of one user."""
+    now = datetime.now(UTC)
+    with _opened() as database, database.read() as session:
+        every = credentials.list_credentials(session, "token", user)
+    lines = [
+        f"{token.id}  {token.owner}  {token.scope}  expires {_date(token.expires_at)}  "
+        f"last used {_date(token.last_used_at)}  {token.name}"
+        for token in every
+        if token.is_open(now)
+    ]
+    say("\n".join(lines) or "There is no token.")
+
+
+@command(tokens, "revoke")
+def _revoke(number: Annotated[int, Argument(metavar="NUMBER", help="as `list` has it")]) -> None:
+    """End a token."""
+    with _opened() as database, database.write() as session:
+        closed = credentials.revoke(session, number, datetime.now(UTC))
+        if closed is None or closed.kind != "token":
+            raise CkvError(f"There is no open token {number}; see `tokens list`.")
+        audit.record(session, None, "revoked token", closed.id)
+    say(f"Token {closed.id} of {closed.owner} opens nothing any more.")
+
+
+@command(users, "takeover")
+def _take_over(user: UserArgument) -> None:
+    """Give a user the runs and studies that nobody owns."""
+    _check_known(user)
+    with _opened() as database, database.write() as session:
+        runs = takeover.take_over(session, user, None)
+    say(f"{runs:,} runs are {user}'s now.")
+
+
+@command(users, "disable")
+def _disable(user: UserArgument) -> None:
+    """Shut a user out, and end what is open."""
+    _set_disabled(user, datetime.now(UTC))
+    say(f"{user} is disabled.")
+
+
+@command(users, "enable")
+def _enable(user: UserArgument) -> None:
+    """Let a user log in again."""
+    _set_disabled(user, None)
+    say(f"{user} may log in.")
+
+
+def _set_disabled(user: str, since: datetime | None) -> None:
+    _check_known(user)
+    with _opened() as database, database.write() as session:
+        if not credentials.set_disabled(session, user, since):
+            return
+        if since:
+            credentials.revoke_all(session, user, since)
+        audit.record(session, None, "disabled user" if since else "enabled user", user)
+
+
+@command(app, "audit")
+def _audit(
+    user: Annotated[str, Option(metavar="USER")] = "",
+    action: Annotated[str, Option(metavar="ACTION", help=", ".join(ACTIONS))] = "",
+    target: Annotated[str, Option(metavar="NAME", help="slug, user or token number")] = "",
+    since: Annotated[
+        datetime | None, Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="UTC")
+    ] = None,
+) -> None:
+    """Print the audit log as CSV, newest first."""
+    from ui.accounts.administration import audit_csv_text
+
+    if action not in ("", *ACTIONS):
+        raise ConfigError(f"--action is one of {', '.join(ACTIONS)}; got {action!r}.")
+    since = since.replace(tzinfo=UTC) if since else None
+    wanted = AuditFilter(actor=user, action=action, target=target, since=since)
+    with _opened() as database, database.read() as session:
+        entries = audit.list_entries(session, wanted, KEPT_ENTRIES)
+    say(audit_csv_text(entries).rstrip("\n"))
+
+
+@command(app, "backup")
+def _backup(file: FileArgument) -> None:
+    """Copy the SQLite database to a new file, also while it is in use."""
+    if file.exists():
+        raise ConfigError(f"{file} exists; name a new file.")
+    database = database_file(database_url())
+    check_whole(database)
+    copy_database(database, file)
+    say(f"{file}: {file.stat().st_size:,} bytes.")
+
+
+@command(app, "restore")
+def _restore(file: FileArgument) -> None:
+    """Put a backup in place; no server may run."""
+    kept = restore(file, database_url())
+    before = f" The database before it is {kept}." if kept else ""
+    say(f"Restored {file}.{before}")
+
+
+app.add_typer(users)
+app.add_typer(tokens)
+
+
+def _check_known(name: str) -> None:
+    """Refuse a name that nobody has, where the environment tells who has one."""
+    users: Mapping[str, User] = read_users(
+        os.environ.get("CKV_AUTH", "").strip(), os.environ.get("CKV_AUTH_FILE", "").strip()
+    )
+    if users and name not in users:
+        raise ConfigError(f"There is no user {name!r} in CKV_AUTH or CKV_AUTH_FILE.")
+
+
+def _date(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M}" if at else "never"

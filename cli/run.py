@@ -1,0 +1,242 @@
+"""`ckv run FILE.yaml`: many samples, methods and budgets, stored in the app's database."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option, Typer
+
+from ckv_core.cli import running
+from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
+from ckv_core.cli.tables import print_columns, share
+from ckv_core.errors import ConfigError
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.results.events import Progress
+from ckv_core.runtime.terminal import say, show_line
+from ckv_core.studies.cluster import Cluster
+from ckv_core.studies.data import read_file, read_samples, samples_of_runs
+from ckv_core.studies.harness import LM_EVAL, harness_samples
+from ckv_core.studies.records import Key, Sample, SampleResult, Study
+from ckv_core.studies.runner import Cost, cost, open_points, part_of
+from ckv_core.studies.spec import read_study
+from storage.studies import Studies, open_studies
+
+if TYPE_CHECKING:
+    from ckv_core.models.steps import Step
+    from ckv_core.studies.engine import LocalEngine
+
+LONG_S = 1800.0  # a study that takes longer asks first
+
+
+app = Typer()
+DbOption = Annotated[
+    str,
+    Option(metavar="URL", envvar="CKV_DATABASE_URL", help="database; default: SQLite in CKV_HOME"),
+]
+ShardOption = Annotated[
+    str,
+    Option(
+        metavar="I/N",
+        help="only every Nth sample, from the Ith on; several machines share a file so",
+    ),
+]
+ClusterOption = Annotated[
+    str,
+    Option(
+        metavar="ADDRESS",
+        envvar="CKV_CLUSTER",
+        help="run on Ray: local, auto or an address; default: this process alone",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    Option(metavar="N", min=1, help="of the cluster, at most; default: as many as fit"),
+]
+ThreadsOption = Annotated[int, Option(metavar="N", min=1, help="CPUs of a worker without a GPU")]
+YesOption = Annotated[bool, Option("--yes", help="do not ask before a long run")]
+
+
+@command(app, "run", "device")
+def _run(
+    asked: dict[str, Any],
+    file: Annotated[str, Argument(metavar="FILE.yaml", help="docs/studies.md describes it")],
+    shard: ShardOption = "1/1",
+    cluster: ClusterOption = "",
+    workers: WorkersOption = None,
+    threads: ThreadsOption = 1,
+    yes: YesOption = False,
+    json: JsonOption = None,
+    db: DbOption = "",
+) -> int:
+    """Run a file of many samples x methods x budgets, or what is left of it."""
+    study = read_study(read_text(file, "study"), os.environ.get("CKV_MODEL") or DEFAULT_MODEL)
+    number, of = _shard(shard)
+    check_json_path(json)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_studies(db))
+        samples = _given_samples(study, file, store)
+        place = (cluster, asked["device"], workers, threads)
+        engine = stack.enter_context(_engine(study, *place))
+        if samples is None:
+            samples = engine.samples(study)
+        slug = store.save(study, samples)
+        part = part_of(store.samples(slug), number, of)  # in the stored order, which is random
+        standing = store.standing(slug)
+        if not _agreed(_told_cost(study, part, standing, engine), is_sure=yes):
+            say("Nothing was run.", to_error=True)
+            return 1
+        for progress in engine.run_study(
+            study,
+            part,
+            standing,
+            lambda results: store.commit(slug, results),
+            lambda model, versions: store.served_by(slug, model, dict(versions)),
+        ):
+            left = progress.seconds_left
+            rest = "" if left is None else f", about {_duration(left)} left"
+            show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
+        running.clear_progress()
+        store.rest(slug)
+        running.deliver(json, lambda: study_json(store, slug), lambda: print_study(store, slug))
+        ids = {sample.id for sample in part}
+        failed = any(r.state == "failed" for r in store.results(slug) if r.sample in ids)
+        return 1 if failed or not store.load(slug).counts.done else 0
+
+
+@contextmanager
+def _engine(
+    study: Study, address: str, device: str, workers: int | None, threads: int
+) -> "Iterator[Cluster | LocalEngine]":
+    """This process with the model, or a cluster."""
+    if address:
+        with closing(Cluster(address, device, workers, threads)) as cluster:
+            yield cluster
+        return
+    from ckv_core.studies.engine import LocalEngine
+
+    engine = LocalEngine(study.model, device, _report)
+    running.clear_progress()
+    yield engine
+
+
+def _report(step: "Step") -> None:
+    running.show_progress(Progress("load", step.fraction, step.sentence))
+
+
+def _given_samples(study: Study, path: str, store: Studies) -> tuple[Sample, ...] | None:
+    """Of its data file (beside the study file), of runs or lm_eval; None for a task of ours."""
+    if "runs" in study.data:
+        return samples_of_runs(store.requests(study.data["runs"]))
+    if LM_EVAL in study.data:
+        show_line("lm_eval reads the list of its tasks, which takes some 20 s")
+        samples = harness_samples(study)
+        running.clear_progress()
+        return samples
+    if "file" not in study.data:
+        return None
+    file = (Path() if path == "-" else Path(path).parent) / study.data["file"]
+    return read_samples(read_file(file), file.name, study.data.get("columns"))
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of) <= 10_000):
+        raise ConfigError(f"--shard {text!r} must read I/N with I from 1 to N, for example 1/4.")
+    return int(number), int(of)
+
+
+def _told_cost(
+    study: Study, samples: Sequence[Sample], standing: set[Key], engine: "Cluster | LocalEngine"
+) -> Cost:
+    counts = {sample.id: len(open_points(study, sample, standing)) for sample in samples}
+    if not any(counts.values()):
+        say("Nothing is left to run.", to_error=True)
+        return cost(study, {}, counts)
+    sizes = engine.sizes(study, [sample for sample in samples if counts[sample.id]])
+    needed = cost(study, sizes, counts, engine.parameters)
+    seconds = needed.seconds / engine.workers
+    each = f" for each of {engine.workers} workers" if engine.workers > 1 else ""
+    say(
+        f"{needed.samples:,} samples, {needed.points:,} results to come; {needed.tokens:,} prompt "
+        f"tokens, at most {needed.longest:,} each; about "
+        f"{_duration(seconds)}, going by the default model on two CPU cores{each}. Ctrl-C "
+        "stops; the same command runs the rest.",
+        to_error=True,
+    )
+    return replace(needed, seconds=seconds)
+
+
+def _agreed(needed: Cost, *, is_sure: bool) -> bool:
+    """Whether to run: somebody at a terminal confirms a long one."""
+    if is_sure or needed.seconds < LONG_S or not sys.stdin.isatty():
+        return True
+    say("Run it? y for yes: ", to_error=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+# --- what a study says ------------------------------------------------------------------
+
+
+def study_json(store: Studies, slug: str, *, with_data: bool = False) -> dict[str, Any]:
+    """The whole study as JSON values; see `ckv_core.studies.export`."""
+    from ckv_core.studies.export import export  # scipy takes a second
+
+    stored, samples, results = store.load(slug), store.samples(slug), store.results(slug)
+    return export(stored.study, samples, results, stored.facts, with_data=with_data)
+
+
+def print_study(store: Studies, slug: str) -> None:
+    """The decision, the scores and what failed."""
+    stored = store.load(slug)
+    samples, results = store.samples(slug), store.results(slug)
+    say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
+    _print_decision(stored.study, samples, results)
+    _print_scores(stored.study, samples, results)
+    for reason in dict.fromkeys(result.reason for result in results if result.reason):
+        alike = [result for result in results if result.reason == reason]
+        each_time = " each time" if alike[0].for_good else ""
+        say(f"\n{len(alike):,} failed{each_time}: {reason}")
+
+
+def _print_decision(
+    study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]
+) -> None:
+    from ckv_core.studies.decision import decide_study
+
+    decision = decide_study(study, samples, results)
+    say(decision.sentence)
+    for method in decision.methods:
+        say(f"  {method.sentence}")
+    for caution in decision.cautions:
+        say(f"  note: {caution}")
+    say()
+
+
+def _print_scores(study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]) -> None:
+    from ckv_core.studies.reading import read_results
+
+    print_columns(
+        read_results(study, samples, results).rows,
+        {
+            "variant": lambda row: row.point.variant,
+            "budget": lambda row: row.point.budget or "-",
+            "n": lambda row: f"{row.n:,}",
+            "score": lambda row: "-" if row.score is None else f"{row.score:.3f}",
+            "95 % interval": lambda row: (
+                "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}"
+            ),
+            "cache": lambda row: share(row.cache_share),
+            "cut": lambda row: f"{row.cut:,}",
+            "failed": lambda row: f"{row.failed:,}",
+        },
+    )
