@@ -49,7 +49,7 @@ from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
-from ui.studies.list_page import StudiesPage
+from ui.studies.new_page import StudiesPage
 from ui.studies.page import StudyPage
 from ui.studies.routes import study_routes
 
@@ -81,7 +81,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         ("Run", "/run", "/runs", lambda: RunPage(services)),
         ("Aggregate", "/aggregate", "/runs", lambda: AggregatePage(services)),
         ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
-        ("Study", "/study", "/studies", lambda: StudyPage(services)),
+        ("Study", "/study", "/runs", lambda: StudyPage(services)),
         ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
     ]
     for name, path, marked, build in pages:

@@ -24,28 +24,17 @@ HTML = "text/html; charset=utf-8"
 
 def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
     """The report answers GET, and 404 where `find` knows no run of the path."""
-    # Drawing takes seconds: a guest of a share link must neither keep every core busy nor hold a
-    # place of the users.
-    for_users = threading.BoundedSemaphore(AT_A_TIME)
-    for_guests = threading.BoundedSemaphore(AT_A_TIME_OF_GUESTS)
-
-    def answer(request: Request, run: RunSnapshot) -> Response:
-        without = read_groups(request.query_params.get("without", ""))
-        room = for_guests if services.is_guest else for_users
-        if not room.acquire(blocking=False):
-            return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
-        try:
-            data = build_report(run, services.library.notes(run.slug), without)
-        finally:
-            room.release()
-        return as_file(f"ckv-{run.slug}.html", data, HTML)
+    drawn = _in_turn(services)
 
     def report(request: Request) -> Response:
         run = find(request)
         if run is None or not run.is_final:
             return missing(NOT_YET if run else NO_RUN)
         try:
-            response = answer(request, run)
+            without = read_groups(request.query_params.get("without", ""))
+            notes = services.library.notes(run.slug)
+            name = f"ckv-{run.slug}.html"
+            response = drawn(name, lambda: build_report(run, notes, without))
             services.note_export([run.slug])
         except CkvError as error:
             return PlainTextResponse(str(error), 422, headers=NO_STORE)
@@ -55,22 +44,37 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
 
 
 def study_report_routes(services: Services) -> list[Route]:
-    room = threading.BoundedSemaphore(1)
+    """The report of a run of many samples."""
+    drawn = _in_turn(services)
+
+    def draw(slug: str) -> bytes:
+        reading, facts = services.studies.reading(slug), services.studies.view(slug).stored.facts
+        return report_of_study(slug, reading.study, reading.samples, reading.results, facts)
 
     def report(request: Request) -> Response:
-        studies = services.studies
+        slug = request.path_params["slug"]
+        try:
+            return drawn(f"ckv-study-{slug}.html", lambda: draw(slug))
+        except CkvError as error:
+            return missing(str(error))
+
+    return [Route("/studies/{slug}/report.html", report)]
+
+
+def _in_turn(services: Services) -> Callable[[str, Callable[[], bytes]], Response]:
+    """Makes a file of this name of what is drawn, or says that others draw."""
+    # Drawing takes seconds: a guest of a share link must neither keep every core busy nor hold a
+    # place of the users.
+    for_users = threading.BoundedSemaphore(AT_A_TIME)
+    for_guests = threading.BoundedSemaphore(AT_A_TIME_OF_GUESTS)
+
+    def drawn(name: str, draw: Callable[[], bytes]) -> Response:
+        room = for_guests if services.is_guest else for_users
         if not room.acquire(blocking=False):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
-            reading = studies.reading(request.path_params["slug"])
-            facts = studies.view(reading.slug).stored.facts
-            data = report_of_study(
-                reading.slug, reading.study, reading.samples, reading.results, facts
-            )
-        except CkvError as error:
-            return missing(str(error))
+            return as_file(name, draw(), HTML)
         finally:
             room.release()
-        return as_file(f"ckv-study-{reading.slug}.html", data, HTML)
 
-    return [Route("/studies/{slug}/report.html", report)]
+    return drawn

@@ -30,6 +30,7 @@ OPEN_PREFIXES = ("/s/", "/static/fonts/")
 SHARE_PATHS = frozenset(
     {
         "/run",
+        "/study",
         "/config",
         "/manifest.json",
         "/plotly.js",
@@ -171,8 +172,8 @@ def navigates(scope: Scope) -> bool:
 
 
 def _serves_share(path: str, shared: frozenset[str]) -> bool:
-    """Whether a path belongs to the Run page, or to the data of one of these runs."""
+    """Whether a path belongs to the pages of a run, or to the data of one of these runs."""
     if path in SHARE_PATHS or path.startswith(SHARE_PREFIXES):
         return True
     parts = path.split("/")
-    return len(parts) > 2 and parts[1] in ("data", "r") and parts[2] in shared
+    return len(parts) > 2 and parts[1] in ("data", "r", "studies") and parts[2] in shared

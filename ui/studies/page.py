@@ -1,4 +1,4 @@
-"""The page /study?id=SLUG: the answer of a study, then what it is read from, as it goes on."""
+"""The page of a run of many samples: its answer, then what that is read from, as it goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,6 +19,7 @@ from ui.components.run_charts import RunCharts
 from ui.components.section_links import SectionLinks
 from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS, UNSEEN, seen
+from ui.results.share import ShareSection
 from ui.services.services import Services
 from ui.services.studies import NO_STUDY, StudyView
 from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, said, tried
@@ -93,6 +94,7 @@ class StudyPage:
             self.samples = DataTable(elem_id="study-samples", section=SAMPLES_TEXT)
             self.files = Notice(elem_id="study-files")
             self.facts = Facts(elem_id="study-facts")
+        self._share = ShareSection(services)
         # What `read_values` fills, in its order.
         self._read: list[Any] = [self.verdict, self.decision, self.charts, self.scores, self.pairs]
         self._read += [self.savings, self.tasks, self.cell, self.samples, self.files, self.facts]
@@ -101,7 +103,8 @@ class StudyPage:
         followed = [self.title, self.notice, self.resume, self.cancel, self.area, *self._read]
         address = [self.slug, self.asked]
         page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
-        opened = page.load(self.open, None, address, **AT_ONCE)
+        opened = page.load(self.open, None, [*address, *self._share.outputs], **AT_ONCE)
+        self._share.wire(self.slug)
         opened.then(self.follow, address, followed, **SHARED)
         for button, act in ((self.resume, self.go_on), (self.cancel, self.stop)):
             button.click(act, [self.slug], [self.notice], **AT_ONCE).then(
@@ -110,11 +113,12 @@ class StudyPage:
 
     # --- handlers -----------------------------------------------------------------------
 
-    def open(self, request: gr.Request) -> list[str]:
+    def open(self, request: gr.Request) -> list[Any]:
         """The study that the address names, and the cell whose samples it asks for."""
         asked = request.query_params if request else {}
         cell = {name: asked[name] for name in CELL_NAMES if asked.get(name) is not None}
-        return [str(asked.get("id", "")), urlencode(cell)]
+        slug = str(asked.get("id", ""))
+        return [slug, urlencode(cell), *self._share.open(slug)]
 
     async def follow(self, slug: object, asked: object) -> AsyncIterator[list[Any]]:
         """The study now, and as it goes on until it rests."""
@@ -134,11 +138,12 @@ class StudyPage:
                 return
             may_pass = view.stored.counts.failed - view.stored.counts.failed_for_good
             is_whole = view.stored.state == "done" and not may_pass
+            may_change = await in_turn(self._services.may_change, view.stored.slug)
             yield [
                 f"## {_plain(view.stored.study.name)}",
                 said(progress_sentence(view), "" if goes_on or is_whole else "warn"),
-                gr.update(visible=not goes_on and not is_whole),
-                gr.update(visible=goes_on and view.state != "stopping"),
+                gr.update(visible=may_change and not goes_on and not is_whole),
+                gr.update(visible=may_change and goes_on and view.state != "stopping"),
                 seen(is_seen=True),
                 *read,
             ]

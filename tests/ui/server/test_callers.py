@@ -23,7 +23,10 @@ VIEWERS = {
     "administrator": Viewer(user="root", is_admin=True),
 }
 # What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_owners.py.
-FOR_GUESTS = {"RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"}
+FOR_GUESTS = {
+    *("RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"),
+    *("StudyPage.open", "StudyPage.follow"),
+}  # fmt: skip
 FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
     *(f"ComparePage.{name}" for name in ("warm", "watch_model")),
@@ -35,8 +38,7 @@ FOR_USERS = {
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
     *("AggregatePage.open", "AggregatePage.present", "shown_areas"),
     *(f"StudiesPage.{name}" for name in ("ask", "describe", "open", "start")),
-    *("StudiesPage.wire.<locals>.<lambda>", "StudyPage.open", "StudyPage.follow"),
-    *("StudyPage.go_on", "StudyPage.stop"),
+    *("StudiesPage.wire.<locals>.<lambda>", "StudyPage.go_on", "StudyPage.stop"),
     *(f"CachesPage.{name}" for name in ("open", "refresh", "choose", "ask", "tail", "stop")),
     *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
     "CachesPage.wire.<locals>.<lambda>",
@@ -75,9 +77,9 @@ def test_guests_and_strangers_reach_only_the_handlers_of_a_shared_run(app, name)
     assert reached == (FOR_GUESTS if viewer.user is None else FOR_GUESTS | FOR_USERS)
 
 
-# Addresses beside /data/SLUG/..., the run's own, that whoever came by a share link may ask.
+# Addresses that a share link opens beside those of the run's own data, /data/... and /studies/....
 GUESTS_MAY = {
-    "/r/" + SHARED, "/run", "/config", "/manifest.json", "/plotly.js",
+    "/r/" + SHARED, "/run", "/study", "/config", "/manifest.json", "/plotly.js",
     "/scripts/" + SHARED + "/" + SHARED, "/svelte/" + SHARED, "/static/" + SHARED,
     "/assets/" + SHARED, "/gradio_api/theme.css", "/gradio_api/app_id", "/gradio_api/queue/join",
     "/gradio_api/queue/data", "/gradio_api/cancel", "/gradio_api/reset",
@@ -108,7 +110,8 @@ def test_what_each_viewer_may_ask_by_its_address(app, name):
         if _refusal(scope, Headers({}), viewer) is None:
             passed.add((method, path))
     if viewer.user is None:
-        others = {path for _, path in passed if not path.startswith(f"/data/{SHARED}/")}
+        own = (f"/data/{SHARED}/", f"/studies/{SHARED}/")
+        others = {path for _, path in passed if not path.startswith(own)}
         assert others == ALL_MAY | (GUESTS_MAY if viewer.shared else set())
     else:
         refused = set(table) - passed

@@ -1,5 +1,6 @@
 """Share links over HTTP, against the whole app with logins."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -11,7 +12,7 @@ from storage import shares
 from storage.credentials import hash_token
 from storage.models import ShareLink
 from storage.repository import RunMissingError
-from tests.factories.app import finished, script
+from tests.factories.app import STUDY, finished, script, study_results, study_samples
 from tests.ui.report_reading import opened
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
@@ -166,3 +167,23 @@ def test_a_deleted_run_takes_its_links_along(app):
         app.services.library.delete([slug])
     with app.client() as client:
         assert client.get(f"/s/{token}").status_code == 404
+
+
+def test_a_link_of_a_run_of_many_samples_opens_that_one_alone(app):
+    store, samples = app.services.studies._store, study_samples(3)
+    shared, hidden = (store.save(replace(STUDY, name=name), samples, "ann") for name in "ab")
+    store.commit(shared, study_results(samples))
+    token = link(app, shared)
+    with app.client(follow_redirects=True) as guest:
+        first = guest.get(f"/s/{token}")
+        assert (first.status_code, first.url.path) == (200, "/study")
+        for name in ("study.json", "scores.csv", "figure/budget", "report.html"):
+            assert guest.get(f"/studies/{shared}/{name}").status_code == 200, name
+            assert guest.get(f"/studies/{hidden}/{name}").status_code == 401, name
+        assert guest.get(f"/study?id={hidden}").status_code == 404
+        assert "21 of 21 results" in str(app.queued(guest, "StudyPage.follow", shared, ""))
+        assert "There is no run" in str(app.queued(guest, "StudyPage.follow", hidden, ""))
+        app.call(guest, "StudyPage.go_on", shared)
+        assert store.load(shared).state == "unfinished", "a guest resumed it"
+    with app.client() as stranger:
+        assert stranger.get(f"/studies/{shared}/scores.csv").status_code == 401

@@ -17,7 +17,7 @@ from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
 from ui.studies.progress import cost_sentence
 
 INTRO = (
-    "## Studies\n"
+    "## New study\n"
     "Many samples, methods and budgets: which method keeps the full cache's score at which "
     "smallest budget, with intervals. A study continues when this page is closed and after a "
     "restart; the page Runs lists it."
@@ -33,7 +33,7 @@ class StudiesPage:
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.agreed = gr.Textbox(visible="hidden", elem_id="offered")
         self.notice = Notice(elem_id="studies-notice")
-        with gr.Accordion("New study", open=True, elem_id="new-study"):
+        with gr.Column(elem_id="new-study"):
             form = build_study_form(models=models, model=settings.model)
             self.areas = [form.pop(name) for name in AREAS]
             self.form = form
