@@ -1,6 +1,7 @@
 """Bundles and result files: what is written, what travels beside a run, what an import makes."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -77,6 +78,16 @@ def test_a_taken_slug_with_other_content_gets_a_new_one(here, there):
     assert report.imported == [report.renamed[slugs[0]]]
     assert is_same_content(load(here, report.imported[0]), load(there, slugs[0]))
     assert slugs[0] in report.sentence
+
+
+def test_a_run_that_was_deleted_here_is_imported_under_a_new_slug(here, there):
+    data = exported(there, slug := made(there))
+    import_bundle(here, data)
+    here.tell(library.delete_runs, [slug], datetime.now(UTC))
+    report = import_bundle(here, data)
+    assert report.skipped == []
+    assert report.imported == [report.renamed[slug]]
+    assert is_same_content(load(here, report.imported[0]), load(there, slug))
 
 
 def test_title_note_and_tags_travel_and_are_found_by_search(here, there):
