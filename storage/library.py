@@ -1,8 +1,10 @@
 """Queries of the library: list, annotate, delete with undo. Take a Session, never commit."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -35,6 +37,7 @@ from storage.models import (
     Variant,
 )
 from storage.records import (
+    SPOILT,
     LineageKind,
     RunFilter,
     RunRelative,
@@ -141,9 +144,20 @@ def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
     statements = {
         "models": select(Run.model_name).where(ALIVE, *owned).distinct().order_by(Run.model_name),
         "methods": select(Variant.method).where(*compared).distinct().order_by(Variant.method),
+        "of_samples": select(Run.request.cast(Text)).where(ALIVE, OF_SAMPLES, *owned),
         "tags": select(Tag.name).where(*tagged).distinct().order_by(Tag.name),
     }
-    return {name: list(session.scalars(each.limit(200))) for name, each in statements.items()}
+    found = {name: list(session.scalars(each.limit(200))) for name, each in statements.items()}
+    named = chain.from_iterable(map(_named_methods, found.pop("of_samples")))
+    return {**found, "methods": sorted({*found["methods"], *named})}
+
+
+def _named_methods(definition: str) -> set[str]:
+    """The methods of a run of many samples; none where its definition is spoilt."""
+    try:
+        return {re.split("[:+]", spec)[0] for spec in json.loads(definition)["variants"]}
+    except SPOILT:
+        return set()
 
 
 # --- writing ----------------------------------------------------------------------------

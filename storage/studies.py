@@ -10,10 +10,9 @@ from ckv_core.experiment.decide import random_order
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from storage import library, repository, sample_rows
+from storage import repository, sample_rows
 from storage.database import Database, database_url, open_database
-from storage.models import SAMPLES
-from storage.records import RunFilter, RunSummary, StoredStudy
+from storage.records import StoredStudy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ckv_core.studies.export import Exported
 
 RESULTS_AT_ONCE = 500
-MOST_LISTED = 1_000
 
 
 @contextmanager
@@ -91,11 +89,6 @@ class Studies:
         except repository.RunMissingError:
             return False
         return True
-
-    def every(self) -> list[RunSummary]:
-        """All studies; newest first."""
-        wanted = RunFilter(kind=SAMPLES)
-        return self._database.ask(library.list_runs, wanted, limit=MOST_LISTED)[0]
 
     def load(self, slug: str) -> StoredStudy:
         """What was asked, and how far it is."""

@@ -8,6 +8,7 @@ from ckv_core.errors import StorageError
 from storage import repository, servers
 from storage.database import Database
 from storage.decoded import DecodedRuns
+from storage.library import NOT_OVER
 from storage.recorder import Recorder
 from ui.accounts.turns import in_turn
 from ui.services.live_runs import RunSnapshot, stored_snapshot
@@ -56,7 +57,7 @@ class StoredRuns:
     def let_go(self, slug: str) -> None:
         """Forget a run that is to be deleted; refuses one that another server is at."""
         if self._ahead_elsewhere(slug) is not None:
-            raise StorageError("This run is not over; cancel it first, then delete it.")
+            raise StorageError(NOT_OVER)
         self._decoded.forget(slug)
 
     def _ahead_elsewhere(self, slug: str) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.results.events import RunEvent
 from ckv_core.runtime.logs import fields
+from storage.library import NOT_OVER
 from storage.recorder import Recorder
 from storage.records import RunState
 from ui.services.live_runs import LiveRun, RunSnapshot
@@ -84,7 +85,7 @@ class UnfinishedRuns:
         """Forget a run that is to be deleted; StorageError if it is not over."""
         with self._lock:
             if slug in self._live:
-                raise StorageError("This run is not over; cancel it first, then delete it.")
+                raise StorageError(NOT_OVER)
             self._unsaved.pop(slug, None)
 
     def apply(self, slug: str, event: RunEvent) -> None:
