@@ -21,15 +21,12 @@ from starlette.types import ASGIApp
 from ckv_core.errors import ConfigError
 from ckv_core.models.catalog import list_models
 from ui.accounts.turns import Turns
-from ui.aggregate.page import AggregatePage
-from ui.aggregate.routes import aggregate_routes
 from ui.api.endpoints import Api
 from ui.api.routes import api_routes
 from ui.caches.page import CachesPage
 from ui.caches.routes import cache_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
-from ui.compare_runs.page import CompareRunsPage
 from ui.components.modules import module_route
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
@@ -45,6 +42,8 @@ from ui.server.streams import OwnStreams, Streams
 from ui.server.turn_gate import guard_handlers
 from ui.services.services import Services
 from ui.settings import Settings
+from ui.several.page import SeveralPage
+from ui.several.routes import several_routes
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.missing import MissingPages
@@ -57,6 +56,8 @@ PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "li
 # Gradio keeps what each has last sent and got, at least 0.4 MiB. A page whose session was dropped
 # loses the choices that its menus have got since.
 SESSIONS = 100
+# Former pages, and which ones have what they had.
+MOVED = {"/sweep": "/", "/aggregate": "/several", "/compare-runs": "/several"}
 WAITING_EVENTS = 256
 ACTIVE_EVENTS = 1024
 NO_MCP = (
@@ -77,9 +78,8 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     # Name, path, the page that the header marks, and what lays it out.
     pages: list[tuple[str, str, str, Callable[[], Any]]] = [
         ("Runs", "/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
-        ("Compare runs", "/compare-runs", "/runs", lambda: CompareRunsPage(services)),
         ("Run", "/run", "/runs", lambda: RunPage(services)),
-        ("Aggregate", "/aggregate", "/runs", lambda: AggregatePage(services)),
+        ("Several runs", "/several", "/runs", lambda: SeveralPage(services)),
         ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
         ("Study", "/study", "/runs", lambda: StudyPage(services)),
         ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
@@ -137,13 +137,13 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *admin_routes(services.administration, with_logins=services.with_logins),
                     module_route(),
                     *build_routes(services),
-                    *aggregate_routes(services),
+                    *several_routes(services),
                     *study_routes(services),
                     *study_report_routes(services),
                     *cache_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
-                    Route("/sweep", _to_compare),
+                    *(Route(former, _moved(page)) for former, page in MOVED.items()),
                 ],
                 "middleware": [
                     Middleware(OwnStreams, streams=Streams(blocks._queue)),
@@ -179,9 +179,9 @@ def build_site(services: Services, settings: Settings) -> Site:
     return Site(NamedProxies(guard, settings.proxies), app, blocks)
 
 
-def _to_compare(request: Request) -> Response:
-    """What was the Sweep page is the Compare page with several budgets."""
-    return RedirectResponse(str(request.url.replace(path="/")), 308)
+def _moved(page: str) -> Callable[[Request], Response]:
+    """Lead to the page that has what a former page had, with the same query."""
+    return lambda request: RedirectResponse(str(request.url.replace(path=page)), 308)
 
 
 def _header(path: str, *, current: str = "page") -> None:

@@ -54,11 +54,6 @@ def ablation_means(variants: Sequence[JoinedVariant]) -> list[AblationStepMeans]
     return [_means(pairs) for pairs in steps.values()]
 
 
-def has_ablation(variants: Sequence[JoinedVariant]) -> bool:
-    """Whether any prompt has one."""
-    return next(_ablations(variants), None) is not None
-
-
 def _ablations(variants: Sequence[JoinedVariant]) -> Iterator[tuple[AblationStepResult, ...]]:
     prompts: dict[int, list[VariantResult]] = {}
     for each in variants:

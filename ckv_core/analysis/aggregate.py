@@ -1,28 +1,31 @@
 """Variants over several prompts: what figures, heads, layers and bounds come to. No torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join
+from ckv_core.analysis.pairs import Pair, compare_pairs
+from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.experiment.stats import (
-    MIN_PROMPTS,
     Interval,
     Values,
+    interval_note,
     mean_interval,
     score_interval,
 )
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.identity import Settings
-from ckv_core.results.chain import COVERED, check_chain
+from ckv_core.results.chain import check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES, figures_in
-from ckv_core.results.outcomes import is_cut
+from ckv_core.results.outcomes import cut_note
 from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import Float32Array, VariantResult
+from ckv_core.results.records import Float32Array, Outcome, VariantResult
 
 LayerMeans = tuple[Interval, ...]  # [layers], all of the same prompts
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
@@ -78,8 +81,7 @@ class Aggregate:
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
         checked: such pairs in all.
         bounded: pairs with all bounds, whatever sigma is.
-        cut: prompts where generation met the limit of new tokens before the reference answer.
-        alpha_note: set where the prompts' bounds may speak of stage 1 with different alphas.
+        outcomes: prompts by what their generation came to.
         joined: what it is a mean of.
     """
 
@@ -90,24 +92,62 @@ class Aggregate:
     violations: int | None
     checked: int = 0
     bounded: int = 0
-    cut: int = 0
-    notes: tuple[str, ...] = field(default=())
-    alpha_note: str | None = None
+    outcomes: Mapping[Outcome, int]
     joined: JoinedVariant
 
 
-def aggregate(results: Sequence[RunResult]) -> list[Aggregate]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Several:
+    """Several runs of one model over their prompts.
+
+    Attributes:
+        members: one per variant, in the order of `joined.variants`; the full cache too.
+        pairs: variants against their bases and against the full cache, prompt by prompt.
+        notes: sentences on what limits the figures.
+        scenarios: of the prompts.
+    """
+
+    joined: Joined
+    members: list[Aggregate]
+    pairs: list[Pair]
+    notes: list[str]
+    scenarios: frozenset[str]
+
+    @property
+    def regimes(self) -> Regimes:
+        """Of the members, in their order."""
+        return regimes_of([m.joined.variants[0].method for m in self.members], self.scenarios)
+
+    @property
+    def marks(self) -> dict[int, str]:
+        """The regime by the place of the settings, where there are both."""
+        pairs = zip(self.members, self.regimes.marks, strict=True)
+        return {member.joined.place: mark for member, mark in pairs}
+
+
+def together(results: Sequence[RunResult]) -> Several:
     """Every variant of several runs over its prompts; see `join` for what is one variant.
+
+    Args:
+        results: oldest first: of a variant that several runs of one prompt have, the last counts.
 
     Raises:
         ConfigError: no run, other models, or no variant in common.
     """
-    return aggregate_joined(join(results))
-
-
-def aggregate_joined(joined: Joined) -> list[Aggregate]:
-    """The same of runs whose `notes` the caller wants too."""
-    return list(map(_aggregate, joined.variants))
+    joined = join(results)
+    notes = [
+        *joined.notes,
+        interval_note(joined.n, joined.fewest),
+        *(_alpha_note(each.variants) for each in joined.variants),
+        cut_note([variant for each in joined.variants for variant in each.variants]),
+    ]
+    return Several(
+        joined=joined,
+        members=list(map(_aggregate, joined.variants)),
+        pairs=compare_pairs(joined.variants),
+        notes=list(dict.fromkeys(filter(None, notes))),
+        scenarios=frozenset(run.prompt.scenario for run in results if run.prompt),
+    )
 
 
 def _aggregate(joined: JoinedVariant) -> Aggregate:
@@ -121,7 +161,6 @@ def _aggregate(joined: JoinedVariant) -> Aggregate:
         for key, values in known.items()
         if values
     }
-    alpha_note = _alpha_note(variants)
     violations, checked, bounded = _chain(variants)
     return Aggregate(
         spec=joined.spec,
@@ -131,22 +170,9 @@ def _aggregate(joined: JoinedVariant) -> Aggregate:
         violations=violations,
         checked=checked,
         bounded=bounded,
-        cut=sum(map(is_cut, variants)),
-        notes=(*([alpha_note] if alpha_note else []), *_partial_notes(figures, len(variants))),
-        alpha_note=alpha_note,
+        outcomes=Counter(variant.outcome for variant in variants if variant.outcome),
         joined=joined,
     )
-
-
-def _partial_notes(figures: Mapping[str, Interval], n: int) -> Iterator[str]:
-    """A sentence for each figure that only some prompts have; one for all of the chain."""
-    first, *others = COVERED
-    for key, interval in figures.items():
-        if key not in others and (known := interval.n) < n:
-            is_few = interval.low is None and known < MIN_PROMPTS <= n
-            few = ", too few for an interval" if is_few else ""
-            what = f"{', '.join(COVERED)} (of heads with sigma over 0.5)" if key == first else key
-            yield f"{what}: known in {known} of {n} prompts{few}."
 
 
 def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
@@ -215,7 +241,7 @@ def _hidden(variant: JoinedVariant) -> dict[int, Float32Array]:
 
 
 def _means(rows: Sequence[Float32Array]) -> LayerMeans | None:
-    """Of one row per prompt."""
+    """Mean and interval of each layer; rows are one array per prompt."""
     return tuple(map(mean_interval, np.stack(rows, axis=-1).tolist())) if rows else None
 
 

@@ -14,14 +14,14 @@ from ckv_core.analysis.aggregate import (
     Aggregate,
     HeadWins,
     LayerMeans,
-    aggregate_joined,
     budget_curves,
     hidden_by_layer,
     reduction_by_layer,
+    together,
 )
-from ckv_core.analysis.aggregate_runs import JoinedVariant, join
-from ckv_core.analysis.pairs import Pair, compare_pairs
-from ckv_core.experiment.stats import Interval, interval_note
+from ckv_core.analysis.aggregate_runs import JoinedVariant
+from ckv_core.analysis.pairs import Pair
+from ckv_core.experiment.stats import Interval
 from ckv_core.results.codec import array_json, number_json
 from ckv_core.results.events import RunResult
 
@@ -37,18 +37,17 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
     Raises:
         ConfigError: no run, other models, or no variant in common.
     """
-    joined = join(results)
-    members = aggregate_joined(joined)
+    found = together(results)
+    joined, members = found.joined, found.members
     model = joined.model
     return {
         "schema": SCHEMA,
         "kind": "means",
         "model": model.name if model else None,
         "n": joined.n,
-        "note": interval_note(joined.n, joined.fewest),
-        "notes": joined.notes,
+        "notes": found.notes,
         "variants": [_member_json(member, joined.variants) for member in members],
-        "pairs": [_pair_json(pair, joined.variants) for pair in compare_pairs(joined.variants)],
+        "pairs": [_pair_json(pair, joined.variants) for pair in found.pairs],
         "ablation": [_step_json(step) for step in ablation_means(joined.variants)],
         "curves": [
             {
@@ -75,8 +74,7 @@ def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[s
         "violations": member.violations,
         "checked": member.checked,
         "bounded": member.bounded,
-        "cut": member.cut,
-        "notes": list(member.notes),
+        "outcomes": dict(member.outcomes),
     }
 
 

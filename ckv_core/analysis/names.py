@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckv_core.request.external_selection import OWN
+from ckv_core.request.identity import NOT_RECORDED
 from ckv_core.request.variants import VariantSpec, is_named, told_by, written_parameters
 from ckv_core.results.records import VariantResult
 
@@ -35,11 +36,15 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
     Args:
         label: of the method.
         alpha: None where it has none, or where the name stands for several.
-        spec: theirs; the budget and alpha in it are passed over.
+        spec: theirs; the budget in it is passed over.
     """
-    told = {"budget", "alpha", *told_by(label)}
-    written = written_parameters(spec)
-    settings = [] if is_named(spec) else [f"{k} {v}" for k, v in written.items() if k not in told]
+    told = {"budget", *told_by(label), *(() if alpha is None else ("alpha",))}
+    written = {} if is_named(spec) else written_parameters(spec)
+    settings = [
+        f"{key} {'not recorded' if value == NOT_RECORDED else value}"
+        for key, value in written.items()
+        if key not in told
+    ]
     return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
 
 

@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 from typer import Option, Typer
 
-from ckv_core.analysis.aggregate import aggregate
 from ckv_core.analysis.evidence import held
 from ckv_core.cli import running
-from ckv_core.cli.aggregate import print_bounds
 from ckv_core.cli.options import EXAMPLES, JsonOption, check_json_path, command, request_of
 from ckv_core.cli.sweep import print_sweep
 from ckv_core.cli.tables import (
@@ -26,7 +23,7 @@ from ckv_core.cli.tables import (
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.request.grid import sweep_cost
 from ckv_core.results.byte_budget import asked_bytes
-from ckv_core.results.chain import COVERED, check_chain, covered_means
+from ckv_core.results.chain import check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.passages import spans_of
@@ -34,6 +31,7 @@ from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.terminal import say
 
 app = Typer()
+_ANALYSED = {"mass", "bound", "oracle", "forced", "selection"}
 SEVERAL = """
 Several budgets or alphas (--budget 64,128,10% --alpha 0,0.25) run each SPEC at each of them, from
 one prefill; kept sets are then not stored, and --max-new-tokens 0 only measures.
@@ -98,22 +96,20 @@ def _print_result(result: RunResult, answer: str) -> None:
             agrees = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
             say(f"   > {follow_up.question}{agrees}")
             say("   " + follow_up.text.strip().replace("\n", "\n   "))
-    if any("theta" in variant.analysis for variant in result.variants):
-        print_bounds(aggregate([result]))
     print_ablation(result)
 
 
 def _print_analysis(variant: VariantResult) -> None:
     """Means over heads or steps; the many distances are in the JSON."""
-    for name, array in variant.analysis.items():
-        measured = array[~np.isnan(array)]
-        if measured.size and FIGURES[name].group != "distance" and name not in COVERED:
-            say(f"   {FIGURES[name].label}: {number(float(measured.mean()))}")
+    for figure in FIGURES.values():
+        if figure.group in _ANALYSED and (value := figure.read(variant)) is not None:
+            shown = share(value) if figure.is_share else number(value)
+            say(f"   {figure.mean_label}: {shown}")
     if (chain := check_chain(variant)) is not None:
-        means = covered_means(variant)
-        for key in COVERED:
-            say(f"   {FIGURES[key].mean_label}: {number(means.get(key))}")
-        say(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
+        say(
+            f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads; "
+            f"chain broken in {chain.violations:,}"
+        )
 
 
 def _asked(variant: VariantResult) -> str:

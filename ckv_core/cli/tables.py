@@ -13,7 +13,6 @@ from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.rounding import floor_sentence
 from ckv_core.analysis.sweep import shown_figures
 from ckv_core.analysis.verdict import verdict_of
-from ckv_core.experiment.stats import Interval
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.outcomes import kl_where_it_fails, outcome_word, tally
@@ -80,16 +79,6 @@ def number(value: float | None) -> str:
 
 def share(value: float | None) -> str:
     return "-" if value is None else f"{value:z.1%}"
-
-
-def interval(value: Interval | None, *, percent: bool = False) -> str:
-    """`12.3 [11.8, 12.9]`; without the brackets of one prompt and where there is no interval."""
-    if value is None:
-        return "-"
-    shown = share if percent else number
-    if value.low is None or value.n == 1:
-        return shown(value.mean)
-    return f"{shown(value.mean)} [{shown(value.low)}, {shown(value.high)}]"
 
 
 def print_head(result: RunResult, answer: str = "") -> None:

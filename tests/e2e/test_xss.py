@@ -22,7 +22,6 @@ from tests.factories.app import empty
 from tests.factories.runs import done_result, sweep_result
 from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
 from tests.ui.served_app import Served
-from ui.aggregate import routes as aggregate_routes
 from ui.limits import Limits
 from ui.run import routes
 
@@ -47,8 +46,8 @@ SEEN = {
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
     "/?from={sweep}": ("#context textarea", "value"),
-    "/compare-runs?ids={slug},{other}": ("#differences", "text"),
-    "/aggregate?ids={slug},{second}": ("#aggregate-table", "text"),
+    "/several?ids={slug},{other}": ("#several-settings", "text"),
+    "/several?ids={slug},{second}": ("#several-table", "text"),
 }
 BODY_MIB = Limits().body_mib
 Slugs = dict[str, str]
@@ -203,7 +202,7 @@ OF_SWEEPS = ("sweep", "alphas")
 ADDRESSES = {
     name: f"/data/{{{'sweep' if name in OF_SWEEPS else 'slug'}}}/{name}.csv"
     for name in routes.TABLES
-} | {name: f"/several/{{slug}},{{second}}/{name}.csv" for name in aggregate_routes.TABLES}
+} | {"means": "/several/{slug},{second}/means.csv"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 # Only these tables have texts that came from outside.
 WITH_TEXTS = ("table", "forced", "follow_ups")

@@ -1,14 +1,11 @@
 """The ablation of a run: what each change does to heads and to the final layer."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.ablation import AblationStep, AblationStepResult, ablation_of
+from ckv_core.analysis.ablation import AblationStepResult, ablation_of
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import Float32Array
 from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.looks.palette import SPARE, bar_marker
 from ui.tables.csv_text import csv_text, number
@@ -42,17 +39,6 @@ def ablation_figure(result: RunResult) -> go.Figure:
     base = steps[0]
     shares = 100 * np.array([_shares(step, base) for step in steps], np.float32)
     subtitle = f"Percent; n = {base.heads} heads, one prompt"
-    return ablation_bars([each.step for each in steps], shares, subtitle)
-
-
-def ablation_bars(steps: Sequence[AblationStep], shares: Float32Array, subtitle: str) -> go.Figure:
-    """The bars of `ablation_figure`.
-
-    Args:
-        steps: the base first.
-        shares: [steps, 3] in percent; NaN leaves a bar out.
-        subtitle: what they are of.
-    """
     figure = new_figure("Ablation", subtitle, legend_rows=len(_BARS))
     for (name, pattern), (color, _), values in zip(_BARS, SPARE, shares.T, strict=False):
         figure.add_trace(
@@ -63,11 +49,11 @@ def ablation_bars(steps: Sequence[AblationStep], shares: Float32Array, subtitle:
                 name=name,
                 marker=bar_marker(color, pattern),
                 text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
-                customdata=[step.change for step in steps],
+                customdata=[each.step.change for each in steps],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
             )
         )
-    name_bars(figure, [step.label for step in steps])
+    name_bars(figure, [each.step.label for each in steps])
     rows = STEP_PX * len(steps) + LEGEND_ROW_PX * len(_BARS)
     figure.update_layout(height=120 + rows, bargap=0.25)
     return figure

@@ -1,28 +1,33 @@
 """Chart of several runs: a figure against the budget, one curve per method and alpha."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.analysis.aggregate import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
+from ckv_core.analysis.aggregate import (
+    BUDGET_UNITS,
+    BudgetCurve,
+    Several,
+    budget_curves,
+    varied_units,
+)
+from ckv_core.analysis.names import curve_name
 from ckv_core.analysis.regimes import marked_name
-from ckv_core.methods.parameters import Budget
-from ckv_core.results.figures import FIGURES
+from ckv_core.experiment.stats import MIN_PROMPTS, Interval
+from ckv_core.results.figures import FIGURES, figures_in
 from ckv_core.results.quantities import Figure
 from ui.charts.chart import Chart, Control
-from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
+from ui.charts.interval_bars import has_bar, interval_bars
 from ui.charts.layout import budget_axis, budget_line, empty_figure, new_figure
-from ui.tables.aggregate import MAIN_FIGURES, AggregatedRuns, settings_text
-from ui.tables.csv_text import csv_text
+from ui.tables.means import looks_by_place
 
-_FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
+SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
 
 
-def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
+def budget_figure(found: Several, figure: Figure, unit: str) -> go.Figure:
     """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
 
     Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
@@ -30,22 +35,20 @@ def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
     stand a little beside their point, in the order of the legend, so that each can be seen.
     """
     title = f"{figure.mean_label} against the budget"
-    curves = budget_curves(runs.members)
+    curves, looks = budget_curves(found.members), looks_by_place(found)
     if unit not in varied_units(curves, figure.key):
         return empty_figure(title, "Not measured at two budgets of this unit.")
     points_of = [(each, each.values(figure.key)) for each in curves if each.unit == unit]
     drawn = [each for each in points_of if each[1]]
     means = [mean for _, points in drawn for _, mean in points]
-    shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
+    shown = new_figure(title, _subtitle(means), legend_rows=len(drawn))
     ticks = [budget.amount for _, points in drawn for budget, _ in points]
-    bars_of = [
-        interval_bars([m for _, m in ps], runs.looks[curve.place].color) for curve, ps in drawn
-    ]
+    bars_of = [interval_bars([m for _, m in ps], looks[curve.place].color) for curve, ps in drawn]
     factors = iter(_factors(sum(bars is not None for bars in bars_of), ticks))
     for (curve, points), bars in zip(drawn, bars_of, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
         line = budget_line(
-            runs.looks[curve.place], _name(runs, curve), budgets, values, figure.unit_name
+            looks[curve.place], _name(found, curve), budgets, values, figure.unit_name
         )
         line.update(
             legendgroup=str(curve.place),
@@ -62,33 +65,21 @@ def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
     return shown
 
 
-def budgets_csv(runs: AggregatedRuns) -> str:
-    """Data of `budget_figure`: one line per figure, curve and budget."""
-    return csv_text(
-        ("curve", "budget", "budget_unit", "figure", "unit", "mean", "low", "high", "prompts"),
-        (
-            (
-                curve.spec,
-                _amount(budget),
-                curve.unit,
-                figure.mean_label,
-                figure.unit_name,
-                *astuple(mean),
-            )
-            for figure, curve in _offered(runs)
-            for budget, mean in curve.values(figure.key)
-        ),
-    )
+def _subtitle(intervals: Sequence[Interval]) -> str:
+    """What the points and bars are, and n; of figures that only some prompts have, n's range."""
+    counts = sorted({each.n for each in intervals})
+    most = f" to {counts[-1]}" if len(counts) > 1 else ""
+    n = f"n = {counts[0]}{most} prompt{'' if counts[-1] == 1 else 's'}"
+    bars = [has_bar(each) for each in intervals]
+    if all(bars):
+        return f"mean and 95 % interval, {n}"
+    if any(bars):
+        return f"mean; 95 % interval where n is at least {MIN_PROMPTS}; {n}"
+    return f"mean; no interval of so few or equal values, {n}"
 
 
-def _name(runs: AggregatedRuns, curve: BudgetCurve) -> str:
-    name = ", ".join(filter(None, (curve.label, settings_text(curve.spec, curve.alpha))))
-    return marked_name(name, runs.marks[curve.place])
-
-
-def _amount(budget: Budget) -> int | float:
-    """As it was written: 64 and not 64.0."""
-    return int(budget.amount) if budget.amount.is_integer() else budget.amount
+def _name(found: Several, curve: BudgetCurve) -> str:
+    return marked_name(curve_name(curve.label, curve.alpha, curve.spec), found.marks[curve.place])
 
 
 def _bar_trace(line: go.Scatter, bars: dict[str, Any], factor: float) -> go.Scatter:
@@ -113,16 +104,16 @@ def _factors(curves: int, budgets: Sequence[float]) -> NDArray[np.float64]:
     return np.asarray(np.exp(offsets * gap / (4 * max(curves, 4))), np.float64)
 
 
-def _offered(runs: AggregatedRuns) -> Iterator[tuple[Figure, BudgetCurve]]:
+def _offered(found: Several) -> Iterator[tuple[Figure, BudgetCurve]]:
     """Every figure with every curve that is drawn of it."""
-    curves = budget_curves(runs.members)
-    for figure in _FINAL_FIRST:
+    curves = budget_curves(found.members)
+    for figure in figures_in("means").values():
         units = varied_units(curves, figure.key)
         yield from ((figure, curve) for curve in curves if curve.unit in units)
 
 
-def _controls(runs: AggregatedRuns) -> list[Control]:
-    offered = list(_offered(runs))
+def _controls(found: Several) -> list[Control]:
+    offered = list(_offered(found))
     figures = {figure.key: figure.mean_label for figure, _ in offered}
     units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for _, curve in offered)]
     return [
@@ -131,11 +122,11 @@ def _controls(runs: AggregatedRuns) -> list[Control]:
     ]
 
 
-BUDGET_CHART: Chart[AggregatedRuns] = Chart(
+BUDGET_CHART: Chart[Several] = Chart(
     name="budget",
     title="Against the budget",
-    csv="budgets",
+    csv="means",
     controls=_controls,
-    has_data=lambda runs: next(_offered(runs), None) is not None,
-    draw=lambda runs, chosen: budget_figure(runs, FIGURES[chosen["quantity"]], chosen["unit"]),
+    has_data=lambda found: next(_offered(found), None) is not None,
+    draw=lambda found, chosen: budget_figure(found, FIGURES[chosen["quantity"]], chosen["unit"]),
 )

@@ -73,19 +73,14 @@ def log2_ratio(head_l1: Float32Array, base: Float32Array) -> Float32Array:
     return np.where((head_l1 == 0) & (base == 0), np.float32(0), values).astype(np.float32)
 
 
-def ratio_grid(
-    title: tuple[str, str], values: Float32Array, base: Float32Array, unit: str
-) -> go.Figure:
+def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
     """log2 of values / base per head; colours end at the 98th percentile of its size."""
     shown = log2_ratio(values, base)
     limit = _limit(np.abs(shown), least=0.1)
     # A head that moved only in one of the two has an infinite ratio; Plotly would leave a hole.
     shown = np.where(np.isinf(shown), np.sign(shown) * np.float32(2 * limit), shown)
-    return _diverging(title, shown, limit, f"log2 of {unit} / base")
-
-
-def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
-    return ratio_grid(_won_title(variant, name, values, base), values, base, ARRAYS[name].unit_name)
+    title = _won_title(variant, name, values, base)
+    return _diverging(title, shown, limit, f"log2 of {ARRAYS[name].unit_name} / base")
 
 
 def _difference_grid(

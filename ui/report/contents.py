@@ -15,7 +15,6 @@ from ui.components.facts import Facts
 from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
-from ui.components.summary_table import SummaryTable
 from ui.components.verdict import VerdictStrip
 from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
@@ -84,7 +83,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         _add_sweep(contents, run, without)
     else:
         table = summary_value(run.result, ended=True)
-        section = Section("summary", *headed(results.RECEIPT_TEXT), [(SummaryTable, table)])
+        section = Section("summary", *headed(results.RECEIPT_TEXT), [(DataTable, table)])
         contents.sections.append(section)
         _add_generations(contents, run, without)
         _add_kept(contents, run, without)

@@ -6,13 +6,13 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from ui.components.data_table import DataTable
 from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
 from ui.components.run_links import RunLinks
 from ui.components.section_links import SectionLinks
 from ui.components.status_bar import StatusBar
-from ui.components.summary_table import SummaryTable
 from ui.components.verdict import VerdictStrip
 
 RECEIPT_TEXT = (
@@ -74,7 +74,7 @@ def build_results() -> ResultsBlock:
         gr.HTML("<h2>Results</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="run-links")
         SectionLinks(elem_classes=["ckv-sections-bar"])
-        summary = SummaryTable(elem_id="summary", section=RECEIPT_TEXT)
+        summary = DataTable(elem_id="summary", section=RECEIPT_TEXT)
         generations = Generations(elem_id="generations", section=GENERATIONS_TEXT)
         follow_ups = FollowUpAnswers(elem_id="follow-ups")
         kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)

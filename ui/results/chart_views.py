@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ckv_core.analysis.aggregate import Several
 from ckv_core.analysis.regimes import run_regimes
 from ckv_core.results.events import RunResult
-from ui.charts.aggregate import AGGREGATE_CHARTS
+from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
 from ui.charts.chart import Chart, chart_values
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.services.live_runs import RunSnapshot
-from ui.tables.aggregate import AggregatedRuns
 
 WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
@@ -50,18 +50,17 @@ def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     return value if value["charts"] else None
 
 
-def aggregate_value(slugs: Sequence[str], runs: AggregatedRuns) -> dict[str, Any]:
-    """Value of the charts of several runs taken together."""
-    joined = ",".join(slugs)
+def several_value(slugs: str, found: Several) -> dict[str, Any]:
+    """Value of the chart of several runs, named with commas."""
     return {
-        "slug": joined,
+        "slug": slugs,
         "base": "/several",
         "file": "several-runs",
-        "key": joined,
+        "key": slugs,
         "heading": "",
-        "text": "",
-        "head": runs.regimes.head,
-        "charts": chart_values(AGGREGATE_CHARTS.values(), runs),
+        "text": "No method has two budgets of one unit, so there is no curve.",
+        "head": "",
+        "charts": chart_values([BUDGET_CHART], found),
     }
 
 

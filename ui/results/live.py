@@ -25,6 +25,7 @@ from ui.shell.parts import SILENT, tried
 from ui.tables.summary import summary_value
 
 LOGGER = logging.getLogger(__name__)
+NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
 # Reload then opens the Run page, which follows the same run.
 _ADDRESS = imported("assets/scripts/pages/history.js")
 SHOW_ADDRESS = f"(slug) => {_ADDRESS}.then((module) => module.default(slug))"
@@ -48,7 +49,7 @@ class Feed:
             "verdict": views.verdict_value(snapshot),
             "status": views.status_value(snapshot, now),
             "links": views.links_value(snapshot),
-            "summary": summary_value(snapshot.result, ended=snapshot.is_final),
+            "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
             "generations": generations_value(snapshot),
             "follow_ups": follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),

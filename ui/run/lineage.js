@@ -4,7 +4,7 @@ import { list, make, onValue, str } from "../../assets/scripts/dom.js";
 
 const link = (href, text) => make("a.ckv-link", { href, text });
 const open = (run) => link(`/run?id=${encodeURIComponent(run.slug)}`, str(run.title) || run.slug);
-const report = (first, second) => link(`/compare-runs?ids=${encodeURIComponent(first)},${encodeURIComponent(second)}`, "what differs");
+const report = (first, second) => link(`/several?ids=${encodeURIComponent(first)},${encodeURIComponent(second)}`, "what differs");
 
 export default function mount(host) {
   const { root } = host;

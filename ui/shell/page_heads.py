@@ -35,11 +35,10 @@ PAGES = {
         "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
         "how far that is from the full cache.",
     ),
-    "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
+    "runs": ("Runs", "Saved runs: find, compare, export."),
     "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
     "caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
-    "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
-    "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
+    "several": ("Several runs", "Saved runs as one table over their prompts, and what differs."),
     "methods": (
         "Methods",
         "The methods, their parameters and defaults, and the limits of this app.",

@@ -9,15 +9,13 @@ Cells = dict[str, Any]  # by key of their column
 Column = dict[str, Any]
 
 
-def column(
-    key: str, label: str, unit: str = "", *, align: str = "right", hidden: bool = False
-) -> Column:
-    """Of figures; a hidden one is in the file only."""
-    return {"key": key, "label": label, "unit": unit, "align": align, "hidden": hidden}
+def column(key: str, label: str, unit: str = "", *, align: str = "right", **more: Any) -> Column:
+    """A column of figures; `more` is what the component knows besides: help, extra, hidden."""
+    return {"key": key, "label": label, "unit": unit, "align": align, **more}
 
 
-def text_column(key: str, label: str, unit: str = "") -> Column:
-    return column(key, label, unit, align="left")
+def text_column(key: str, label: str, unit: str = "", **more: Any) -> Column:
+    return column(key, label, unit, align="left", **more)
 
 
 def figure(value: float | None, form: str) -> dict[str, Any]:

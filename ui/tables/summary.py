@@ -16,6 +16,7 @@ from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.looks.palette import looks_of
 from ui.tables.csv_text import csv_text
+from ui.tables.data_table import Column, column, data_table, table_row, text_column
 
 MIB = 2**20
 _FIGURES = figures_in("table")
@@ -60,7 +61,7 @@ _ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
 
 
 def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
-    """Value of the SummaryTable component; None until the variants are known.
+    """Value of the DataTable; None until the variants are known.
 
     `ended`: nothing will come any more: what no variant has is left out.
     """
@@ -71,32 +72,38 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
         for cell in [_CELLS.get(key, _plain)]
     }
     shown = {
-        key: column
-        for key, column in cells.items()
-        if (key in _EXPECTED and not ended) or any(cell != NOT_YET for cell in column)
+        key: each
+        for key, each in cells.items()
+        if (key in _EXPECTED and not ended) or any(cell != NOT_YET for cell in each)
     }
     if not result.variants or not shown:
         return None
     regimes = run_regimes(result)
     rows = zip(looks_of(result.variants), result.variants, regimes.marks, strict=True)
-    return {
-        "head": regimes.head,
-        "columns": [_column(_FIGURES[key], column) for key, column in shown.items()],
-        "rows": [
-            {
-                "look": look.value,
-                "label": variant.label,
-                "spec": variant.spec,
-                "regime": regime,
-                "cells": {key: column[at] for key, column in shown.items()},
-            }
+    notes = (cut_note(result.variants), floor_sentence(result), *_warnings(result))
+    return data_table(
+        "Receipt and figures of every variant",
+        [
+            text_column("variant", "Variant"),
+            column("spec", "SPEC", hidden=True),
+            *(_column(_FIGURES[key], each) for key, each in shown.items()),
+        ],
+        [
+            table_row(
+                {
+                    "variant": {"text": variant.label, "spec": variant.spec},
+                    "spec": {"text": variant.spec},
+                    **{key: each[at] for key, each in shown.items()},
+                },
+                look,
+                regime,
+            )
             for at, (look, variant, regime) in enumerate(rows)
         ],
-        "notes": [
-            *filter(None, (cut_note(result.variants), floor_sentence(result))),
-            *_warnings(result),
-        ],
-    }
+        file="summary.csv",
+        head=regimes.head,
+        note="\n".join(filter(None, notes)),
+    )
 
 
 def summary_csv(result: RunResult) -> str:
@@ -125,16 +132,15 @@ def four_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
 
 
-def _column(figure: Figure, cells: list[Cell]) -> dict[str, Any]:
-    """Its head, and whether it waits until it is asked for; a warning is never hidden."""
-    return {
-        "key": figure.key,
-        "label": _LABELS.get(figure.key, figure.label),
-        "help": _HELP.get(figure.key, figure.definition),
-        "unit": _UNITS.get(figure.key, figure.unit_name),
-        "align": "right",
-        "extra": figure.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
-    }
+def _column(figure: Figure, cells: list[Cell]) -> Column:
+    """Its head, and whether it is shown on demand; a warning is never hidden."""
+    return column(
+        figure.key,
+        _LABELS.get(figure.key, figure.label),
+        _UNITS.get(figure.key, figure.unit_name),
+        help=_HELP.get(figure.key, figure.definition),
+        extra=figure.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
+    )
 
 
 def _cell(text: str, title: str = "", tone: str = "") -> Cell:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.aggregate import (
-    aggregate,
+    Aggregate,
     budget_curves,
     hidden_by_layer,
     reduction_by_layer,
+    together,
     varied_units,
 )
 from ckv_core.analysis.aggregate_runs import join
@@ -22,7 +23,7 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.chain import COVERED
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet, VariantResult
-from tests.factories.printed import printed, table
+from tests.factories.printed import table
 from tests.factories.runs import (
     array,
     bare,
@@ -32,6 +33,11 @@ from tests.factories.runs import (
     prompt_info,
     variant,
 )
+
+
+def members_of(results: list[RunResult]) -> list[Aggregate]:
+    return together(results).members
+
 
 # --- heads and bounds -----------------------------------------------------------------------
 
@@ -45,7 +51,7 @@ def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResu
 
 
 def test_a_head_wins_by_its_mean_over_the_prompts():
-    (found,) = aggregate([run([1, 9], [2, 8]), run([4, 5], [2, 8])])
+    (found,) = members_of([run([1, 9], [2, 8]), run([4, 5], [2, 8])])
     # head 0: 2.5 against 2; head 1: 7 against 8
     assert found.head_wins.wins[0].tolist() == [False, True]
     assert (found.head_wins.count, found.head_wins.heads, found.head_wins.share) == (1, 2, 0.5)
@@ -54,18 +60,18 @@ def test_a_head_wins_by_its_mean_over_the_prompts():
     lone = run([4, 5], [2, 8])
     (own,) = lone.variants
     lone.variants[0] = replace(own, perturbation=replace(own.perturbation, base_head_l1=None))
-    assert aggregate([run([1, 9], [2, 8]), lone])[0].head_wins is None  # its base is not known
+    assert members_of([run([1, 9], [2, 8]), lone])[0].head_wins is None  # its base is not known
 
 
 def test_the_chain_is_checked_only_where_sigma_is_over_a_half():
     arrays = {"theta": [2, 2], "theta_hat": [3, 1], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
     low = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4], sigma_oracle=[0.6, 0.5], **arrays)
-    (found,) = aggregate([low])
+    (found,) = members_of([low])
     assert found.figures["sigma_over_half"].mean == 0.5
     assert (found.violations, found.checked) == (0, 1)
     assert found.figures["tightness"].mean == 0.5
     high = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], sigma_oracle=[0.6, 0.7], **arrays)
-    (found,) = aggregate([low, high])
+    (found,) = members_of([low, high])
     assert found.figures["sigma_over_half"].mean == 0.75
     assert found.figures["oracle_over_half"].mean == 0.75
     assert (found.violations, found.checked) == (1, 3)
@@ -78,14 +84,12 @@ def test_means_obey_the_chain_as_they_are_of_covered_heads_alone():
         for at in (0, 0.5)
     ]
     none = run([7, 7], [2, 2], sigma_stage1=[0.5, 0.1], **good)
-    (found,) = aggregate([*runs, none])
+    (found,) = members_of([*runs, none])
     chain = [found.figures[key] for key in COVERED]
     assert [each.mean for each in chain] == [1.25, 2.25, 3, 4]
     assert {each.n for each in chain} == {2}
     assert (found.checked, found.bounded) == (2, 6)
-    told = "covered_l1, theta, theta_hat, theta_relaxed (of heads with sigma over 0.5)"
-    assert [*found.notes] == [f"{told}: known in 2 of 3 prompts."]
-    (found,) = aggregate([none])
+    (found,) = members_of([none])
     assert not set(COVERED) & set(found.figures)
     assert (found.checked, found.bounded) == (0, 2)
 
@@ -95,11 +99,10 @@ def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known():
     known = runs[0].variants[0].perturbation
     broken = replace(known, kl=float("nan"), head_l1=known.head_l1 * np.float32(np.nan))
     runs[0].variants[0] = replace(runs[0].variants[0], perturbation=broken)
-    (found,) = aggregate(runs)
+    (found,) = members_of(runs)
     kl, head = found.figures["kl"], found.figures["head"]
     assert (kl.mean, kl.low, kl.n) == (0.5, None, 10)  # all are equal
     assert 2 < head.low < head.mean == 6.5
-    assert "kl: known in 10 of 11 prompts." in found.notes
 
 
 def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
@@ -112,17 +115,16 @@ def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
 
 
 def test_runs_whose_plain_variants_took_different_alphas_say_so():
-    (mixed,) = aggregate([with_alpha(1.0), with_alpha(0.1)])
-    assert "differ (0.1, 1)" in str(mixed.alpha_note)
-    assert mixed.alpha_note in mixed.notes
-    (older,) = aggregate([with_alpha(0.25), with_alpha(None)])
-    assert "(0.25, not recorded)" in str(older.alpha_note)
-    (unknown,) = aggregate([with_alpha(None)] * 2)
-    assert "alpha of stage 1 is not recorded" in str(unknown.alpha_note)
+    def notes(results: list[RunResult]) -> str:
+        return " ".join(together(results).notes)
+
+    assert "differ (0.1, 1)" in notes([with_alpha(1.0), with_alpha(0.1)])
+    assert "(0.25, not recorded)" in notes([with_alpha(0.25), with_alpha(None)])
+    assert "alpha of stage 1 is not recorded" in notes([with_alpha(None)] * 2)
     for alike in ([with_alpha(0.1)] * 2, [with_alpha(None)], [run([1, 1], [2, 2])] * 2):
-        assert aggregate(alike)[0].alpha_note is None
+        assert "alpha" not in notes(alike)
     # The SPEC of CriticalKV names its alpha; earlier versions did not record it besides.
-    assert aggregate([with_alpha(a, critical=True) for a in (None, 0.5)])[0].alpha_note is None
+    assert "alpha" not in notes([with_alpha(a, critical=True) for a in (None, 0.5)])
 
 
 # --- layers ---------------------------------------------------------------------------------
@@ -179,20 +181,7 @@ def test_a_prompt_with_a_layer_that_is_not_known_has_no_part():
     assert [(each.mean, each.n) for each in hidden_by_layer(found[PLAIN])] == [(3, 2), (4, 2)]
 
 
-def test_analyse_prints_the_layers(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "context.txt"
-    path.write_text("text", encoding="utf-8")
-    lines = [float(at) for at in range(9)]
-    results = [layers_of(at, plain=[2 * x for x in lines], critical=lines) for at in range(2)]
-    out = printed(monkeypatch, capsys, ["analyse", *["--context", str(path)] * 2], *results)
-    title = "hidden L1 after a layer{}; of 9 layers, from 0 on"
-    told = {f"layer {at}": f"{at}" for at in (0, 2, 4, 6, 8)} | {"n": "2"}
-    assert table(out, title.format(", base minus CriticalKV")) == {CRITICAL: told}
-    plain = table(out, title.format(""))[PLAIN]
-    assert plain == {f"layer {at}": f"{2 * at}" for at in (0, 2, 4, 6, 8)} | {"n": "2"}
-
-
-# --- the final layer against the budget, and the bounds, as `analyse` prints them -----------
+# --- what `analyse` prints -------------------------------------------------------------------
 
 QUERY_HEADS = 4
 FINALS = {
@@ -253,30 +242,26 @@ def shown(capsys: pytest.CaptureFixture[str], found: list[RunResult]) -> str:
     return capsys.readouterr().out
 
 
-def test_the_final_layer_is_printed_against_the_budget_with_intervals_and_n(capsys):
-    out = shown(capsys, runs_of(FINALS))
+def test_a_row_is_printed_per_method_and_budget_with_intervals(capsys):
+    rows = table(shown(capsys, runs_of(FINALS)), "A row is a variant")
 
     def cell(first: int) -> str:
         found = mean_interval([first + at for at in range(MIN_PROMPTS)])
-        return f"{found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
+        return f"{found.mean:.4g} ({found.low:.4g} to {found.high:.4g})"
 
-    # The one budget in percent is no curve.
-    assert table(out, "final layer against the budget, entries per KV head") == {
-        "snapkv": {"at 32": cell(30), "at 64": cell(10), "n": "10"},
-        "snapkv+critical:alpha=0.5": {"at 32": cell(20), "at 64": "-", "n": "10"},
+    assert {spec: (row["Budget"], row["Final hidden L1"]) for spec, row in rows.items()} == {
+        "full": ("-", "-"),
+        "snapkv:budget=64": ("64", cell(10)),
+        "snapkv:budget=32": ("32", cell(30)),
+        "snapkv+critical:budget=32,alpha=0.5": ("32", cell(20)),
+        "adakv:budget=10%": ("10%", cell(7)),
     }
-    assert out.count("against the budget") == 1
-
-
-def test_of_too_few_prompts_there_are_means_and_of_one_budget_no_table(capsys):
-    out = shown(capsys, runs_of(FINALS, prompts=2))
-    assert re.search(r"^snapkv +30.5 +10.5 +2$", out, re.M)
-    one = {spec: final for spec, final in FINALS.items() if "budget=64" not in spec}
-    assert "against the budget" not in shown(capsys, runs_of(one))
+    few = table(shown(capsys, runs_of(FINALS, prompts=2)), "A row is a variant")
+    assert few["snapkv:budget=32"]["Final hidden L1"] == "30.5"
 
 
 def test_a_budget_that_is_not_written_is_the_default_one():
-    found = budget_curves(aggregate(runs_of({"snapkv": 1.0, "snapkv:budget=64": 2.0}, prompts=1)))
+    found = budget_curves(members_of(runs_of({"snapkv": 1.0, "snapkv:budget=64": 2.0}, prompts=1)))
     assert [[str(budget) for budget, _ in curve.points] for curve in found] == [["64", "128"]]
     assert varied_units(found, "final") == ["tokens"]
     assert varied_units(found, "agreement") == []
@@ -284,15 +269,15 @@ def test_a_budget_that_is_not_written_is_the_default_one():
 
 @pytest.mark.parametrize("spec", ["full", "own:label=a", "nothing:budget=32", "snapkv:budget=0"])
 def test_what_asks_for_no_budget_is_in_no_curve(spec):
-    assert budget_curves(aggregate(runs_of({spec: 1.0}))) == []
+    assert budget_curves(members_of(runs_of({spec: 1.0}))) == []
 
 
 def test_the_bound_per_kv_head_stands_beside_that_of_its_query_heads(capsys):
-    out = shown(capsys, runs_of({"snapkv": 1.0}))
-    cells = table(out, "attention mass of stage 1")["snapkv"]
+    figures = members_of(runs_of({"snapkv": 1.0}))[0].figures
     heads, groups = (1 + 0.25 + 1 / 3 + 0.75) / 4, (1.5 / 3 + 4 / 7) / 2
-    assert cells["L1 / theta"] == f"{heads:.4g}"  # alike in all prompts
-    assert cells["sigma > 0.5"] == "100.0% [72.2%, 100.0%]"  # of ten prompts
-    assert cells["oracle > 0.5"] == "50.0% [34.5%, 65.5%]"
-    assert cells["group L1 / theta"] == f"{groups:.4g}"
-    assert "group" not in shown(capsys, runs_of({"snapkv": 1.0}, kv_heads=QUERY_HEADS))
+    assert figures["tightness"].mean == pytest.approx(heads)  # alike in all prompts
+    assert figures["group_tightness"].mean == pytest.approx(groups)
+    out = shown(capsys, runs_of({"snapkv": 1.0}))
+    assert re.search(r"^Sigma over 0.5 +snapkv +100.0% \(72.2% to 100.0%\)$", out, re.M)
+    assert re.search(r"^Oracle sigma over 0.5 +snapkv +50.0% \(34.5% to 65.5%\)$", out, re.M)
+    assert "group L1" not in shown(capsys, runs_of({"snapkv": 1.0}, kv_heads=QUERY_HEADS))

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from ckv_core.analysis.aggregate import aggregate, budget_curves
+from ckv_core.analysis.aggregate import budget_curves, together
 from ckv_core.analysis.aggregate_runs import join
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import MIN_PROMPTS, score_interval
@@ -29,7 +29,7 @@ def run(prompt: int, *variants: VariantResult, **changed: object) -> RunResult:
 
 def finals(results: list[RunResult]) -> dict[str, tuple[float, int]]:
     """Mean final hidden L1 and n by SPEC."""
-    found = {m.spec: m.figures["final"] for m in aggregate(results) if "final" in m.figures}
+    found = {m.spec: m.figures["final"] for m in together(results).members if "final" in m.figures}
     return {spec: (mean.mean, mean.n) for spec, mean in found.items()}
 
 
@@ -58,7 +58,7 @@ def test_settings_that_are_not_recorded_are_said_and_not_guessed():
     assert f"Not every setting of {SPEC},alpha=? is recorded (alpha, " in notes
     on_one_prompt = " ".join(join([run(1, point(SPEC)), run(1, bare[0])]).notes)
     assert "Not every setting" not in on_one_prompt
-    assert [curve.alpha for curve in budget_curves(aggregate(results))] == [0.25, None]
+    assert [curve.alpha for curve in budget_curves(together(results).members)] == [0.25, None]
 
 
 def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
@@ -69,7 +69,7 @@ def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
         for prompt in (1, 2)
     ]
     assert join(results).n == 2
-    (curve,) = budget_curves(aggregate(results))
+    (curve,) = budget_curves(together(results).members)
     assert [mean.n for _, mean in curve.values("final")] == [2, 2, 2]
     assert [mean.mean for _, mean in curve.values("final")] == [182, 214, 278]
     alone = join([each for each in results if each.prompt.token_ids[0] == 1])
@@ -79,8 +79,8 @@ def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
 def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run():
     fresh = [run(prompt, point(SPEC, prompt)) for prompt in range(MIN_PROMPTS)]
     again = [run(prompt, point(f"{SPEC},alpha=0.25", 10 + prompt)) for prompt in range(MIN_PROMPTS)]
-    (once,) = [m.figures["final"] for m in aggregate(again) if "final" in m.figures]
-    (twice,) = [m.figures["final"] for m in aggregate(fresh + again) if "final" in m.figures]
+    (once,) = [m.figures["final"] for m in together(again).members if "final" in m.figures]
+    (twice,) = [m.figures["final"] for m in together(fresh + again).members if "final" in m.figures]
     assert twice == once
     for count, words in ((1, "1 result is left out: "), (2, "2 results are left out: ")):
         assert join(fresh + again[:count]).notes[0].startswith(words)
@@ -140,10 +140,9 @@ def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not():
     assert join([run(1), run(2)]).n == 2  # the full cache alone has nothing to share
 
 
-def test_a_figure_that_too_few_prompts_have_says_so():
+def test_a_figure_that_few_prompts_have_is_of_these():
     results = [run(at, point(SPEC, at)) for at in range(MIN_PROMPTS)]
     results[0].variants[1] = replace(results[0].variants[1], agreement=0.5)
-    (member,) = [each for each in aggregate(results) if each.spec == SPEC]
-    assert "agreement: known in 1 of 10 prompts." in member.notes
+    (member,) = [each for each in together(results).members if each.spec == SPEC]
     assert member.figures["agreement"] == score_interval([0.5])
     assert member.figures["final"].high < inf

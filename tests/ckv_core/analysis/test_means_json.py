@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from ckv_core import cli
-from ckv_core.analysis.aggregate import aggregate, budget_curves
+from ckv_core.analysis.aggregate import budget_curves, together
 from ckv_core.analysis.means_json import means_json
 from ckv_core.experiment.stats import MIN_PROMPTS, interval_note, mean_interval, score_interval
 from ckv_core.results.events import RunResult
@@ -24,8 +24,8 @@ def written(results: list[RunResult]) -> dict:
 
 def test_every_mean_stands_with_its_interval_and_n():
     results = runs_of(FINALS)
-    found, members = written(results), aggregate(results)
-    assert (found["model"], found["n"], found["note"]) == ("m", 10, interval_note(10))
+    found, members = written(results), together(results).members
+    assert (found["model"], found["n"], found["notes"][0]) == ("m", 10, interval_note(10))
     assert [each["spec"] for each in found["variants"]] == list(FINALS)
     for each, member in zip(found["variants"], members, strict=True):
         assert each["label"] == member.label
@@ -46,19 +46,20 @@ def test_what_too_few_prompts_have_has_no_interval_and_the_file_says_why():
     assert (found["n"], full["n"], few["n"]) == (10, 10, 9)
     assert full["figures"]["final"]["low"] is not None
     assert (few["figures"]["final"]["low"], few["figures"]["final"]["n"]) == (None, 9)
-    assert found["note"].startswith("An interval of L1, KL or times needs at least 10 prompts")
-    assert found["notes"] == [
+    fewer, few, *_ = found["notes"]
+    assert few.startswith("An interval of L1, KL or times needs at least 10 prompts")
+    assert fewer == (
         f"1 of 2 variants were run on fewer than all 10 prompts ({rare}); only figures of the same "
         "prompts compare."
-    ]
-    assert written(results[:4])["note"].startswith("4 prompts: an interval of L1, KL or times")
+    )
+    assert "4 prompts: an interval of L1" in " ".join(written(results[:4])["notes"])
 
 
 def test_curves_name_the_variants_at_their_budgets():
     results = runs_of(FINALS)
     found = written(results)
     specs = list(FINALS)
-    for curve, asked in zip(found["curves"], budget_curves(aggregate(results)), strict=True):
+    for curve, asked in zip(found["curves"], budget_curves(together(results).members), strict=True):
         told = (curve["spec"], curve["alpha"], curve["unit"])
         assert told == (asked.spec, asked.alpha, asked.unit)
         assert curve["budgets"] == [budget.amount for budget, _ in asked.points]
@@ -124,7 +125,7 @@ def test_the_command_writes_it_beside_the_tables(monkeypatch, capsys, tmp_path):
     context.write_text("text", encoding="utf-8")
     results = runs_of({"full": None, "snapkv": 1.0}, prompts=2)
     arguments = ["analyse", *["--context", str(context)] * 2, "--means", str(path)]
-    assert "all measured quantities" in printed(monkeypatch, capsys, arguments, *results)
+    assert "further figures" in printed(monkeypatch, capsys, arguments, *results)
     assert json.loads(path.read_text(encoding="utf-8")) == written(results)
     path.unlink()
     out = printed(monkeypatch, capsys, [*arguments, "--json", "-"], *results)

@@ -138,7 +138,7 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
     printed = capsys.readouterr().out
     assert "2 prompts: an interval of L1, KL or times needs at least 10" in printed
     assert "ablation over snapkv:budget=40" in printed
-    broken = re.findall(r"(\d+) of [\d,]+$", printed, re.MULTILINE)
+    broken = re.findall(r"(\d+) of [\d,]+ covered", printed)
     assert broken
     assert set(broken) == {"0"}
     assert "slots that keep the reference answer's occurrences" in printed
@@ -207,17 +207,17 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny):
     assert re.search(told, capsys.readouterr().out)
 
 
-def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny):
+def test_analyse_prints_every_measured_quantity(capsys, context, tiny):
     arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
     arguments += ["--variant", "snapkv+critical:budget=40"]
     assert cli.main(arguments) == 0
     plain = capsys.readouterr().out
     assert cli.main([*arguments, "--analyse", "bounds,forced,greedy"]) == 0
     slow = capsys.readouterr().out
-    for name, quantity in QUANTITIES.items():
-        measured = quantity.axes != "step" and name not in ("head_alpha", "oracle_greedy_l1")
-        rows = re.escape(FIGURES[name].mean_label) + r" +snapkv\+critical:budget=40 .* 1$"
-        assert bool(re.search(rows, plain, re.MULTILINE)) == measured, name
+    for name in QUANTITIES:
+        measured = name not in ("head_alpha", "oracle_greedy_l1")
+        rows = re.escape(FIGURES[name].mean_label) + r" +snapkv\+critical:budget=40 +[\d.]"
+        assert bool(re.search(rows, plain)) == measured, name
     assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 
 

@@ -69,20 +69,20 @@ def test_compare_prints_each_step_of_the_ablation(show):
 
 def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
     out = show("analyse", ONE, TWO)
-    found = table(out, "first decoding step")
-    assert found[ONE[-1].spec] == {
-        "head L1": "2.375",
-        "final L1": "4",
-        "KL": "5",
-        "heads closer": "75.0% [25.8%, 96.3%]",
-        "heads won": "4/8 50.0%",
-    }
-    assert set(found["full"].values()) == {"-"}
+    row = table(out, "A row is a variant")[ONE[-1].spec]
+    assert (row["Mean head L1"], row["Final hidden L1"]) == ("2.375", "4")
+    spec = re.escape(ONE[-1].spec)
+    for line in (
+        "KL +{} +5",
+        "Heads closer .* +{} +75.0% .25.8% to 96.3%.",
+        "Heads won +{} +4 of 8 .50.0%.",
+    ):
+        assert re.search(rf"^{line.format(spec)}$", out, re.M)
     steps = table(out, "ablation over snapkv:budget=64")
     columns = ("head L1", "heads below base", "final L1 / base's", "n")
     assert tuple(steps["base, not pooled"][each] for each in columns) == (
         "3.25",
-        "37.5% [7.5%, 81.7%]",
+        "37.5% (7.5% to 81.7%)",
         "0.7",
         "2",
     )
@@ -125,49 +125,36 @@ def bounded(sigma: list[float], hat: float = 0.0) -> list[VariantResult]:
 
 
 COVERED = [0.6, 0.8, 0.4, 0.9]
-CHAIN = {
-    "covered heads": "6 of 8",
-    "L1": "1.583",
-    "theta": "2.333",
-    "theta-hat": "2.167",
-    "relaxed": "9.333",
-    "n": "1",
-    "chain broken": "2 of 6",
-}
 
 
 def test_compare_prints_the_check_of_the_bounds(show):
     out = show("compare", bounded(COVERED, -0.5))
-    assert table(out, "bounds; the chain") == {"snapkv": CHAIN}
-    masses = {
-        "sigma": "0.675",
-        "L1 / theta": "0.5",
-        "group L1 / theta": "0.5417",
-        "sigma > 0.5": "75.0%",
-    }
-    assert table(out, "attention mass of stage 1")["snapkv"].items() >= masses.items()
-    told = out.partition("== snapkv")[2].partition("bounds;")[0]
+    told = out.partition("== snapkv")[2]
     assert "theta: bound of the kept set" not in told
     for line in (
         "Head L1, covered heads: 1.583",
         "theta, covered heads: 2.333",
         "theta-hat, covered heads: 2.167",
         "Relaxed theta, covered heads: 9.333",
-        "covered, sigma > 0.5: 6 of 8 heads",
+        "covered, sigma > 0.5: 6 of 8 heads; chain broken in 2",
+        "Attention mass of stage 1 (sigma): 0.675",
+        "Tightness: head L1 / theta: 0.5",
+        "Tightness per KV head: group L1 / theta: 0.5417",
+        "Sigma over 0.5: 75.0%",
     ):
         assert f"   {line}\n" in told
-    assert "bounds; the chain" not in show("compare", [variant("full")])
+    assert "chain broken" not in show("compare", [variant("full")])
 
 
 def test_analyse_prints_bounds_and_quantities_with_the_n_of_each(show):
     none = bounded([0.1, 0.2, 0.5, 0.5])
     out = show("analyse", bounded(COVERED, -0.5), none)
-    assert table(out, "bounds; the chain") == {"snapkv": CHAIN | {"covered heads": "6 of 16"}}
-    assert re.search(r"^Relaxed theta, covered heads +snapkv +9\.333 +1$", out, re.M)
-    assert re.search(r"^Attention mass kept +snapkv +0\.375 +2$", out, re.M)
-    assert "of heads with sigma over 0.5): known in 1 of 2 prompts." in out
-    nothing = table(show("analyse", none, none), "bounds; the chain")["snapkv"]
-    assert [*nothing.values()] == ["0 of 16", "-", "-", "-", "-", "0", "0 of 0"]
+    assert re.search(r"^Relaxed theta, covered heads +snapkv +9\.333, n = 1$", out, re.M)
+    assert re.search(r"^Attention mass kept +snapkv +0\.375$", out, re.M)
+    assert re.search(r"^Bounds broken +snapkv +2 of 6 covered, 16 in all$", out, re.M)
+    nothing = show("analyse", none, none)
+    assert re.search(r"^Bounds broken +snapkv +0 of 0 covered, 16 in all$", nothing, re.M)
+    assert "covered heads" not in nothing
 
 
 # --- texts ----------------------------------------------------------------------------------
@@ -239,29 +226,24 @@ def test_analyse_prints_how_the_own_generations_differ(show):
         ),
         texts({"top1": [1, 1], "kl": [0.25], "rank": [1.5]}, 6, agreement=1.0, **two),
     )
-    assert table(out, "on the full cache's own continuation") == {
-        "snapkv": {"same first choice": "0.875 [0.3281, 0.9901]", "KL": "0.375", "rank": "2"}
+    for line in (
+        r"Same first choice.* +snapkv +87.5% \(32.8% to 99.0%\)",
+        r"Exact match +snapkv +0.0% \(0.0% to 65.8%\)",
+        r"Token F1 +snapkv +37.5% \(7.5% to 81.7%\)",
+        r"Edit similarity +snapkv +62.5% \(18.3% to 92.5%\)",
+    ):
+        assert re.search(f"^{line}$", out, re.M)
+    found = table(out, "A row is a variant")
+    keys = ("Answered", "Missed", "Answer found", "Agreement", "Same text")
+    assert {spec: tuple(row[key] for key in keys) for spec, row in found.items()} == {
+        "full": ("2", "0", "100.0% (34.2% to 100.0%)", "-", "-"),
+        "snapkv": ("1", "1", "50.0% (9.5% to 90.5%)", "75.0% (23.4% to 96.7%)", "1 of 2"),
+        "adakv": ("0", "0", "-", "25.0% (3.7% to 74.2%)", "0 of 2"),
     }
-    found = table(out, "own generation")
-    assert found["snapkv"] == {
-        "agreement": "75.0% [23.4%, 96.7%]",
-        "texts that differ": "1 of 2",
-        "at token": "2",
-        "answer found": "50.0% [9.5%, 90.5%]",
-        "exact match": "0.0% [0.0%, 65.8%]",
-        "token F1": "37.5% [7.5%, 81.7%]",
-        "edit similarity": "62.5% [18.3%, 92.5%]",
-    }
-    assert [*found["adakv"].values()] == ["25.0% [3.7%, 74.2%]", "2 of 2", "5.5", *"----"]
-    assert [*found["full"].values()] == ["-", "-", "-", "100.0% [34.2%, 100.0%]", "-", "-", "-"]
     plain = [variant("full"), variant("snapkv", agreement=1.0)]
-    found = table(show("analyse", plain, plain), "own generation")["snapkv"]
-    assert found == {
-        "agreement": "100.0% [34.2%, 100.0%]",
-        "texts that differ": "0 of 2",
-        "at token": "-",
-    }
-    assert "own generation" not in show("analyse", [variant("full")], [variant("full")])
+    (row,) = [r for s, r in table(show("analyse", plain, plain), "A row is").items() if s != "full"]
+    assert (row["Agreement"], row["Same text"]) == ("100.0% (34.2% to 100.0%)", "2 of 2")
+    assert "Answer found" not in row
 
 
 def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show):
@@ -272,21 +254,19 @@ def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_change
         return [variant("full", answer_found=True, stopped="eos"), plain, moved]
 
     out = show("analyse", texts(True), texts(False), more=("--answer", "blue"))
-    found = table(out, "own generation")
-    assert {spec: cells["cut before it"] for spec, cells in found.items()} == {
-        "full": "0 of 2",
-        "snapkv": "0 of 2",
-        "snapkv+critical": "1 of 2",
+    found = table(out, "A row is a variant")
+    assert {spec: cells["Cut"] for spec, cells in found.items()} == {
+        "full": "0",
+        "snapkv": "0",
+        "snapkv+critical": "1",
     }
-    assert found["snapkv+critical"]["answer found"] == "0.0%"  # of one text
-    assert (
-        "warning: 1 of 6 texts was cut at 0 new tokens before an answer: neither right nor" in out
-    )
-    lines = re.findall(r"^(snapkv\S*) +(full|snapkv) +(\+.*)$", out, re.M)
+    assert found["snapkv+critical"]["Answer found"] == "0.0%, n = 1"
+    assert "note: 1 of 6 texts was cut at 0 new tokens before an answer: neither right nor" in out
+    lines = re.findall(r"^Answer found minus (.*?)  +(snapkv\S*) +(\+.*)$", out, re.M)
     assert lines == [
-        ("snapkv+critical", "snapkv", "+0 -1, p = 1"),
-        ("snapkv", "full", "+0 -0, p = 1"),
-        ("snapkv+critical", "full", "+0 -1, p = 1"),
+        ("the full cache's", "snapkv", "+0 -0, p = 1"),
+        ("the full cache's", "snapkv+critical", "+0 -1, p = 1, n = 1"),
+        ("the base's", "snapkv+critical", "+0 -1, p = 1, n = 1"),
     ]
 
 
@@ -322,7 +302,11 @@ def test_analyse_prints_the_slots_that_hold_the_answer(show):
     two = [variant("full"), keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
     out = show("analyse", one, two, more=("--answer", "blue"))
     found = table(out, "slots that keep the reference answer's occurrences")
-    kept = {"kept": "75.0% [23.4%, 96.7%]", "expected at random": "17.9% [2.0%, 69.6%]", "n": "2"}
+    kept = {
+        "kept": "75.0% (23.4% to 96.7%)",
+        "expected at random": "17.9% (2.0% to 69.6%)",
+        "n": "2",
+    }
     assert found == {"snapkv:budget=64": kept}
 
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import spearmanr
 
-from ckv_core.analysis.aggregate import aggregate_joined
-from ckv_core.analysis.aggregate_runs import join
-from ckv_core.analysis.pairs import compare_pairs
+from ckv_core.analysis.aggregate import together
 from ckv_core.experiment.decide import random_order
 from ckv_core.studies.decision import decide_study
 from ckv_core.studies.reading import FULL_POINT, read_results
@@ -274,9 +272,9 @@ def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
         )
         for at, each in enumerate(right)
     ]
-    joined = join(runs)
-    (other,) = compare_pairs(joined.variants)
+    found = together(runs)
+    (other,) = found.pairs
     assert other.figures["answer"] == pair.found
-    mean = next(m for m in aggregate_joined(joined) if m.joined.place).figures["answer"]
+    mean = next(m for m in found.members if m.joined.place).figures["answer"]
     row = next(row for row in study.rows if row.point == pair.point)
     assert (mean.mean, mean.low, mean.high) == (row.score, row.low, row.high)

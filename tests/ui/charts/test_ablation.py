@@ -1,4 +1,4 @@
-"""The ablation on screen: its steps join what was typed; its chart, of one run and of several."""
+"""The ablation on screen: its steps join what was typed; and its chart."""
 
 import dataclasses
 
@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.ablation import ablation
-from ckv_core.analysis.ablation_means import ablation_means
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
 from ckv_core.request.compare_request import MAX_VARIANTS
 from ckv_core.request.variants import VariantSpec
-from tests.factories.app import snapshot
 from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from tests.factories.tables import numbers, rows_of
-from ui.aggregate.chosen import take_together
-from ui.aggregate.routes import TABLES
 from ui.charts.ablation import ablation_csv
-from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR
 from ui.compare.form_values import FormValues, with_ablation
@@ -25,7 +20,6 @@ from ui.compare.offers import DEFAULT_VARIANTS
 from ui.compare.page import add_ablation
 
 COLUMNS = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
-OF_SEVERAL = AGGREGATE_CHARTS["ablation"]
 
 
 def step_variant(spec: str, at: int, prompt: int):
@@ -54,12 +48,6 @@ def ablation_run(*, steps: int | None = None, prompt: int = 0):
         prompt=dataclasses.replace(result.prompt, token_ids=tokens),
         variants=[step_variant(spec, at, prompt) for at, spec in enumerate(specs)],
     )
-
-
-def taken(count: int, *, steps: int | None = None):
-    """Ablations on as many prompts, taken together."""
-    runs = [ablation_run(steps=steps, prompt=at) for at in range(count)]
-    return take_together([snapshot(slug=f"ablation{at}", result=r) for at, r in enumerate(runs)])
 
 
 # --- its steps in the form ------------------------------------------------------------------
@@ -138,33 +126,3 @@ def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
 def test_a_run_without_a_ablation_has_no_such_chart():
     assert figure_of(ablation_run(steps=2), "ablation", {}) is None
     assert figure_of(done_result(), "ablation", {}) is None
-
-
-# --- of several runs ------------------------------------------------------------------------
-
-
-def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
-    found = taken(10)
-    figure, rows = OF_SEVERAL.figure(found, {}), rows_of(TABLES["ablation"](found))
-    assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
-    steps = ablation_means([member.joined for member in found.members])
-    means = zip(*((s.better_heads, s.head_of_base, s.final_of_base) for s in steps), strict=True)
-    for bar, name, column in zip(figure.data, COLUMNS, means, strict=True):
-        assert list(bar.customdata) == [each.step.change for each in steps]
-        known = [each for each in column if each]  # no share of heads below itself
-        ends = [(each.mean, each.low, each.high) for each in known if each.low is not None]
-        if ends:
-            drawn = [bar.x, bar.x - bar.error_x.arrayminus, bar.x + bar.error_x.array]
-            there = np.stack(drawn, axis=1)[np.isfinite(drawn[2])]
-            np.testing.assert_allclose(there, 100 * np.array(ends), rtol=1e-3)
-            assert figure.layout.xaxis.range[1] > there[:, 2].max()
-        written = numbers(rows, "mean", figure=name, prompts=10)
-        np.testing.assert_allclose(written, [each.mean for each in known], rtol=1e-5)
-
-
-def test_of_too_few_prompts_there_are_bars_with_their_numbers_alone():
-    figure = OF_SEVERAL.figure(taken(2), {})
-    shares, *others = figure.data
-    assert shares.error_x.array is not None  # a share has an interval of any n
-    assert all(bar.error_x.array is None and bar.text is not None for bar in others)
-    assert OF_SEVERAL.figure(taken(2, steps=2), {}) is None

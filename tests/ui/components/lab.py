@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.results.records import HeldSeries, RetainedSet
+from ui.components.data_table import DataTable
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_links import RunLinks
 from ui.components.status_bar import StatusBar
-from ui.components.summary_table import SummaryTable
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
@@ -221,7 +221,7 @@ def build_page() -> gr.Blocks:
             send = gr.Button("Send", elem_id="send")
             count = gr.Number(20, label="Tokens", elem_id="count")
             stream = gr.Button("Stream", elem_id="stream")
-        kinds = (StatusBar, SummaryTable, Generations, KeptTokens, RunLinks)
+        kinds = (StatusBar, DataTable, Generations, KeptTokens, RunLinks)
         outputs = [kind(elem_id=name) for kind, name in zip(kinds, NAMES, strict=True)]
 
         def show(text: str) -> list[Any]:

@@ -13,6 +13,7 @@ STAGES = [
     {"name": "prefill", "label": "Prefill", "state": "active", "ms": None},
     {"name": "decode", "label": "Decode", "state": "waiting", "ms": None},
 ]
+VARIANT = {"key": "variant", "label": "Variant", "align": "left"}
 COLUMNS = [
     {"key": "kept", "label": "Kept", "help": "Entries kept.", "unit": "entries", "align": "right"},
     {"key": "answer", "label": "Answer", "help": "", "unit": "", "align": "left"},
@@ -36,11 +37,13 @@ def status(**changes: object) -> dict[str, object]:
 
 def summary(label: str = "SnapKV", kept: str = "11,520", **changes: Any) -> dict[str, Any]:
     cells = {
+        "variant": {"text": label, "spec": "snapkv"},
         "kept": {"text": kept, "title": "asked 11,520", "tone": ""},
         "answer": {"text": "missing", "title": "", "tone": "warn"},
     }
-    row = {"look": LOOK, "label": label, "spec": "snapkv", "cells": cells}
-    return {"columns": COLUMNS, "rows": [row], "notes": ["One note."]} | changes
+    row = {"look": LOOK, "cells": cells}
+    table = {"caption": "Figures", "rows": [row], "note": "One note.", "file": "summary.csv"}
+    return table | {"columns": [VARIANT, *COLUMNS]} | changes
 
 
 def show_cards(view: View, *cards: dict[str, Any], answer: str = "") -> Locator:
@@ -72,7 +75,8 @@ def test_axe_finds_no_violation(open_view, theme, width):
 def test_components_without_a_value_are_quiet(open_view):
     page = open_view(anew=True).page
     assert page.locator("#status .ckv-status").is_hidden()
-    for name in ("summary", "generations", "kept"):
+    assert page.locator("#summary .ckv-scroll").is_hidden()
+    for name in ("generations", "kept"):
         assert page.locator(f"#{name} .ckv-empty").is_visible()
 
 
@@ -128,12 +132,14 @@ def test_summary_downloads_csv_without_formulas(open_view):
     view = open_view().send(summary=summary('=HYPERLINK("x")', "-1.5"))
     view.page.locator("#summary .ckv-table tbody tr").wait_for()
     head, row = downloaded(view)
-    assert head == '"Variant","SPEC","Kept (entries)","Answer"'
-    assert row == '"\'=HYPERLINK(""x"")","snapkv","-1.5","missing"'
+    assert head == '"Variant","Kept (entries)","Answer"'
+    assert row == '"\'=HYPERLINK(""x"")","-1.5","missing"'
 
 
 def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(open_view):
-    view = open_view().send(summary=summary(columns=[COLUMNS[0], COLUMNS[1] | {"extra": True}]))
+    view = open_view().send(
+        summary=summary(columns=[VARIANT, COLUMNS[0], COLUMNS[1] | {"extra": True}])
+    )
     page = view.page
     more = page.get_by_role("button", name="1 more column", exact=True)
     more.wait_for()
@@ -152,7 +158,7 @@ def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(ope
 
 def test_a_wide_table_scrolls_and_its_first_column_stays(open_view):
     columns = [{**COLUMNS[0], "label": f"Column number {i}"} for i in range(9)]
-    page = open_view(width=430).send(summary=summary(columns=columns)).page
+    page = open_view(width=430).send(summary=summary(columns=[VARIANT, *columns])).page
     page.get_by_role("rowheader", name="SnapKV").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 430
     head = page.locator("#summary tbody th")

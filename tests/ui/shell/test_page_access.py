@@ -8,10 +8,10 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e.steps import PHONE, expect_well_made_everywhere, see_everything
 from tests.factories.app import store_run, sweep_snapshot
-from tests.factories.runs import analysed, mixed, sweep_result
+from tests.factories.runs import analysed, mixed, sweep_result, with_changes
 
 # Their runs hold both regimes, which no table and no chart passes over.
-MIXED = ("sweep", "aggregate", "compare-runs", "diagnostics")
+MIXED = ("sweep", "several", "few", "diagnostics")
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +31,15 @@ def pages(open_app) -> Iterator[dict[str, str]]:
         variants=tuple(v.spec for v in diagnostics.variants),
         analysis=("bounds", "forced"),
     )
-    compared = [store_run(open_app.services, asked, diagnostics) for _ in range(2)]
+    changed = with_changes(diagnostics, lambda each: dataclasses.replace(each, agreement=0.25))
+    compared = [store_run(open_app.services, asked, each) for each in (diagnostics, changed)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_app.services, "start_run", lambda *_: slugs[0])
         yield {
             **{name: f"{open_app.url}/{name}" for name in ("", "runs")},
             "sweep": open_app.url,
-            "aggregate": f"{open_app.url}/aggregate?ids={','.join(slugs)}",
-            "compare-runs": f"{open_app.url}/compare-runs?ids={','.join(compared)}",
+            "several": f"{open_app.url}/several?ids={','.join(slugs)}",
+            "few": f"{open_app.url}/several?ids={','.join(compared)}",
             "diagnostics": f"{open_app.url}/run?id={compared[0]}",
         }
 
@@ -54,8 +55,8 @@ def show(page: Page, name: str) -> None:
         page.get_by_role("button", name="Advanced").click()
     marks = {
         "sweep": "#sweep-points tbody tr",
-        "aggregate": "#aggregate-table tbody tr",
-        "compare-runs": "#differences tbody tr",
+        "several": "#several-table tbody tr",
+        "few": "#several-answers tbody tr",
         "diagnostics": "#diagnostics [data-chart=tightness]",
     }
     page.locator(marks.get(name, "header.ckv-header")).first.wait_for()
@@ -75,7 +76,7 @@ def context(browser) -> Iterator[BrowserContext]:
         yield context
 
 
-@pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "diagnostics"])
+@pytest.mark.parametrize("name", ["", "runs", "sweep", "several", "few", "diagnostics"])
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     page = context.new_page()
     page.set_viewport_size(PHONE)
@@ -85,7 +86,9 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     if name in MIXED:
         heads = page.locator(".ckv-regimes:visible").all_inner_texts()
         assert heads
-        assert len(heads) == 1 or name == "aggregate", "what came out says it for the whole page"
+        assert len(heads) == 1 or name in ("several", "few"), (
+            "what came out says it for the whole page"
+        )
         assert all(text.startswith("Query-aware methods ") for text in heads)
         regimes = {*page.locator(".ckv-regime:visible").all_inner_texts()}
         assert regimes == {"query-aware", "query-agnostic"}

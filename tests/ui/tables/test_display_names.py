@@ -61,4 +61,4 @@ def test_charts_and_notes_call_a_variant_alike():
     warned = replace(variant.receipt, warnings=("Watch out.",))
     result.variants[1] = replace(variant, receipt=warned)
     assert [line.name for line in layer_figure(result).data] == ["snapkv:pool=none"]
-    assert summary_value(result)["notes"] == ["snapkv:pool=none: Watch out."]
+    assert summary_value(result)["note"] == "snapkv:pool=none: Watch out."

@@ -8,12 +8,12 @@ from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.analysis.verdict import verdict_of
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
-from ui.aggregate.chosen import take_together
-from ui.aggregate.page import means_table
-from ui.charts.aggregate import AGGREGATE_CHARTS
+from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.catalog import CHARTS
-from ui.compare_runs.differences import differences_value
 from ui.results import chart_views
+from ui.several.chosen import take_together
+from ui.several.differences import answers_value
+from ui.tables.means import means_value
 from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
@@ -37,14 +37,15 @@ def done(change, **changes):
 VALUES = {
     "points": lambda change: points_table(change(sweep_result()), ""),
     "savings": lambda change: savings_table(change(sweep_result()), 1),
-    "means": lambda change: means_table(together(change)),
-    "charts of several": lambda change: chart_views.aggregate_value((), together(change)),
+    "means": lambda change: means_value(together(change)),
     "charts": lambda change: chart_views.perturbation_value(done(change)),
     "curves": lambda change: chart_views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
     ),
     "summary": lambda change: summary_value(change(done_result())),
-    "runs": lambda change: differences_value([done(change, slug=x * 12) for x in "ab"]),
+    "runs": lambda change: answers_value(
+        [snapshot(result=change(each)) for each in (done_result(), analysed())]
+    ),
 }
 
 
@@ -53,7 +54,7 @@ def test_a_table_or_a_block_of_charts_of_both_regimes_says_so_and_marks_its_rows
     plain, both = VALUES[name](same), VALUES[name](mixed)
     assert (plain["head"], both["head"][:12]) == ("", "Query-aware ")
     for value, wanted in ((plain, set()), (both, MARKS)):
-        if rows := value.get("rows", value.get("figures")):
+        if rows := value.get("rows"):
             assert {row["regime"] for row in rows} - {""} == wanted
 
 
@@ -73,12 +74,7 @@ FIGURES = {
     **{
         name: run_chart(name, sweep_result(generated=True)) for name in ("sweep-kl", "sweep-answer")
     },
-    **{
-        f"several: {name}": lambda change, name=name: AGGREGATE_CHARTS[name].figure(
-            together(change), {}
-        )
-        for name in ("budget", "final", "layers")
-    },
+    "several": lambda change: BUDGET_CHART.figure(together(change), {}),
 }
 
 

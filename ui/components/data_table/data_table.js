@@ -1,4 +1,4 @@
-// Rows of figures: sorted by a click on a column's name, saved as CSV with unrounded values.
+// Rows of figures: sorted by a click on a column's name, with help, more columns on demand, and CSV.
 
 import {
   downloadCsv,
@@ -14,36 +14,67 @@ import {
   str,
 } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
+import { hideTip, showTip } from "../../../assets/scripts/tip.js";
 
+const TONE_SIGNS = { warn: "⚠", good: "✓" };
 const sideOf = (column) => (column.align === "left" ? "ckv-left" : "ckv-right");
 const cellOf = (row, column) => row.cells?.[column.key];
 const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
 
-function bodyCell(row, column, first) {
-  const { text: words, href } = cellOf(row, column) ?? {};
+/** Text of a model, its pieces that differ underlined. */
+const generated = (pieces) =>
+  make(
+    "p.ckv-generated",
+    { dir: "auto" },
+    ...list(pieces).map(([text, differs]) => (differs ? make("mark.ckv-differs", str(text)) : str(text))),
+  );
+
+function contentOf({ text, href, pieces, tone }) {
+  if (pieces) return generated(pieces);
   // Only pages of ours are led to.
-  const text =
-    str(href).startsWith("/") && !str(href).startsWith("//")
-      ? make("a.ckv-link", { href: str(href), text: str(words) })
-      : make("span", first ? specParts(words || "–") : str(words) || "–");
-  const sign = first && row.look ? marker(row.look) : null;
-  const mark = first ? regimeMark(row.regime) : null;
-  const named = mark ? make("span", text, mark) : text;
-  const inner = sign ? make("span.ckv-name", sign, named) : named;
-  return first ? make("th", { scope: "row", class: sideOf(column) }, inner) : make("td.ckv-num", { class: sideOf(column) }, inner);
+  if (str(href).startsWith("/") && !str(href).startsWith("//")) return make("a.ckv-link", { href: str(href), text: str(text) });
+  const sign = TONE_SIGNS[tone];
+  return [sign ? make("span", { "aria-hidden": "true", text: `${sign} ` }) : null, make("span", str(text) || "–")];
+}
+
+function firstCell(row, column) {
+  const cell = cellOf(row, column) ?? {};
+  const text = cell.href ? contentOf(cell) : make("span", specParts(cell.text || "–"));
+  const spec = cell.spec ? make("code.ckv-spec", ...specParts(cell.spec)) : null;
+  const mark = regimeMark(row.regime);
+  const named = mark || spec ? make("span", text, mark, spec) : text;
+  const inner = row.look ? make("span.ckv-name", marker(row.look), named) : named;
+  return make("th", { scope: "row", class: sideOf(column), title: str(cell.spec) || null }, inner);
+}
+
+function bodyCell(row, column) {
+  const cell = cellOf(row, column) ?? {};
+  const tone = TONE_SIGNS[cell.tone] ? `ckv-${cell.tone}` : "";
+  return make("td", { class: `ckv-num ${sideOf(column)} ${tone}`, title: str(cell.title) || null }, contentOf(cell));
+}
+
+/** A "?" that shows its text on hover, focus or click; Escape closes it. */
+function helpButton(column) {
+  const button = make("button.ckv-help", { text: "?", "aria-label": `What ${str(column.label)} means: ${str(column.help)}` });
+  for (const name of ["mouseenter", "focus", "click"]) button.addEventListener(name, () => showTip(button, str(column.help)));
+  for (const name of ["mouseleave", "blur"]) button.addEventListener(name, hideTip);
+  return button;
 }
 
 export default function mount(host) {
   const { root } = host;
   const empty = make("p.ckv-empty");
   const head = regimesHead();
-  const table = make("table.ckv-table");
+  const table = make("table.ckv-table", { id: `table-${Math.random().toString(36).slice(2)}` });
   const box = scroller("", table);
   const note = make("p.ckv-notice");
   const save = make("button.ckv-button", { text: "Download CSV", onclick: saveCsv });
-  const foot = make("div.ckv-table-foot", note, save);
+  const more = make("button.ckv-button", { "aria-controls": table.id, onclick: toggleExtra });
+  const foot = make("div.ckv-table-foot", note, make("div.ckv-table-actions", more, save));
   root.append(empty, head, box, foot);
   let shown = null;
+  let drawn = "";
+  let withExtra = false;
   let order = { key: "", down: false };
 
   /** Missing values stay last in both directions. */
@@ -62,7 +93,7 @@ export default function mount(host) {
 
   function sortBy(column) {
     order = { key: column.key, down: order.key === column.key && !order.down };
-    draw(shown);
+    draw();
     table.querySelector(`button[data-key="${CSS.escape(column.key)}"]`)?.focus();
   }
 
@@ -73,18 +104,31 @@ export default function mount(host) {
       make("span", { "aria-hidden": "true", text: active ? (order.down ? " ▼" : " ▲") : "" }),
     ]);
     const unit = column.unit ? make("span.ckv-subdued.ckv-unit", str(column.unit)) : null;
+    const help = column.help ? helpButton(column) : null;
     const direction = active ? (order.down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, button, unit);
+    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, button, make("span.ckv-th", unit, help));
   }
 
-  function draw(value) {
-    const columns = list(value.columns).filter((column) => !column.hidden);
-    const caption = str(value.caption);
+  function toggleExtra() {
+    withExtra = !withExtra;
+    draw();
+  }
+
+  function draw() {
+    hideTip();
+    const every = list(shown.columns).filter((column) => !column.hidden);
+    const columns = every.filter((column) => withExtra || !column.extra);
+    const extra = every.filter((column) => column.extra).length;
+    more.hidden = extra === 0;
+    more.setAttribute("aria-expanded", String(withExtra));
+    setText(more, withExtra ? "Fewer columns" : `${extra} more column${extra === 1 ? "" : "s"}`);
+    const caption = str(shown.caption);
     box.setAttribute("aria-label", `${caption}, scrolls sideways`);
+    const cells = (row) => columns.map((column, at) => (at ? bodyCell(row, column) : firstCell(row, column)));
     table.replaceChildren(
       make("caption.ckv-offscreen", { text: caption }),
       make("thead", make("tr", ...columns.map(headCell))),
-      make("tbody", ...sorted(value).map((row) => make("tr", ...columns.map((column, at) => bodyCell(row, column, at === 0))))),
+      make("tbody", ...sorted(shown).map((row) => make("tr", ...cells(row)))),
     );
   }
 
@@ -107,6 +151,9 @@ export default function mount(host) {
     shown = value;
     setText(note, str(value?.note));
     setRegimes(head, filled && value.head);
-    if (filled) draw(value);
+    const shape = JSON.stringify(value);
+    if (!filled || shape === drawn) return;
+    drawn = shape;
+    draw();
   });
 }

@@ -60,10 +60,8 @@ export default function mount(host) {
     // With the entry of the browser's history: whoever comes back finds them chosen.
     if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
     const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
-    const compare = make("a.ckv-link", { text: "Compare runs", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
-    compare.hidden = slugs.length < 2 || slugs.length > 4;
-    const aggregate = make("a.ckv-link", { text: "Aggregate", href: `/aggregate?ids=${slugs.map(encodeURIComponent).join(",")}` });
-    aggregate.hidden = slugs.length < 2;
+    const together = make("a.ckv-link", { text: "Compare runs", href: `/several?ids=${slugs.map(encodeURIComponent).join(",")}` });
+    together.hidden = slugs.length < 2;
     const study = make("a.ckv-link", {
       text: "Study",
       href: `/studies?runs=${slugs.map(encodeURIComponent).join(",")}`,
@@ -73,8 +71,7 @@ export default function mount(host) {
       make("span", `${slugs.length} chosen`),
       tag,
       button("Tag", () => act("tag", slugs, { tag: tag.value })),
-      compare,
-      aggregate,
+      together,
       study,
       button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
       button("Delete chosen", () => act("delete", slugs)),

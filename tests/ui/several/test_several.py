@@ -1,0 +1,346 @@
+"""Several runs together: their table and files, what is refused, the page and its routes."""
+
+import dataclasses
+from datetime import timedelta
+from types import SimpleNamespace
+
+import gradio as gr
+import numpy as np
+import pytest
+
+from ckv_core.analysis.aggregate import budget_curves
+from ckv_core.analysis.means_json import means_json
+from ckv_core.errors import ConfigError
+from ckv_core.experiment.stats import MIN_PROMPTS
+from tests.factories.app import (
+    BAD_SLUGS,
+    SLUG,
+    START,
+    FakeServices,
+    prompt_run,
+    runs_of,
+    snapshot,
+    store_run,
+)
+from tests.factories.runs import Swept
+from tests.factories.tables import rows_of
+from tests.ui.served_app import by
+from ui.charts.budget_means import BUDGET_CHART
+from ui.looks.palette import looks_of
+from ui.several.chosen import take_together
+from ui.several.page import SeveralPage
+from ui.tables.means import means_csv, means_value
+
+CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
+OTHER = "other0000000"
+
+
+def runs_with(count: int, *specs: str, **changes):
+    """Runs of these variants alone, changed; of all without a SPEC."""
+    runs = runs_of(count)
+    for run in runs:
+        run.result.variants = [
+            dataclasses.replace(v, **changes)
+            for v in run.result.variants
+            if not specs or v.spec in specs
+        ]
+    return runs
+
+
+def table_of(found) -> dict[str, dict[str, str]]:
+    """Texts of the table by SPEC and column."""
+    rows = [row["cells"] for row in means_value(found)["rows"]]
+    return {row["spec"]["text"]: {key: cell["text"] for key, cell in row.items()} for row in rows}
+
+
+def opened(ids: str, *runs):
+    """Notice, whether the table and the differences are shown, and their values."""
+    with gr.Blocks(analytics_enabled=False):
+        page = SeveralPage(FakeServices(*runs))
+    notice, together, table, _, beside, settings, answers = page.open(
+        SimpleNamespace(query_params={"ids": ids})
+    )
+    return notice, together["visible"], table, beside["visible"], settings, answers
+
+
+# --- the table ------------------------------------------------------------------------------
+
+
+def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
+    newer = prompt_run(1, better=0.9, created_at=START + timedelta(days=1))
+    for runs in ([*runs_of(2), newer], [newer, *runs_of(2)]):  # whatever the address says first
+        found = take_together(runs)
+        (critical,) = (member for member in found.members if member.spec == CRITICAL)
+        assert (found.joined.n, critical.figures["final"].n) == (2, 2)
+        assert critical.figures["final"].mean == pytest.approx(100 * (0.5 + 0.9) / 2)
+
+
+def test_rows_of_fewer_prompts_say_their_own_n():
+    runs = runs_of(MIN_PROMPTS)
+    runs[0].result.variants = [v for v in runs[0].result.variants if v.spec != CRITICAL]
+    found = take_together(runs)
+    rows = table_of(found)
+    critical = rows.pop(CRITICAL)
+    assert (critical["n"], critical["budget"]) == (str(MIN_PROMPTS - 1), "64")
+    assert " to " not in critical["final"]
+    assert {row["n"] for row in rows.values()} == {str(MIN_PROMPTS)}
+    del rows["full"]  # nothing to be far from
+    assert all(" to " in row["final"] for row in rows.values())
+    fewer, few = found.notes
+    assert fewer.startswith("1 of 16 variants were run on fewer than all 10 prompts (snapkv+crit")
+    assert few.startswith("An interval of L1, KL or times needs at least 10 prompts")
+
+
+def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_what_is_subtracted():
+    runs = runs_with(3, "full", CRITICAL, answer_found=False, stopped="eos")
+    for run in runs[:2]:
+        run.result.variants[0] = dataclasses.replace(run.result.variants[0], answer_found=True)
+    rows = table_of(take_together(runs))
+    assert rows["full"]["variant"] == "Full cache"
+    assert (rows["full"]["answered"], rows["full"]["missed"]) == ("2", "1")
+    assert rows["full"]["answer"].startswith("66.7% (20.8% to 93.9%)")
+    assert rows[CRITICAL]["answer"] == "0.0% (0.0% to 56.1%)"
+    assert rows[CRITICAL]["answer_full"] == "+0 -2, p = 0.5"
+    assert "answer_full" not in rows["full"]
+
+
+def test_answers_that_were_cut_are_counted_apart_with_a_warning():
+    runs = runs_with(2, "full", CRITICAL, answer_found=False, stopped="length")
+    runs[0].result.variants[1] = dataclasses.replace(runs[0].result.variants[1], answer_found=True)
+    found = take_together(runs)
+    assert any("3 of 4 texts were cut at " in note for note in found.notes)
+    rows = table_of(found)
+    assert (rows["full"]["cut"], rows[CRITICAL]["cut"], rows[CRITICAL]["answered"]) == (
+        "2",
+        "1",
+        "1",
+    )
+    assert "answer" not in rows["full"]  # nothing is known, rather than 0 %
+    assert rows[CRITICAL]["answer"].endswith(", n = 1")
+
+
+def test_memory_is_that_of_the_receipts_without_an_interval():
+    runs = runs_with(2, "full", CRITICAL)
+    for run, used in zip(runs, (1, 3), strict=True):
+        receipts = [v.receipt for v in run.result.variants]
+        sizes = {"full_cache_bytes": 2**23}
+        run.result.variants = [
+            dataclasses.replace(v, receipt=dataclasses.replace(r, cache_bytes=size, **sizes))
+            for v, r, size in zip(run.result.variants, receipts, (2**23, used * 2**20), strict=True)
+        ]
+    rows = table_of(take_together(runs))
+    assert rows["full"]["memory"] == "8.00 (100.0%)"
+    assert rows[CRITICAL]["memory"] == "2.00 (25.0%)"
+
+
+def test_runs_whose_bounds_took_different_alphas_say_so_once():
+    runs = runs_of(2)
+    for run, alpha in zip(runs, (0.0, 1.0), strict=True):
+        arrays = {
+            "sigma_stage1": np.array([[0.4, 0.6]], np.float32),
+            "stage1_alpha": np.array([alpha], np.float32),
+        }
+        run.result.variants = [dataclasses.replace(v, analysis=arrays) for v in run.result.variants]
+    notes = take_together(runs).notes
+    assert len([note for note in notes if "alphas of stage 1 differ (0, 1)" in note]) == 1
+
+
+def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
+    found = take_together(runs_with(2, CRITICAL, spec="snapkv+critical:budget=64"))
+    (row,) = table_of(found).values()
+    assert row["variant"] == "SnapKV + CriticalKV, alpha 0.25"
+
+
+@pytest.mark.parametrize(
+    ("runs", "sentence"),
+    [
+        (runs_with(2, "full"), "full cache alone"),
+        ([prompt_run(1), prompt_run(2, state="failed")], "runabc2 is not done"),
+    ],
+    ids=["nothing compared", "unfinished"],
+)
+def test_what_cannot_be_taken_together_is_refused(runs, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        take_together(runs)
+
+
+# --- what was measured of the paper's quantities ---------------------------------------------
+
+
+def test_figures_of_heads_are_there_on_demand_and_bounds_with_their_count():
+    runs = runs_of(2)
+    for at, run in enumerate(runs):
+        variant = run.result.variants[1]
+        ones = np.ones_like(variant.perturbation.head_l1)
+        is_covered = np.arange(Swept.QUERY_HEADS) < 2 - at  # two heads of each layer, then one
+        chain = {
+            "sigma_stage1": np.where(is_covered, np.float32(0.9), np.float32(0.5)) * ones,
+            "value_mass": ones,
+            "theta": ones * (1 + at),
+            # Below theta in the first run, which breaks the chain.
+            "theta_hat": np.where(is_covered, np.float32(0.5 + 5 * at), np.float32(1e9)) * ones,
+            "theta_relaxed": np.where(is_covered, np.float32(6), np.float32(-1e9)) * ones,
+        }
+        moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
+        run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=chain)
+    found = take_together(runs)
+    rows = table_of(found)
+    bounded = rows[runs[0].result.variants[1].spec]
+    chain = ("covered_l1", "theta", "theta_hat", "theta_relaxed")
+    assert [bounded[key] for key in chain] == ["0.5", "1.5", "3", "6"]
+    covered, heads = 3 * Swept.LAYERS, 2 * Swept.LAYERS * Swept.QUERY_HEADS
+    assert bounded["broken"] == f"{2 * Swept.LAYERS} of {covered} covered, {heads} in all"
+    assert rows[CRITICAL]["wins"] == "42 of 42 (100.0%)"
+    extra = {c["key"]: c["extra"] for c in means_value(found)["columns"]}
+    assert not any(extra[key] for key in ("n", "memory", "head", "final"))
+    assert all(extra[key] for key in (*chain, "wins", "broken", "kl", "final_base"))
+    assert "agreement" not in extra  # nothing was generated
+
+
+def test_the_file_has_every_mean_and_difference_with_its_ends():
+    found = take_together(runs_of(MIN_PROMPTS))
+    rows = rows_of(means_csv(found))
+    member = next(m for m in found.members if m.spec == CRITICAL)
+    own = [row for row in rows if row["spec"] == CRITICAL]
+    assert {row["figure"] for row in own if not row["minus"]} == set(member.figures)
+    (mean,) = [row for row in own if row["figure"] == "final" and not row["minus"]]
+    final = member.figures["final"]
+    assert [float(mean[key]) for key in ("mean", "low", "high")] == [
+        final.mean,
+        final.low,
+        final.high,
+    ]
+    assert (mean["budget"], mean["budget_unit"], mean["prompts"]) == ("64", "tokens", "10")
+    (pair,) = [each for each in found.pairs if each.variant.spec == CRITICAL]
+    (difference,) = [row for row in own if row["figure"] == "final" and row["minus"]]
+    assert difference["minus"] == pair.other.spec == "snapkv:budget=64"
+    wanted = pair.figures["final"]
+    assert float(difference["mean"]) == wanted.mean.mean
+    assert (difference["lower"], difference["p"]) == (str(wanted.lower), "")
+
+
+def test_a_method_with_its_settings_has_one_look_within_the_page():
+    found = take_together(runs_of(2))
+    looks: dict[str, set[tuple[str, str]]] = {}
+    for row, member in zip(means_value(found)["rows"], found.members, strict=True):
+        look = (row["look"]["color"], row["look"]["symbol"])
+        looks.setdefault(member.joined.curve_spec, set()).add(look)
+    for trace, curve in zip(
+        BUDGET_CHART.figure(found, {}).data, budget_curves(found.members), strict=True
+    ):
+        looks[curve.spec].add((trace.line.color, trace.marker.symbol))
+    assert len(looks) == 5  # the full cache and four methods
+    assert all(len(used) == 1 for used in looks.values())
+    assert len(set.union(*looks.values())) == 5
+
+
+def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
+    runs = runs_of(2)
+    for run in runs:
+        kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
+        run.result.variants = kept
+    rows = means_value(take_together(runs))["rows"]
+    variants = runs[0].result.variants
+    of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
+    assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]
+
+
+# --- the page and its routes ----------------------------------------------------------------
+
+
+def test_the_address_opens_the_runs_together_and_a_few_beside_one_another():
+    notice, together, table, beside, settings, _ = opened("runabc0,runabc1, runabc2", *runs_of(3))
+    assert (together, beside) == (True, True)
+    assert notice["text"].startswith("3 prompts, tiny.")
+    assert [address for _, address in notice["links"][:2]] == [
+        f"/several/runabc0,runabc1,runabc2/means.{kind}" for kind in ("csv", "json")
+    ]
+    assert len(table["rows"]) == 17
+    assert [column["key"] for column in settings["columns"]] == ["name", "A", "B", "C"]
+    many = opened(",".join(f"runabc{at}" for at in range(5)), *runs_of(5))
+    assert (many[1], many[3]) == (True, False)
+
+
+def test_runs_without_a_common_table_still_differ():
+    notice, together, _, beside, _, answers = opened(
+        f"{SLUG},{OTHER}", snapshot(), snapshot(slug=OTHER, state="failed")
+    )
+    assert (notice["tone"], together, beside) == ("warn", False, True)
+    assert notice["text"] == (
+        f"No common table: Run {OTHER} is not done; leave it out or wait for its end."
+    )
+    assert answers["note"].startswith("Equal in all runs that have them: full")
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        *((ids, "Choose 2 to 100 different runs") for ids in ("", SLUG, f"{SLUG},{SLUG}")),
+        (",".join(f"run{at}" for at in range(101)), "the address names 101"),
+        *((f"{SLUG},{slug}", "no") for slug in BAD_SLUGS if len(slug.split()) == 1),
+    ],
+)
+def test_what_cannot_be_shown_is_one_sentence(ids, sentence):
+    notice, together, _, beside, *_ = opened(ids, *runs_of(2))
+    assert (notice["tone"], together, beside) == ("error", False, False)
+    assert sentence in notice["text"]
+    assert notice["text"].endswith(".")
+
+
+@pytest.fixture(scope="module")
+def guarded(team_app):
+    """An app with logins, with two runs of Ann's and one of Bob's."""
+    slugs = [
+        store_run(team_app.services, run.request, run.result, owner)
+        for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
+    ]
+    return team_app, slugs
+
+
+PATHS = ("figure/budget", "means.csv", "means.json")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_charts_and_data_of_several_runs_are_for_whoever_may_read_all_of_them(guarded, path):
+    app, (first, second, foreign) = guarded
+    with app.client("ann") as ann, app.client() as nobody:
+        own = ann.get(f"/several/{first},{second}/{path}")
+        assert own.status_code == 200
+        assert own.headers["cache-control"] == "no-store"
+        mixed = ann.get(f"/several/{first},{foreign}/{path}")
+        unknown = ann.get(f"/several/{first},zzz999zzz999/{path}")
+        assert (mixed.status_code, unknown.status_code) == (404, 404)
+        assert mixed.text.replace(foreign, "") == unknown.text.replace("zzz999zzz999", "")
+        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
+        with by("ann"):
+            token = app.services.shares.create(first, "1 day")
+        nobody.get(f"/s/{token}")  # a link to one of them opens not both
+        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "name", ["figure/nothing", "figure/budget?x=<b>", "means.csv", "means.json"]
+)
+def test_a_hostile_address_is_answered_plainly(guarded, name):
+    app, (first, *_) = guarded
+    with app.client("ann") as ann:
+        for slugs in (f"{first},{first}", "..%2f..%2fetc", ",", f"{first},<script>"):
+            answer = ann.get(f"/several/{slugs}/{name}")
+            assert answer.status_code == 404
+            assert not answer.headers["content-type"].startswith("text/html")
+
+
+def test_the_json_is_what_the_command_writes(guarded):
+    app, (first, second, _) = guarded
+    with app.client("ann") as ann:
+        found = ann.get(f"/several/{second},{first}/means.json").json()
+    assert found == means_json([run.result for run in runs_of(2)])
+
+
+@pytest.mark.parametrize("former", ["aggregate", "compare-runs"])
+def test_a_former_address_leads_to_the_page_with_its_query(guarded, former):
+    app, _ = guarded
+    with app.client("ann") as ann:
+        answer = ann.get(f"/{former}?ids=a,b", follow_redirects=False)
+    assert answer.status_code == 308
+    assert answer.headers["location"].endswith("/several?ids=a,b")

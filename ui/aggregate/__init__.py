@@ -1,1 +1,0 @@
-"""The Aggregate page: means over the prompts of several stored runs."""

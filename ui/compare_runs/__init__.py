@@ -1,1 +1,0 @@
-"""The page /compare-runs: two to four saved runs beside one another."""

@@ -1,0 +1,1 @@
+"""The page of several runs: one table over their prompts, and only what differs."""

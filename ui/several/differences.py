@@ -1,0 +1,359 @@
+"""A few saved runs side by side: which variants belong together, and what differs. No Gradio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations, zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.analysis.agreement import first_difference
+from ckv_core.analysis.regimes import regime_named, run_regimes
+from ckv_core.request.external_selection import OWN
+from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
+from ckv_core.request.variants import spec_without
+from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import outcome_word
+from ckv_core.results.records import RetainedSet, VariantResult
+from ui.services.live_runs import RunSnapshot
+from ui.tables.data_table import Cells, column, data_table, table_row, text_column
+from ui.tables.summary import four_digits
+
+MOST_BESIDE = 4
+LISTED_POSITIONS = 100
+TEXT_CHARS = 200
+NONE = "none"
+EQUAL = "equal, token by token"
+REFERENCE = "the reference"
+OTHER_PROMPTS = "The prompts differ, so tokens and kept sets are not compared; the figures are."
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One variant of each run; as many as have it.
+
+    Attributes:
+        spec: what they have in common.
+        variants: per run; None where it has none.
+        differs: per run, what it does not have in common with the others: `budget=64`.
+    """
+
+    spec: str
+    variants: tuple[VariantResult | None, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def present(self) -> list[tuple[int, VariantResult]]:
+        """Indices of the runs that have it, with their variants."""
+        return [(at, variant) for at, variant in enumerate(self.variants) if variant is not None]
+
+
+_Row = list[tuple[Identity, VariantResult] | None]
+
+
+def pair_up(results: Sequence[RunResult]) -> list[Pair]:
+    """Pairs in the order of their first variants, those of a single run among them.
+
+    The same settings and budget are paired first; of what is left the same method, and of those
+    the ones that differ least: in few parameters, then little in the budget.
+    """
+    rows = _same(results)
+    specs = told_apart({identity: variant.spec for identity, variant in map(_first, rows)})
+    return [_pair(row, specs) for row in _merged(rows)]
+
+
+def _same(results: Sequence[RunResult]) -> list[_Row]:
+    """Rows of variants that are the same by all that decides their outcome."""
+    known: dict[str, set[Identity]] = {}
+    for variant in (variant for result in results for variant in result.variants):
+        if not (identity := identify(variant)).settings.unknown:
+            known.setdefault(variant.spec, set()).add(identity)
+
+    def row_of(variant: VariantResult) -> Identity:
+        own, same = identify(variant), known.get(variant.spec, set())
+        waits = variant.receipt is None  # not selected, so no parameters
+        return next(iter(same)) if waits and own.settings.unknown and len(same) == 1 else own
+
+    rows: dict[Identity, _Row] = {}
+    for at, result in enumerate(results):
+        for variant in result.variants:
+            identity = row_of(variant)
+            rows.setdefault(identity, [None] * len(results))[at] = (identity, variant)
+    return list(rows.values())
+
+
+def _merged(rows: list[_Row]) -> list[_Row]:
+    """Incomplete rows of one method joined: with the first run's first, the nearest ones first."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        if None in row:
+            identity, variant = _first(row)
+            label = variant.label if variant.method == OWN else ""
+            groups.setdefault((identity.settings.name, label), []).append(index)
+    near = sorted(
+        (
+            not (rows[one][0] or rows[other][0]),
+            _distance(_first(rows[one])[0], _first(rows[other])[0]),
+            one,
+            other,
+        )
+        for group in groups.values()
+        for one, other in combinations(group, 2)
+    )
+    joined = list(range(len(rows)))  # the row that now holds what was in this one
+    for *_, one, other in near:
+        into, out = sorted((joined[one], joined[other]))
+        if into != out and not any(a and b for a, b in zip(rows[into], rows[out], strict=True)):
+            rows[into] = [a or b for a, b in zip(rows[into], rows[out], strict=True)]
+            joined = [into if at == out else at for at in joined]
+    return [row for at, row in enumerate(rows) if joined[at] == at]
+
+
+def _distance(one: Identity, other: Identity) -> tuple[int, bool, float]:
+    """How many parameters differ, whether budgets are of different units, and their ratio."""
+    left, right = dict(one.settings.parameters), dict(other.settings.parameters)
+    parameters = sum(left.get(key) != right.get(key) for key in left.keys() | right.keys())
+    if one.budget is None or other.budget is None:
+        return parameters, one.budget != other.budget, 1.0
+    amounts = sorted((one.budget.amount, other.budget.amount))
+    return parameters, one.budget.unit != other.budget.unit, amounts[1] / amounts[0]
+
+
+def _pair(row: _Row, specs: dict[Identity, str]) -> Pair:
+    own = [{} if each is None else _parameters(each[0]) for each in row]
+    there = [parameters for each, parameters in zip(row, own, strict=True) if each is not None]
+    differing = [key for key in there[0] if len({each.get(key, "") for each in there}) > 1]
+    first = specs[_first(row)[0]]
+    return Pair(
+        spec=spec_without(first, *differing) if differing else first,
+        variants=tuple(None if each is None else each[1] for each in row),
+        differs=tuple(
+            ", ".join(f"{key}={parameters[key]}" for key in differing if key in parameters)
+            for parameters in own
+        ),
+    )
+
+
+def _parameters(identity: Identity) -> dict[str, str]:
+    """All that decides the outcome as text, the budget first."""
+    budget = {"budget": str(identity.budget)} if identity.budget else {}
+    return budget | {
+        key: NOT_RECORDED if value is None else str(value)
+        for key, value in identity.settings.parameters
+    }
+
+
+def _first(row: _Row) -> tuple[Identity, VariantResult]:
+    return next(each for each in row if each is not None)
+
+
+def settings_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
+    """Value of the DataTable of what differs in request, model and environment."""
+    described = [_settings(run) for run in runs]
+    names = dict.fromkeys(name for each in described for name in each)
+    values = {name: [each.get(name, "") for each in described] for name in names}
+    return data_table(
+        "Settings that differ",
+        [
+            text_column("name", "Setting"),
+            *(
+                text_column(_letter(at), f"{_letter(at)}: {run.title or run.slug}", run.state)
+                for at, run in enumerate(runs)
+            ),
+        ],
+        [
+            table_row(
+                {"name": {"text": name}}
+                | {_letter(at): {"text": _plain(value)} for at, value in enumerate(row)}
+            )
+            for name, row in values.items()
+            if any(value != row[0] for value in row)
+        ],
+        file="settings.csv",
+        empty="None: these runs have the same settings and ran on the same versions.",
+    )
+
+
+def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
+    """Value of the DataTable of results that differ: a row per variant and run that has it.
+
+    Tokens and kept sets are compared with the first such run's, where all runs have one prompt.
+    """
+    results = [run.result for run in runs]
+    prompts = [result.prompt for result in results if result.prompt is not None]
+    texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
+    pieces = prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
+    head = run_regimes(*results).head
+    rows, equal = [], []
+    for pair in pair_up(results):
+        cells = [_cells(pair, at, pieces) for at, _ in pair.present]
+        if len(cells) > 1 and pieces and not any(pair.differs) and _are_equal(cells):
+            equal.append(pair.spec)
+            continue
+        mark = regime_named(pair.present[0][1].method) if head else ""
+        rows += [
+            table_row(each | {"run": _run_cell(runs[at], at)}, regime=mark)
+            for each, (at, _) in zip(cells, pair.present, strict=True)
+        ]
+    notes = [
+        f"Equal in all runs that have them: {', '.join(equal)}." if equal else "",
+        "" if pieces else OTHER_PROMPTS,
+    ]
+    return data_table(
+        "Results that differ",
+        _COLUMNS,
+        rows,
+        file="differences.csv",
+        head=head,
+        note="\n".join(filter(None, notes)),
+        empty="None: every variant wrote the same tokens and kept the same entries.",
+    )
+
+
+_COLUMNS = [
+    text_column("variant", "Variant"),
+    text_column("run", "Run"),
+    text_column("differs", "Differs in"),
+    text_column("outcome", "Outcome"),
+    text_column("output", "Output"),
+    text_column("first", "Differs from"),
+    column("agreement", "Agreement", "with full"),
+    column("final", "Final hidden", "L1"),
+    column("kl", "KL", "nats", extra=True),
+    column("kept", "Kept entries", extra=True),
+    text_column("overlap", "Kept slots in both", "Jaccard, mean and least of a layer"),
+    *(
+        text_column(key, label, extra=True)
+        for key, label in (
+            ("layers", "Kept slots in both, by layer"),
+            ("only_base", "Kept by the first run alone"),
+            ("only_own", "Kept by this run alone"),
+        )
+    ),
+]
+_COMPARED = ("outcome", "agreement", "kl", "final", "kept")
+
+
+def _are_equal(cells: Sequence[Cells]) -> bool:
+    """Whether runs have the same figures, tokens and kept sets of a variant."""
+    first, *others = cells
+    return all(
+        each["first"]["text"] == EQUAL
+        and each.get("overlap", {}).get("value", 1.0) == 1.0
+        and all(each[key]["text"] == first[key]["text"] for key in _COMPARED)
+        for each in others
+    )
+
+
+def _run_cell(run: RunSnapshot, at: int) -> dict[str, Any]:
+    return {"text": _letter(at), "href": f"/run?id={run.slug}", "title": run.title}
+
+
+def _letter(at: int) -> str:
+    return "ABCD"[at]
+
+
+def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
+    """One variant in one run; `pieces` are the prompt's tokens, None where the prompts differ."""
+    (base_at, base), *_ = pair.present
+    own = next(variant for run, variant in pair.present if run == at)
+    cells = {
+        "variant": {"text": pair.spec},
+        "differs": {"text": pair.differs[at]},
+        "outcome": {"text": outcome_word(own)},
+        "output": {"text": "".join(own.token_texts)},
+        "first": {"text": ""},
+        **_figures(own),
+    }
+    if pieces is None or at == base_at:
+        return cells
+    at_token = first_difference(base.token_ids, own.token_ids)
+    told = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
+    ids = zip_longest(base.token_ids, own.token_ids[: len(own.token_texts)])
+    return cells | {
+        "first": {"text": told, "value": None if at_token is None else at_token + 1},
+        "output": {
+            "text": "".join(own.token_texts),
+            "pieces": [
+                (text, one != other)
+                for text, (one, other) in zip(own.token_texts, ids, strict=False)
+            ],
+        },
+        **_kept(base.retained, own.retained, pieces),
+    }
+
+
+def _figures(variant: VariantResult) -> Cells:
+    receipt, moved = variant.receipt, variant.perturbation
+    full = variant.method == "full"
+    read = {
+        "agreement": (variant.agreement, "{:.0%}".format),
+        "kl": (moved.kl if moved else None, four_digits),
+        "final": (moved.final_hidden_l1 if moved else None, four_digits),
+        "kept": (receipt.retained_entries if receipt else None, "{:,}".format),
+    }
+    return {
+        key: {"text": REFERENCE if full and key != "kept" else "", "value": None}
+        if value is None or (full and key != "kept")
+        else {"text": shown(value), "value": value}
+        for key, (value, shown) in read.items()
+    }
+
+
+def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
+    """[layers] Jaccard index of the kept slots of two sets of one shape; 1 where both are empty."""
+    one, other = left.mask(), right.mask()
+    both = (one & other).sum(axis=(1, 2))
+    either = (one | other).sum(axis=(1, 2))
+    shares = np.where(either == 0, 1.0, both / np.maximum(either, 1))
+    return [float(share) for share in shares]
+
+
+def _settings(run: RunSnapshot) -> dict[str, object]:
+    asked = run.request
+    settings: dict[str, object] = {f.name: getattr(asked, f.name) for f in fields(asked)}
+    model = run.result.model
+    if model is not None:
+        served = ("name", "sha256", "dtype", "device")
+        settings |= {f"served {name}": str(getattr(model, name)) for name in served}
+    return settings | {f"version of {k}": str(v) for k, v in run.result.environment.items()}
+
+
+def _plain(value: object) -> str:
+    """As text: every item of a list, each and a long text cut short."""
+    if isinstance(value, tuple):
+        return "\n".join(_cut(str(item)) for item in value) or NONE
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in sorted(value.items())) or NONE
+    return _cut(str(value)) or NONE
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_CHARS:
+        return text
+    return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
+
+
+def _kept(base: RetainedSet | None, own: RetainedSet | None, pieces: Sequence[str]) -> Cells:
+    """Nothing unless both have kept sets of one shape."""
+    if base is None or own is None or base.mask().shape != own.mask().shape:
+        return {}
+    one, two = (np.logical_or.reduce(kept.mask(), axis=(0, 1)) for kept in (base, own))
+    layers = layer_overlap(base, own)
+    mean = sum(layers) / len(layers)
+    text = "all" if mean == 1 else f"{mean:.1%}, least {min(layers):.1%}"
+    return {
+        "overlap": {"text": text, "value": mean},
+        "layers": {"text": " ".join(f"{share:.3f}" for share in layers)},
+        "only_base": _listed(np.logical_and(one, ~two), pieces),
+        "only_own": _listed(np.logical_and(two, ~one), pieces),
+    }
+
+
+def _listed(positions: NDArray[np.bool_], pieces: Sequence[str]) -> dict[str, Any]:
+    """How many positions no head of the other run keeps, and the first of them with their text."""
+    at = np.flatnonzero(positions)
+    shown = ", ".join(f"{place} {pieces[place]!r}" for place in at[:LISTED_POSITIONS])
+    more = f", and {len(at) - LISTED_POSITIONS:,} more" if len(at) > LISTED_POSITIONS else ""
+    return {"text": f"{len(at):,} ({shown}{more})" if len(at) else "0", "value": len(at)}

@@ -1,0 +1,88 @@
+"""The page /several?ids=a,b: saved runs as one table, and what differs between a few of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.errors import CkvError
+from ui.components.data_table import DataTable
+from ui.components.notice import Notice
+from ui.components.run_charts import RunCharts
+from ui.components.section_links import SectionLinks
+from ui.results.block import RESULTS
+from ui.results.chart_views import several_value
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
+from ui.several.chosen import load_runs, take_together
+from ui.several.differences import MOST_BESIDE, answers_value, settings_value
+from ui.shell.parts import AT_ONCE, TO_RUNS, said
+from ui.tables.means import means_value
+
+INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
+TABLE_TEXT = (
+    "### The runs together\nRuns of one prompt are one sample: a variant that is in several of "
+    "them counts once, by the newest. The ? at a column says what it means."
+)
+CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."
+SETTINGS_TEXT = "### Settings that differ\nRun A is the baseline."
+ANSWERS_TEXT = (
+    "### Results that differ\nVariants of the same method are paired, those of equal settings "
+    "first. Tokens that differ from the first run's are underlined."
+)
+
+
+class SeveralPage:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        gr.Markdown(INTRO, elem_classes=["section"])
+        self.notice = Notice(elem_id="several-notice")
+        with gr.Column(elem_id="several-results", elem_classes=RESULTS):
+            SectionLinks(elem_classes=["ckv-sections-bar"])
+            with gr.Column(visible=False) as self.together:
+                self.table = DataTable(elem_id="several-table", section=TABLE_TEXT)
+                self.charts = RunCharts(elem_id="several-charts", section=CHART_TEXT)
+            with gr.Column(visible=False) as self.beside:
+                self.settings = DataTable(elem_id="several-settings", section=SETTINGS_TEXT)
+                self.answers = DataTable(elem_id="several-answers", section=ANSWERS_TEXT)
+
+    def wire(self, page: gr.Blocks) -> None:
+        together = [self.together, self.table, self.charts]
+        beside = [self.beside, self.settings, self.answers]
+        page.load(self.open, None, [self.notice, *together, *beside], **AT_ONCE)
+
+    def open(self, request: gr.Request) -> list[Any]:
+        """Show the runs that the address names, or say why not."""
+        try:
+            runs = load_runs(self._services, request.query_params.get("ids", ""))
+        except CkvError as error:
+            hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
+            return [said(str(error), "error", (TO_RUNS,)), *hidden, *hidden]
+        return [*_together(runs), *_beside(runs)]
+
+
+def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
+    """The notice and the table of all runs; runs without one still differ."""
+    try:
+        found = take_together(runs)
+    except CkvError as error:
+        notice = said(f"No common table: {error}", "warn", (TO_RUNS,))
+        return [notice, gr.update(visible=False), gr.skip(), gr.skip()]
+    slugs = ",".join(run.slug for run in runs)
+    files = [
+        (f"Means as {kind.upper()}", f"/several/{slugs}/means.{kind}") for kind in ("csv", "json")
+    ]
+    n, model = found.joined.n, found.joined.model
+    summary = f"{n} prompt{'' if n == 1 else 's'}, {model.name if model else ''}."
+    return [
+        said("\n".join([summary, *found.notes]), "warn" if found.notes else "", (*files, TO_RUNS)),
+        gr.update(visible=True),
+        means_value(found),
+        several_value(slugs, found),
+    ]
+
+
+def _beside(runs: Sequence[RunSnapshot]) -> list[Any]:
+    if len(runs) > MOST_BESIDE:
+        return [gr.update(visible=False), gr.skip(), gr.skip()]
+    return [gr.update(visible=True), settings_value(runs), answers_value(runs)]
