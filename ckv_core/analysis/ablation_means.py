@@ -22,8 +22,8 @@ class AblationStepMeans:
 
     Attributes:
         head_l1, final_hidden_l1: of `AblationStepResult`.
-        head_of_base, final_of_base: the same as a share of the base's on the same prompt; None
-            where the base moves nothing.
+        head_l1_of_base, final_hidden_l1_of_base: the same as a share of the base's on the same
+            prompt; None where the base moves nothing.
         better_heads: share of heads below the base's L1; None of the base.
         n: prompts.
     """
@@ -31,8 +31,8 @@ class AblationStepMeans:
     step: AblationStep
     head_l1: Interval
     final_hidden_l1: Interval
-    head_of_base: Interval | None
-    final_of_base: Interval | None
+    head_l1_of_base: Interval | None
+    final_hidden_l1_of_base: Interval | None
     better_heads: Interval | None
     n: int
 
@@ -81,8 +81,8 @@ def _means(pairs: Sequence[Pair]) -> AblationStepMeans:
         step=pairs[0][0].step,
         head_l1=mean_interval([own.head_l1 for own, _ in pairs]),
         final_hidden_l1=mean_interval([own.final_hidden_l1 for own, _ in pairs]),
-        head_of_base=_mean([o.head_l1 / b.head_l1 for o, b in pairs if b.head_l1]),
-        final_of_base=_mean(
+        head_l1_of_base=_mean([o.head_l1 / b.head_l1 for o, b in pairs if b.head_l1]),
+        final_hidden_l1_of_base=_mean(
             [o.final_hidden_l1 / b.final_hidden_l1 for o, b in pairs if b.final_hidden_l1]
         ),
         better_heads=score_interval(better) if better else None,

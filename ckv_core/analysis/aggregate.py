@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,8 @@ class HeadWins:
         n: prompts.
     """
 
+    derived: ClassVar = ("count", "heads", "share")
+
     own: Values
     base: Values
     n: int
@@ -74,7 +77,7 @@ class Aggregate:
     """One variant over all prompts.
 
     Attributes:
-        figures: by key of those that are shown of means, `figures_in("means", "choice")`: of a
+        figures: by key of those that are shown of means, `figures_in("means")`: of a
             prompt, or of its heads, layers or steps, averaged over prompts.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
@@ -154,7 +157,7 @@ def _aggregate(joined: JoinedVariant) -> Aggregate:
     variants = joined.variants
     known = {
         key: [v for v in map(figure.read, variants) if v is not None and not isnan(v)]
-        for key, figure in figures_in("means", "choice").items()
+        for key, figure in figures_in("means").items()
     }
     figures = {
         key: (score_interval if FIGURES[key].is_share else mean_interval)(values)

@@ -7,12 +7,9 @@ back, for it follows from the runs.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means
 from ckv_core.analysis.aggregate import (
     Aggregate,
-    HeadWins,
     LayerMeans,
     budget_curves,
     hidden_by_layer,
@@ -21,8 +18,7 @@ from ckv_core.analysis.aggregate import (
 )
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.pairs import Pair
-from ckv_core.experiment.stats import Interval
-from ckv_core.results.codec import array_json, number_json
+from ckv_core.results.codec import record_json
 from ckv_core.results.events import RunResult
 
 SCHEMA = 1
@@ -63,25 +59,11 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
-    return {
-        "spec": member.spec,
-        "label": member.label,
+    return record_json(member, leave_out=("joined",)) | {
         "n": member.joined.n,
-        "figures": {key: _interval_json(each) for key, each in member.figures.items()},
-        "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
         "layer_hidden_l1": _layers_json(hidden_by_layer(member.joined)),
         "layer_reduction": _layers_json(reduction_by_layer(member.joined, variants)),
-        "violations": member.violations,
-        "checked": member.checked,
-        "bounded": member.bounded,
-        "outcomes": dict(member.outcomes),
     }
-
-
-def _interval_json(interval: Interval) -> dict[str, Any]:
-    ends = {"low": interval.low, "high": interval.high}
-    known = {key: None if end is None else number_json(end) for key, end in ends.items()}
-    return {"mean": number_json(interval.mean), **known, "n": interval.n}
 
 
 def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
@@ -89,42 +71,23 @@ def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
         "variant": variants.index(pair.variant),
         "other": variants.index(pair.other),
         "figures": {
-            key: _interval_json(each.mean)
-            | {"lower": each.lower, "higher": each.higher, "level": each.level, "p": each.p}
+            key: record_json(each.mean) | record_json(each, leave_out=("mean",))
             for key, each in pair.figures.items()
         },
     }
 
 
 def _step_json(means: AblationStepMeans) -> dict[str, Any]:
-    figures = {
-        "head_l1": means.head_l1,
-        "head_l1_of_base": means.head_of_base,
-        "better_heads": means.better_heads,
-        "final_hidden_l1": means.final_hidden_l1,
-        "final_hidden_l1_of_base": means.final_of_base,
-    }
-    known = {key: None if each is None else _interval_json(each) for key, each in figures.items()}
     step = means.step
-    return {"spec": step.spec, "label": step.label, "change": step.change, "n": means.n, **known}
+    named = {"spec": step.spec, "label": step.label, "change": step.change}
+    return named | record_json(means, leave_out=("step",))
 
 
 def _layers_json(means: LayerMeans | None) -> dict[str, Any] | None:
     """One array per member of an interval, without n, which all layers share."""
     if means is None:
         return None
-    layers = [_interval_json(each) for each in means]
+    layers = list(map(record_json, means))
     return {key: [each[key] for each in layers] for key in ("mean", "low", "high")} | {
         "n": means[0].n
-    }
-
-
-def _wins_json(wins: HeadWins) -> dict[str, Any]:
-    return {
-        "count": wins.count,
-        "heads": wins.heads,
-        "share": number_json(wins.share),
-        "n": wins.n,
-        "own": array_json(wins.own.astype(np.float32)),
-        "base": array_json(wins.base.astype(np.float32)),
     }

@@ -66,7 +66,7 @@ class Column:
 
 def columns_of(found: Several) -> list[Column]:
     """The columns in which something is known, the extra ones last."""
-    figures = figures_in("means", "choice")
+    figures = figures_in("means")
     scores, moved = ([_mean(figures[key]) for key in keys] for keys in (_SCORES, _MECHANISM))
     others = [f for key, f in figures.items() if key not in (*_SCORES, *_MECHANISM)]
     every = (

@@ -75,7 +75,7 @@ STEPS: dict[str, Callable[[AblationStepMeans], str]] = {
     "step": lambda step: step.step.label,
     "head L1": lambda step: _shown(step.head_l1),
     "heads below base": lambda step: _shown(step.better_heads, is_share=True),
-    "final L1 / base's": lambda step: _shown(step.final_of_base),
+    "final L1 / base's": lambda step: _shown(step.final_hidden_l1_of_base),
     "n": lambda step: str(step.n),
 }
 

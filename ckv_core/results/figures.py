@@ -39,13 +39,13 @@ def _moved(read: Callable[[Perturbation], float | None]) -> Reader:
 _EVERYWHERE: frozenset[Place] = frozenset({"table", "csv", "sweep", "means"})
 _OF_RUN: frozenset[Place] = frozenset({"table", "csv"})
 _TOLD: frozenset[Place] = frozenset({"csv"})
-_CHOICE: frozenset[Place] = frozenset({"choice"})
+_MEANS: frozenset[Place] = frozenset({"means"})
 
 # Means over the positions of the full cache's text, which stand in the table of a run too.
 _FORCED: dict[str, dict[str, Any]] = {
-    "forced_top1": {"better": "higher", "header": "forced_top1_mean", "places": _OF_RUN | _CHOICE},
-    "forced_kl": {"better": "lower", "header": "forced_kl_mean_nats", "places": _OF_RUN | _CHOICE},
-    "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _TOLD | _CHOICE},
+    "forced_top1": {"better": "higher", "header": "forced_top1_mean", "places": _OF_RUN | _MEANS},
+    "forced_kl": {"better": "lower", "header": "forced_kl_mean_nats", "places": _OF_RUN | _MEANS},
+    "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _TOLD | _MEANS},
 }
 
 _ALL: tuple[Figure, ...] = (
@@ -281,7 +281,7 @@ _ALL: tuple[Figure, ...] = (
         group="bound",
         definition="Mean over query heads of the head L1 / its bound theta.",
         read=mean_tightness,
-        places=_CHOICE,
+        places=_MEANS,
     ),
     Figure(
         key="group_tightness",
@@ -291,7 +291,7 @@ _ALL: tuple[Figure, ...] = (
         definition="The same over KV heads, both summed over the query heads that share one; of "
         "models whose query heads do.",
         read=group_tightness,
-        places=_CHOICE,
+        places=_MEANS,
     ),
     Figure(
         key="oracle_over_half",
@@ -301,7 +301,7 @@ _ALL: tuple[Figure, ...] = (
         definition="Share of query heads in which as many entries as stage 1 takes could hold "
         "over half of the attention.",
         read=lambda variant: over_half(variant, "sigma_oracle"),
-        places=_CHOICE,
+        places=_MEANS,
     ),
     Figure(
         key="covered_l1",
@@ -310,7 +310,7 @@ _ALL: tuple[Figure, ...] = (
         group="bound",
         definition="Mean head L1 over the heads that the theorems cover: sigma over 0.5.",
         read=lambda variant: covered_means(variant).get("covered_l1"),
-        places=_CHOICE,
+        places=_MEANS,
     ),
     *(figure for key, figure in ARRAYS.items() if key not in _FORCED),
 )

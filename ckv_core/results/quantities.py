@@ -13,9 +13,8 @@ from ckv_core.results.records import Float32Array, VariantResult
 
 Axes = Literal["head", "kv_head", "layer", "model", "step", "variant"]
 Group = Literal["outcome", "cost", "distance", "mass", "bound", "oracle", "forced", "selection"]
-# table: of a run; csv: its file; sweep: curve and column; means: column and chart over prompts;
-# choice: in the one chart over prompts that all others share.
-Place = Literal["table", "csv", "sweep", "means", "choice"]
+# table: of a run; csv: its file; sweep: curve and column; means: column and chart over prompts.
+Place = Literal["table", "csv", "sweep", "means"]
 Better = Literal["lower", "higher"]
 Reader = Callable[[VariantResult], float | None]
 
@@ -115,7 +114,7 @@ def _array(key: str, words: tuple[str, str, str], unit: str, axes: Axes, group: 
         group=group,
         source=source,
         read=read,
-        places=frozenset() if key in _APART else frozenset({"choice"}),
+        places=frozenset() if key in _APART else frozenset({"means"}),
     )
 
 

@@ -14,7 +14,9 @@ from ckv_core.request.external_selection import OWN
 from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.outcomes import outcome_word
+from ckv_core.results.quantities import Figure
 from ckv_core.results.records import RetainedSet, VariantResult
 from ui.services.live_runs import RunSnapshot
 from ui.tables.data_table import Cells, column, data_table, table_row, text_column
@@ -211,6 +213,7 @@ def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     )
 
 
+_FIGURES = [FIGURES[key] for key in ("agreement", "final", "kl", "retained_entries")]
 _COLUMNS = [
     text_column("variant", "Variant"),
     text_column("run", "Run"),
@@ -218,10 +221,10 @@ _COLUMNS = [
     text_column("outcome", "Outcome"),
     text_column("output", "Output"),
     text_column("first", "Differs from"),
-    column("agreement", "Agreement", "with full"),
-    column("final", "Final hidden", "L1"),
-    column("kl", "KL", "nats", extra=True),
-    column("kept", "Kept entries", extra=True),
+    *(
+        column(each.key, each.label, each.unit_name, help=each.definition, extra=at > 1)
+        for at, each in enumerate(_FIGURES)
+    ),
     text_column("overlap", "Kept slots in both", "Jaccard, mean and least of a layer"),
     *(
         text_column(key, label, extra=True)
@@ -232,7 +235,7 @@ _COLUMNS = [
         )
     ),
 ]
-_COMPARED = ("outcome", "agreement", "kl", "final", "kept")
+_COMPARED = ("outcome", *(figure.key for figure in _FIGURES))
 
 
 def _are_equal(cells: Sequence[Cells]) -> bool:
@@ -264,7 +267,7 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
         "outcome": {"text": outcome_word(own)},
         "output": {"text": "".join(own.token_texts)},
         "first": {"text": ""},
-        **_figures(own),
+        **{figure.key: _figure_cell(own, figure) for figure in _FIGURES},
     }
     if pieces is None or at == base_at:
         return cells
@@ -284,21 +287,16 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
     }
 
 
-def _figures(variant: VariantResult) -> Cells:
-    receipt, moved = variant.receipt, variant.perturbation
-    full = variant.method == "full"
-    read = {
-        "agreement": (variant.agreement, "{:.0%}".format),
-        "kl": (moved.kl if moved else None, four_digits),
-        "final": (moved.final_hidden_l1 if moved else None, four_digits),
-        "kept": (receipt.retained_entries if receipt else None, "{:,}".format),
-    }
-    return {
-        key: {"text": REFERENCE if full and key != "kept" else "", "value": None}
-        if value is None or (full and key != "kept")
-        else {"text": shown(value), "value": value}
-        for key, (value, shown) in read.items()
-    }
+def _figure_cell(variant: VariantResult, figure: Figure) -> dict[str, Any]:
+    value = figure.read(variant)
+    if variant.method == "full" and figure.better:
+        return {"text": REFERENCE}
+    if value is None:
+        return {"text": ""}
+    text = f"{value:.0%}" if figure.is_share else four_digits(value)
+    if figure.unit == "entries":
+        text = f"{value:,.0f}"
+    return {"text": text, "value": value}
 
 
 def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:

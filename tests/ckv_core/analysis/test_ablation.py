@@ -146,11 +146,11 @@ def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged():
     assert {each.n for each in found} == {5}
     base, second = found[:2]
     assert base.better_heads is None
-    assert (base.head_of_base.mean, base.final_of_base.mean) == (1, 1)
+    assert (base.head_l1_of_base.mean, base.final_hidden_l1_of_base.mean) == (1, 1)
     assert second.better_heads.mean == 0.25
     ratios = [(9 - at) / (10 - at) for at in range(5)]
-    assert second.final_of_base == mean_interval(ratios)
-    assert second.head_of_base.mean == pytest.approx(sum(7 / (2 + at) for at in range(5)) / 5)
+    assert second.final_hidden_l1_of_base == mean_interval(ratios)
+    assert second.head_l1_of_base.mean == pytest.approx(sum(7 / (2 + at) for at in range(5)) / 5)
     assert second.final_hidden_l1.mean == 7
 
 

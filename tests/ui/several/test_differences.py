@@ -166,7 +166,12 @@ def test_outcomes_and_figures_that_differ_are_shown_and_what_is_not_known_is_emp
     value = answers_value([snapshot(slug=str(at), result=r) for at, r in enumerate(runs)])
     rows = rows_of(value, SNAPKV)
     assert [rows[at]["outcome"] for at in "ABC"] == ["answered", "cut", ""]
-    assert (rows["A"]["agreement"], rows["A"]["kl"], rows["A"]["final"], rows["A"]["kept"]) == (
+    assert (
+        rows["A"]["agreement"],
+        rows["A"]["kl"],
+        rows["A"]["final"],
+        rows["A"]["retained_entries"],
+    ) == (
         "50%",
         "0.2500",
         "3.500",
@@ -186,7 +191,7 @@ def test_a_variant_that_is_not_selected_yet_is_matched_by_its_spec():
     result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
     value = beside(result, state="failed")
     assert {*rows_of(value, SNAPKV)} == {"A", "B"}
-    assert rows_of(value, SNAPKV)["B"]["kept"] == ""
+    assert rows_of(value, SNAPKV)["B"]["retained_entries"] == ""
 
 
 def test_differing_tokens_and_positions_are_named():
