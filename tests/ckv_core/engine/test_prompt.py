@@ -43,6 +43,8 @@ def test_special_tokens_in_the_users_text_are_plain_text():
     special = set(tokenizer.all_special_ids)
     count = sum(token in special for token in prompt.token_ids)
     assert count == sum(token in special for token in harmless.token_ids)
+    # Where the text is read in parts, each token's piece is still its own.
+    assert list(prompt.pieces) == [tokenizer.decode([token]) for token in prompt.token_ids]
 
 
 def test_context_only_compresses_up_to_the_end_of_the_context():
