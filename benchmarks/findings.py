@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.tables import table
 from ckv_core.analysis.ablation import ablation
 from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.experiment.stats import interval_note, mean_interval
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model

@@ -35,7 +35,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.setting import NEW_TOKENS, VARIANTS
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.cache import prompt_slots
 from ckv_core.engine.cache.varlen import usable_kernel
 from ckv_core.engine.running_rows import RunningRows

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.needle_prompts import TASKS, Needle, needles, read_texts
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest

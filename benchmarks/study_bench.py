@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.kvpress_process import kvpress_side
 from benchmarks.tables import ratios, spread, table
-from ckv_core.compare.together import compare_together
+from ckv_core.comparison.together import compare_together
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL

@@ -1,6 +1,25 @@
 """KV-cache eviction: capture, score, allocate, select, compact, decode, measure.
 
+    import ckv_core as ckv
+    run = ckv.compare(text, question, methods=["snapkv", "adakv+critical"], budgets=["10%"])
+
 Importing this package costs nothing; torch is loaded by the modules that compute.
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+from ckv_core.runtime.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from ckv_core.comparison.interface import Run as Run
+    from ckv_core.comparison.interface import compare as compare
+
+__all__ = ["Run", "compare"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'ckv_core' has no attribute {name!r}")
+    from ckv_core.comparison import interface
+
+    return getattr(interface, name)

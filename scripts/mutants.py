@@ -21,7 +21,7 @@ WHERE = (
     "ckv_core/engine/**/*.py",
     "ckv_core/methods/**/*.py",
     "ckv_core/analysis/*.py",
-    "ckv_core/compare/*.py",
+    "ckv_core/comparison/*.py",
     "ckv_core/experiment/*.py",
     "ckv_core/studies/*.py",
     "ckv_core/worker/*.py",
@@ -29,9 +29,9 @@ WHERE = (
 )
 # What runs whole comparisons tests these as well.
 ALSO = {
-    "methods": ("engine", "compare", "golden"),
-    "engine": ("compare", "golden"),
-    "compare": ("golden",),
+    "methods": ("engine", "comparison", "golden"),
+    "engine": ("comparison", "golden"),
+    "comparison": ("golden",),
 }
 LEAST = 0.85  # share of the changes that tests must notice
 LEFT_OUT = shutil.ignore_patterns(

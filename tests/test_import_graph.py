@@ -31,7 +31,7 @@ FORBIDDEN = {
 # From low to high: a module imports its own room or lower ones.
 ROOMS = {
     "ckv_core": "errors runtime methods request results models engine experiment analysis measure "
-    "compare studies kvpress worker cli",
+    "comparison studies kvpress worker cli",
     "ui": "limits looks tables charts users accounts settings services server components shell "
     "results compare studies several caches methods report run runs api build "
     "serve",

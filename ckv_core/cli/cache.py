@@ -39,7 +39,7 @@ def _keep(asked: dict[str, Any], name: NameArgument, json: JsonOption = None) ->
     request = KeepRequest(run=request_of(asked), path=str(folder.free(name)))
     request.comparison()  # refuses before the model is loaded
     loaded, _ = running.load(request)
-    from ckv_core.compare.kept import keep
+    from ckv_core.comparison.kept import keep
 
     for _ in running.followed(keep(request, loaded)):
         pass
@@ -64,7 +64,7 @@ def _ask(
     for request in requests:
         request.validate()
     loaded, _ = running.load(requests[0])
-    from ckv_core.compare.kept import ask
+    from ckv_core.comparison.kept import ask
 
     lines = running.JsonLines(json)
     for request in requests:

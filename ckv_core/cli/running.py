@@ -42,7 +42,7 @@ def tokenised(request: CompareRequest, loaded: "LoadedModel") -> PromptInfo:
 
 def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
     """The whole result; the load time joins its timings. Out of memory is a CkvError too."""
-    from ckv_core.compare.compare import compare
+    from ckv_core.comparison.compare import compare
 
     result = RunResult()
     for event in followed(compare(request, loaded)):

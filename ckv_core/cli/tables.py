@@ -98,15 +98,8 @@ def print_head(result: RunResult, answer: str = "") -> None:
 
 def print_verdict(result: RunResult) -> None:
     """What came out, before any figure."""
-    verdict = verdict_of(result)
-    if verdict is None:
-        return
-    say(f"\n{verdict.headline}")
-    groups = (group.sentence for group in verdict.groups)
-    for sentence in filter(None, (verdict.regimes, *groups, *verdict.findings)):
-        say(f"  {sentence}")
-    for caution in verdict.cautions:
-        say(f"  note: {caution}")
+    if verdict := verdict_of(result):
+        say("\n" + "\n".join(verdict.lines))
 
 
 def print_floor(result: RunResult) -> None:

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckv_core.compare.compare import check_length, environment
-from ckv_core.compare.together import compare_together
+from ckv_core.comparison.compare import check_length, environment
+from ckv_core.comparison.together import compare_together
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError

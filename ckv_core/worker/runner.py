@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ckv_core.compare.compare import compare
-from ckv_core.compare.kept import ask, keep
+from ckv_core.comparison.compare import compare
+from ckv_core.comparison.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import DynamicCache
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.request.compare_request import CompareRequest, Scenario
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult

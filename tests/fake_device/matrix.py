@@ -18,7 +18,7 @@ import torch
 from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.policy_row import PolicyRow
 from ckv_core.engine.running_rows import RunningRows
 from ckv_core.errors import CkvError

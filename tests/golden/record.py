@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine import head_tables
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model

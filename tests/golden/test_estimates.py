@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from ckv_core.compare import memory
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import memory
+from ckv_core.comparison.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest

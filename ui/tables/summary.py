@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ckv_core.analysis.figure_rows import figure_rows
 from ckv_core.analysis.names import display_names
-from ckv_core.analysis.regimes import regime_named, run_regimes
+from ckv_core.analysis.regimes import run_regimes
 from ckv_core.analysis.rounding import floor_by_figure, floor_sentence, short
 from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import RunResult
@@ -107,24 +108,8 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
 
 
 def summary_csv(result: RunResult) -> str:
-    """One line per variant, unrounded; no generated text, which a spreadsheet could run."""
-    figures, floor = figures_in("csv"), floor_by_figure(result.floor)
-    return csv_text(
-        (
-            *("index", "spec", "label", "regime", "outcome", "answer_found", "stopped"),
-            *(figure.header or key for key, figure in figures.items()),
-            *("requested_bytes", "kl_floor_nats", "final_hidden_l1_floor"),
-        ),
-        (
-            (
-                *(index, variant.spec, variant.label, regime_named(variant.method)),
-                *(variant.outcome, variant.is_right, variant.stopped),
-                *(figure.read(variant) for figure in figures.values()),
-                *(requested_bytes(result, variant), floor.get("kl"), floor.get("final")),
-            )
-            for index, variant in enumerate(result.variants)
-        ),
-    )
+    """One line per variant."""
+    return csv_text(*figure_rows(result))
 
 
 def four_digits(value: float) -> str:

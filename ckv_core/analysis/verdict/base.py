@@ -71,6 +71,14 @@ class Verdict:
     findings: tuple[str, ...] = ()
     cautions: tuple[str, ...] = field(default=())
 
+    @property
+    def lines(self) -> list[str]:
+        """All sentences: the outcome, what it is of, and cautions as notes."""
+        groups = (group.sentence for group in self.groups)
+        below = filter(None, (self.regimes, *groups, *self.findings))
+        cautions = (f"note: {caution}" for caution in self.cautions)
+        return [self.headline, *(f"  {line}" for line in (*below, *cautions))]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "headline": self.headline,

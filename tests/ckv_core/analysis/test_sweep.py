@@ -15,8 +15,8 @@ from ckv_core.analysis.sweep import (
     known_oracles,
     oracle_sets,
 )
-from ckv_core.compare import sweep
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import sweep
+from ckv_core.comparison.compare import compare
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.chain import mean_head_l1

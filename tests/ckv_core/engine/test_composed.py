@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ckv_core.compare.choose import row_plan
+from ckv_core.comparison.choose import row_plan
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.policy_row import PolicyRow
 from ckv_core.engine.prefill import Prefill

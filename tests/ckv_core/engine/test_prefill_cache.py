@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ckv_core.compare.compare import compare
-from ckv_core.compare.generate import generate
+from ckv_core.comparison.compare import compare
+from ckv_core.comparison.generate import generate
 from ckv_core.engine import candidates, layer_view, memo
 from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.layer_view import PromptLayer
@@ -144,7 +144,7 @@ def test_scores_are_let_go_after_selection_where_nobody_asks_for_them_again(monk
         held.append(prefilled)
         return generate(of_run, prefilled, *rest)
 
-    monkeypatch.setattr("ckv_core.compare.compare.generate", keep)
+    monkeypatch.setattr("ckv_core.comparison.compare.generate", keep)
     asked = {"variants": ("snapkv+critical:budget=48",), "analysis": analysis}
     for prefills in (None, PrefillCache(2**30)):
         run(prefills, **asked)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from ckv_core.compare import generate
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import generate
+from ckv_core.comparison.compare import compare
 from ckv_core.engine import running_rows
 from ckv_core.engine.decode import Decoder
 from ckv_core.errors import EngineError, RunCancelledError

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckv_core.compare.choose import row_plan
+from ckv_core.comparison.choose import row_plan
 from ckv_core.engine import running_rows
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ckv_core.analysis.result_json import to_json
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.measure import diagnostics
 from ckv_core.results.codec import from_json

@@ -8,8 +8,8 @@ import torch
 
 from ckv_core.analysis.rounding import level_with_base, within_floor
 from ckv_core.analysis.verdict.run import run_verdict
-from ckv_core.compare import generate
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import generate
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.cli import main
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine import head_tables
 from ckv_core.engine import needle_probe as needle
 from ckv_core.engine.head_tables import keep_table, kept_table, parse_table, table_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.prefill import Needs, Prefill, prefill

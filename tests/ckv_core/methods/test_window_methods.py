@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, r_kv
 from ckv_core.methods.parts.top_scores import top_counts

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.compare import sweep
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import sweep
+from ckv_core.comparison.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid

@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from ckv_core.compare.sweep import GROUP_ROWS
+from ckv_core.comparison.sweep import GROUP_ROWS
 from ckv_core.engine.candidates import order_keys
 from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ckv_core.analysis.agreement import agreement, answer_found, answer_scores, first_difference
-from ckv_core.compare.follow_ups import follow_ups
+from ckv_core.comparison.follow_ups import follow_ups
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.policy_row import PolicyRow

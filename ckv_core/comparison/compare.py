@@ -7,13 +7,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import torch
 import transformers
 
-import ckv_core
-from ckv_core.compare.choose import choose, compact_rows, score
-from ckv_core.compare.follow_ups import follow_up_prompts
-from ckv_core.compare.generate import generate
-from ckv_core.compare.memory import check_memory
-from ckv_core.compare.protection import protected_ranges
-from ckv_core.compare.sweep import sweep
+from ckv_core.comparison.choose import choose, compact_rows, score
+from ckv_core.comparison.follow_ups import follow_up_prompts
+from ckv_core.comparison.generate import generate
+from ckv_core.comparison.memory import check_memory
+from ckv_core.comparison.protection import protected_ranges
+from ckv_core.comparison.sweep import sweep
 from ckv_core.engine.external_selection import mean_kept, own_mask
 from ckv_core.engine.further_passes import Planned, further_passes
 from ckv_core.engine.head_tables import kept_table, table_of
@@ -34,6 +33,7 @@ from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch
+from ckv_core.runtime.version import __version__
 
 
 @torch.inference_mode()
@@ -124,7 +124,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # a TorchVersion would load torch where it is unpickled
         "transformers": transformers.__version__,
-        "app": ckv_core.__version__,
+        "app": __version__,
     }
 
 

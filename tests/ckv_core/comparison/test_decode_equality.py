@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.prefill import CHUNK
 from ckv_core.engine.prefill_cache import PrefillCache

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.result_json import to_json
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import CkvError
 from ckv_core.methods import METHODS

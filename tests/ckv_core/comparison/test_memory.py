@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ckv_core.compare import memory
-from ckv_core.compare.compare import compare
+from ckv_core.comparison import memory
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.cache.prompt_slots import Keep, compact
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill_cache import PrefillCache

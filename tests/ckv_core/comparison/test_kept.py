@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ckv_core.compare import kept
-from ckv_core.compare.compare import compare
-from ckv_core.compare.kept import ask, keep
+from ckv_core.comparison import kept
+from ckv_core.comparison.compare import compare
+from ckv_core.comparison.kept import ask, keep
 from ckv_core.engine.cache.kept import KeptCache, read_cache
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.request.cache_requests import AskRequest, KeepRequest

@@ -8,8 +8,8 @@ own tensors.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ckv_core.compare.choose import VariantKey, choose, compact_rows
-from ckv_core.compare.generate import generate
+from ckv_core.comparison.choose import VariantKey, choose, compact_rows
+from ckv_core.comparison.generate import generate
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
 from ckv_core.results.events import FloorMeasured, Generated, Progress, RunEvent, VariantMeasured

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckv_core.analysis.sweep import budget_unit, curves
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.errors import ConfigError
 from ckv_core.methods import STORES

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ckv_core.analysis.result_json import to_json
-from ckv_core.compare.choose import row_plan
-from ckv_core.compare.compare import compare
+from ckv_core.comparison.choose import row_plan
+from ckv_core.comparison.compare import compare
 from ckv_core.engine import prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.select import select

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from ckv_core.compare import memory, together
-from ckv_core.compare.compare import compare
-from ckv_core.compare.together import compare_together
+from ckv_core.comparison import memory, together
+from ckv_core.comparison.compare import compare
+from ckv_core.comparison.together import compare_together
 from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
@@ -134,7 +134,7 @@ def test_what_finds_no_room_beside_others_is_run_after_them(monkeypatch):
             raise NoRoomError("No room.")
         return check(run, prefills)
 
-    monkeypatch.setattr("ckv_core.compare.compare.check_memory", short)
+    monkeypatch.setattr("ckv_core.comparison.compare.check_memory", short)
     found = run([asked(0), asked(1)])
     assert all(isinstance(result, RunResult) and result.finished for result in found.values())
     assert [waits for _, waits in order] == [False, True, False]
@@ -144,7 +144,7 @@ def test_what_finds_no_room_alone_is_told(monkeypatch):
     def short(_run, _prefills):
         raise NoRoomError("No room.")
 
-    monkeypatch.setattr("ckv_core.compare.compare.check_memory", short)
+    monkeypatch.setattr("ckv_core.comparison.compare.check_memory", short)
     assert {str(error) for error in run([asked(0), asked(1)]).values()} == {"No room."}
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ckv_core.compare.compare import compare
-from ckv_core.compare.sweep import GROUP_ROWS
+from ckv_core.comparison.compare import compare
+from ckv_core.comparison.sweep import GROUP_ROWS
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import (

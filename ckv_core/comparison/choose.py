@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import numpy as np
 from torch import Tensor
 
-from ckv_core.compare.protection import short_name
+from ckv_core.comparison.protection import short_name
 from ckv_core.engine.cache.prompt_slots import Keep
 from ckv_core.engine.chooser import Chooser
 from ckv_core.engine.external_selection import own_selection

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from ckv_core.compare.choose import choose, resolved, row_plan
-from ckv_core.compare.compare import check_length, environment, prepare, read_prompt
-from ckv_core.compare.follow_ups import answer
-from ckv_core.compare.memory import check_memory
+from ckv_core.comparison.choose import choose, resolved, row_plan
+from ckv_core.comparison.compare import check_length, environment, prepare, read_prompt
+from ckv_core.comparison.follow_ups import answer
+from ckv_core.comparison.memory import check_memory
 from ckv_core.engine.cache.kept import KeptCache, read_cache, write_cache
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.prefill import Prefill
