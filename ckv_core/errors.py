@@ -81,10 +81,10 @@ def about(field: str) -> Iterator[None]:
 def in_short(error: BaseException) -> str:
     """Type and message of a foreign error as at most 200 characters of one line."""
     try:
-        said = " ".join(str(error)[:1000].split())
+        message = " ".join(str(error)[:1000].split())
     except BaseException:  # a message is a program, too
-        said = ""
-    return f"{type(error).__name__}: {said}".removesuffix(": ")[:200]
+        message = ""
+    return f"{type(error).__name__}: {message}".removesuffix(": ")[:200]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -92,14 +92,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     By name: torch's class cannot be imported everywhere, and its CPU allocator has none of its own.
     """
-    said = str(error)
+    message = str(error)
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in said
-        or "could not create a memory object" in said  # oneDNN
-        or ("CUDA" in said and "out of memory" in said)  # the runtime, or the driver below it
-        or "_STATUS_ALLOC_FAILED" in said  # cuBLAS and cuDNN, which allocate by themselves
+        or "can't allocate memory" in message
+        or "could not create a memory object" in message  # oneDNN
+        or ("CUDA" in message and "out of memory" in message)  # the runtime, or the driver below it
+        or "_STATUS_ALLOC_FAILED" in message  # cuBLAS and cuDNN, which allocate by themselves
     )
 
 
@@ -107,7 +107,7 @@ def is_device_lost(error: BaseException) -> bool:
     """Whether CUDA failed in a way that leaves nothing to compute with in this process."""
     if is_out_of_memory(error):
         return False
-    said = str(error)
+    message = str(error)
     return type(error).__name__ == "AcceleratorError" or any(
-        word in said for word in ("CUDA error", "CUDA driver error", "_STATUS_EXECUTION_FAILED")
+        word in message for word in ("CUDA error", "CUDA driver error", "_STATUS_EXECUTION_FAILED")
     )

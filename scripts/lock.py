@@ -56,13 +56,13 @@ def _lock_extra(runtime: dict[str, str], dev: dict[str, str]) -> None:
 
 def digest(lists: Iterable[str] = LISTS) -> str:
     """Of what the lists ask for; a lock that carries another one is not theirs."""
-    asked = sorted(
+    wanted = sorted(
         line.split(" #")[0].strip()
         for file in lists
         for line in (ROOT / file).read_text().splitlines()
         if line.strip() and not line.startswith("#")
     )
-    return hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    return hashlib.sha256("\n".join(wanted).encode()).hexdigest()
 
 
 def _resolve(file: str, constraint: dict[str, str] | None = None) -> dict[str, str]:

@@ -1,0 +1,46 @@
+"""Refuse words that docs/glossary.md lists as unclear: in names, comments, texts and documents.
+
+It reads the tracked Python, JavaScript and Markdown files, or those given as arguments.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REFUSED = {
+    "told": "shown, reported, or a noun such as message",
+    "asked": "requested, or a noun such as request, query",
+    "said": "stated, or a noun such as text",
+    "whoever": "anyone who, or a noun such as the user",
+    "anew": "again",
+    "by lot": "at random",
+    "ranks nothing": "does not rank the methods",
+    "nothing can be told": "the data cannot show it",
+}
+_WORDS = re.compile(
+    r"(?<![A-Za-z])(" + "|".join(REFUSED).replace(" ", r"\s+") + r")(?![a-z])", re.IGNORECASE
+)
+_SUFFIXES = {".py", ".js", ".mjs", ".md", ".toml", ".yaml", ".html"}
+_SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
+
+
+def main(arguments: list[str]) -> int:
+    """Print each refused word with its place; exit status 1 if there is any."""
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True)  # noqa: S607
+    files = arguments or [name for name in listed.stdout.splitlines() if not _SKIPPED.search(name)]
+    found = 0
+    for name in files:
+        path = Path(name)
+        if path.suffix not in _SUFFIXES or path == Path(__file__).relative_to(Path.cwd()):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for match in _WORDS.finditer(line):
+                found += 1
+                better = REFUSED[" ".join(match[1].lower().split())]
+                print(f"{name}:{number}: {match[1]!r}: write {better}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
