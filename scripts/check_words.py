@@ -1,4 +1,4 @@
-"""Refuse words that docs/glossary.md lists as unclear: in names, comments, texts and documents.
+"""Refuse words that readers stumble over, in names, comments, texts and documents.
 
 It reads the tracked Python, JavaScript and Markdown files, or those given as arguments.
 """
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
             for match in _WORDS.finditer(line):
                 found += 1
                 better = REFUSED[" ".join(match[1].lower().split())]
-                print(f"{name}:{number}: {match[1]!r}: write {better}")
+                sys.stdout.write(f"{name}:{number}: {match[1]!r}: write {better}\n")
     return bool(found)
 
 
