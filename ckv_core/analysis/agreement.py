@@ -1,6 +1,14 @@
-"""How a generated text compares with the full cache's and with a reference answer. No torch."""
+"""How a generated text compares with the full cache's and with an expected answer. No torch."""
 
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
+
+from rapidfuzz.distance import Levenshtein
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def first_difference(token_ids: Sequence[int], reference: Sequence[int]) -> int | None:
@@ -31,33 +39,43 @@ def spaced(text: str) -> str:
 
 
 def answer_found(text: str, answer: str) -> bool | None:
-    """Whether the reference answer occurs in the text, ignoring case and spacing.
+    """Whether the expected answer occurs in the text, ignoring case and spacing.
 
     Returns:
-        None without a reference answer.
+        None without an expected answer.
     """
     wanted = spaced(answer)
     return wanted in spaced(text) if wanted else None
 
 
+def normalised(text: str) -> str:
+    """SQuAD's: lower case, without punctuation and articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """SQuAD: whether the normalised text is one of the answers."""
+    return float(any(normalised(text) == normalised(answer) for answer in answers))
+
+
+def token_f1(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """SQuAD and LongBench's QA: F1 of the normalised words, of the best answer."""
+    own, wanted = normalised(text).split(), [normalised(each).split() for each in answers]
+    return max(f1(own, each, sum((Counter(own) & Counter(each)).values())) for each in wanted)
+
+
+def edit_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """1 - Levenshtein distance / length of the longer text, ignoring case and spacing."""
+    own = spaced(text)
+    return max(Levenshtein.normalized_similarity(own, spaced(each)) for each in answers)
+
+
+def f1(own: Sequence[str], wanted: Sequence[str], common: int) -> float:
+    """Harmonic mean of precision and recall."""
+    return 2 * common / (len(own) + len(wanted)) if common else 0.0
+
+
 def answer_scores(text: str, answer: str) -> dict[str, float]:
-    """Exact match, token F1 and edit similarity, each 0 to 1; empty without a reference answer.
-
-    Exact match and F1 are SQuAD's: case, punctuation and articles do not count. Edit similarity
-    is 1 - Levenshtein distance / length of the longer text, ignoring case and spacing.
-    """
-    if not spaced(answer):
-        return {}
-    # Imported here: a run without a reference answer needs neither.
-    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415 - see above
-    from torchmetrics.functional.text import squad  # noqa: PLC0415 - takes seconds to import
-
-    scores = squad(
-        [{"prediction_text": text, "id": "0"}],
-        [{"answers": {"answer_start": [0], "text": [answer]}, "id": "0"}],
-    )
-    return {
-        "exact_match": float(scores["exact_match"]) / 100,
-        "token_f1": float(scores["f1"]) / 100,
-        "edit_similarity": Levenshtein.normalized_similarity(spaced(text), spaced(answer)),
-    }
+    """Exact match, token F1 and edit similarity, each 0 to 1; empty without an expected answer."""
+    metrics = (exact_match, token_f1, edit_similarity) if spaced(answer) else ()
+    return {metric.__name__: metric(text, [answer]) for metric in metrics}

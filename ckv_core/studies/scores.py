@@ -1,25 +1,16 @@
 """How well a generated text answers: the metrics of LongBench and RULER, each 0 to 1. No torch."""
 
 import re
-import string
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rapidfuzz import fuzz
-from rapidfuzz.distance import LCSseq, Levenshtein
+from rapidfuzz.distance import LCSseq
 
-from ckv_core.analysis.agreement import spaced
+from ckv_core.analysis.agreement import edit_similarity, exact_match, f1, spaced, token_f1
 from ckv_core.studies.harness import LM_EVAL, harness_score
 from ckv_core.studies.records import Sample
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CODE_COMMENTS = ("`", "#", "//")
-
-
-def normalised(text: str) -> str:
-    """SQuAD's: lower case, without punctuation and articles, single spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def string_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
@@ -32,21 +23,10 @@ def string_match_part(text: str, answers: Sequence[str], _choices: Sequence[str]
     return float(any(answer.lower() in text.lower() for answer in answers))
 
 
-def exact_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
-    """SQuAD: whether the normalised text is one of the answers."""
-    return float(any(normalised(text) == normalised(answer) for answer in answers))
-
-
-def token_f1(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
-    """SQuAD and LongBench's QA: F1 of the normalised words, of the best answer."""
-    own, wanted = normalised(text).split(), [normalised(each).split() for each in answers]
-    return max(_f1(own, each, sum((Counter(own) & Counter(each)).values())) for each in wanted)
-
-
 def rouge_l(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """ROUGE-L (Lin, 2004) over words of lower case: F1 of the longest common subsequence."""
     own, wanted = _words(text), [_words(each) for each in answers]
-    return max(_f1(own, each, LCSseq.similarity(own, each)) for each in wanted)
+    return max(f1(own, each, LCSseq.similarity(own, each)) for each in wanted)
 
 
 def classification(text: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float:
@@ -65,12 +45,6 @@ def retrieval(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -
 def count(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """LongBench: share of the numbers in the text that equal the answer."""
     return max(_share_of_numbers(text, [answer]) for answer in answers)
-
-
-def edit_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
-    """1 - Levenshtein distance / length of the longer text, ignoring case and spacing."""
-    own = spaced(text)
-    return max(Levenshtein.normalized_similarity(own, spaced(each)) for each in answers)
 
 
 def code_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
@@ -124,10 +98,6 @@ def is_before_answer(text: str, score: float, sample: Sample, metric: str) -> bo
     if name == "code_similarity":  # its first line is all that counts
         return "\n" not in text.strip("\n")
     return name == "string_match" or not any(spaced(a) in spaced(text) for a in sample.answers)
-
-
-def _f1(own: Sequence[str], wanted: Sequence[str], common: int) -> float:
-    return 2 * common / (len(own) + len(wanted)) if common else 0.0
 
 
 def _words(text: str) -> list[str]:
