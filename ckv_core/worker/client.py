@@ -1,4 +1,4 @@
-"""The app's side of the worker: the queue, what the worker does next, what it reports. No torch."""
+"""The app's side of the worker: the queue, the worker's life, what it reports. No torch."""
 
 import logging
 import queue
@@ -10,33 +10,36 @@ from functools import partial
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
-from ckv_core.worker.fair_queue import FairQueue, Warms
+from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (
+    Cancel,
+    Deadline,
     Job,
     JobCancelled,
     JobDone,
+    JobEnd,
     JobEvent,
     JobFailed,
+    LoadRequest,
     ModelStatus,
-    Ping,
-    Pong,
     Reply,
     TokensCounted,
-    Warm,
-    Within,
     WorkerReady,
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
-from ckv_core.worker.slot import WorkerSlot
 from ckv_core.worker.task import RESTARTS, Task
 
 LOGGER = logging.getLogger(__name__)
+FIRST_BACKOFF_S = 0.25
+MAX_BACKOFF_S = 30.0
+START_S = 300.0  # importing the engine, on a slow disk
+WARM = "warm"  # id of a job that loads a model ahead
 
 
 class WorkerClient:
-    """Keeps a worker alive and hands it one task at a time: a job, else a model to warm up.
+    """Keeps a worker alive and hands it one job at a time, else a model to load ahead.
 
-    The queue is here, so a lost worker loses the task that it ran only. All state but the queue
+    The queue is here, so a lost worker loses the job that it ran only. All state but the queue
     belongs to one thread, which takes steps from an inbox; public methods only post such steps
     and never block, but for `count_tokens`, `is_ready` and `close`.
     """
@@ -53,28 +56,30 @@ class WorkerClient:
         """Prepare; `start` starts.
 
         Args:
-            on_reply: gets JobEvent, JobDone, JobFailed, JobCancelled and ModelStatus, one at a
-                time, in the client's thread. Every submitted job ends with exactly one of
-                Done, Failed and Cancelled.
+            on_reply: gets each ModelStatus, and what belongs to a job that was submitted without
+                a function of its own, one reply at a time, in the client's thread.
             runner: `module:attribute` of the engine, imported in the worker only.
             counter: the same of what counts tokens, in a process of its own.
             cancel_grace_s: a task that has not stopped by then costs the worker its life.
             run_limit_s: from a job's first event on; None for no limit.
         """
         self._on_reply = on_reply
+        self._runner, self._run_limit_s = runner, run_limit_s
+        self._cancel_grace_s = cancel_grace_s
+        self._counter = TokenCounter(counter)
+        self._queue = FairQueue()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
-        self._queue = FairQueue()
-        self._warms = Warms()
-        main = partial(worker_main, runner=runner)
-        self._slot = WorkerSlot(
-            lambda: WorkerProcess(main, self._on_worker_reply, self._on_worker_lost),
-            cancel_grace_s,
-            run_limit_s,
-        )
-        self._pings: list[Future[bool]] = []
         self._closed = False
-        self._counter = TokenCounter(counter)
+        self._listeners: dict[str, Callable[[Reply], None]] = {}  # by job
+        self._wish: Job | None = None  # the model to load ahead
+        self._hung: dict[str, str] = {}  # models that are not loaded ahead any more, and why
+        self._worker: WorkerProcess | None = None
+        self._is_ready = False  # the worker takes jobs
+        self._task: Task | None = None  # what the worker does
+        self._loaded: dict[str, ModelStatus] = {}  # models in the worker
+        self._failed_starts = 0  # since a worker last sent anything
+        self._start_at = self._started_by = 0.0
 
     # --- public, any thread -------------------------------------------------------------------
 
@@ -84,20 +89,21 @@ class WorkerClient:
     @property
     def worker_pid(self) -> int | None:
         """Process id of the worker; None between two."""
-        worker = self._slot.worker
+        worker = self._worker
         return worker.pid if worker else None
 
     def is_ready(self, timeout_s: float = 2.0) -> bool:
         """Whether a job would start, once those ahead of it are over: a worker answers."""
-        answer: Future[bool] = Future()
-        self._inbox.put(partial(self._ping, answer))
-        try:
-            return answer.result(timeout_s)
-        except TimeoutError:
-            return False
+        worker = self._worker
+        return worker is not None and self._is_ready and worker.answers(timeout_s)
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; users take turns."""
+    def submit(self, job: Job, on_reply: Callable[[Reply], None] | None = None) -> None:
+        """Queue a job; users take turns.
+
+        Its JobEvents, then exactly one of JobDone, JobFailed and JobCancelled, go to `on_reply`.
+        """
+        if on_reply is not None:
+            self._listeners[job.job_id] = on_reply
         self._queue.put(job)
         self._inbox.put(self._dispatch)
 
@@ -110,14 +116,15 @@ class WorkerClient:
         self._inbox.put(partial(self._cancel, job_id))
 
     def warm(self, model: str) -> None:
-        """Load a model ahead of its first run; ModelStatus replies tell how it goes.
+        """Load a model ahead of its first run, in place of one that still waits for that.
 
-        Runs come first: a warm-up waits for them, and stops for one of another model.
+        ModelStatus replies report it. Runs come first: a load waits for them, and stops for one of
+        another model.
         """
-        self._inbox.put(partial(self._add_warm, Warm(model)))
+        self._inbox.put(partial(self._warm, model))
 
     def cancel_warm(self, model: str) -> None:
-        """Stop loading a model ahead; a run that loads it goes on."""
+        """Stop loading a model ahead; the load of a run is not stopped."""
         self._inbox.put(partial(self._cancel_warm, model))
 
     def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
@@ -135,16 +142,19 @@ class WorkerClient:
         self._inbox.put(partial(self._shut_down, timeout_s / 2))
         if self._thread.ident is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
-        if self._slot.worker is not None:  # the thread is stuck in on_reply
-            self._slot.worker.kill()
+        if self._worker is not None:  # the thread is stuck in on_reply
+            self._worker.kill()
 
     # --- the client's own thread --------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closed:
-            self._meet_deadlines()
+            self._meet_deadlines(time.monotonic())
+            at = self._next_deadline()
             try:
-                step = self._inbox.get(timeout=self._until_deadline())
+                step = self._inbox.get(
+                    timeout=None if at is None else max(0.0, at - time.monotonic())
+                )
             except queue.Empty:
                 continue
             try:
@@ -152,87 +162,108 @@ class WorkerClient:
             except Exception:
                 LOGGER.exception("A step of the worker client failed.")
 
-    def _on_worker_reply(self, worker: WorkerProcess, reply: Reply) -> None:
-        self._inbox.put(partial(self._take, worker, reply))
+    def _next_deadline(self) -> float | None:
+        if self._worker is None:
+            return self._start_at
+        if not self._is_ready:
+            return self._started_by
+        return self._task.next_deadline() if self._task else None
 
-    def _on_worker_lost(self, worker: WorkerProcess) -> None:
-        self._inbox.put(partial(self._replace, worker))
+    def _meet_deadlines(self, now: float) -> None:
+        """Start a worker, end one, or end a run, where it is time."""
+        if self._worker is None:
+            if now >= self._start_at:
+                self._start_worker(now)
+        elif not self._is_ready:
+            if now >= self._started_by:
+                LOGGER.warning("The worker did not start in time; ending it.")
+                self._started_by = now + START_S
+                self._worker.kill()
+        elif self._task is not None:
+            if self._task.must_die(now):
+                LOGGER.warning("A task hangs or did not stop; ending its worker.")
+                self._worker.kill()
+            elif self._task.is_over_limit(now):
+                self._stop_task(self._task.over_limit())
 
-    def _until_deadline(self) -> float | None:
-        at = self._slot.next_deadline()
-        return None if at is None else max(0.0, at - time.monotonic())
-
-    def _meet_deadlines(self) -> None:
-        if reason := self._slot.meet_deadlines(time.monotonic()):
-            self._after_loss(reason, worked=False)
+    def _start_worker(self, now: float) -> None:
+        self._started_by = now + START_S
+        try:
+            self._worker = WorkerProcess(
+                partial(worker_main, runner=self._runner),
+                lambda worker, reply: self._inbox.put(partial(self._take, worker, reply)),
+                lambda worker: self._inbox.put(partial(self._lose, worker)),
+            )
+        except Exception as error:  # no process, no thread, no memory: try again later
+            LOGGER.exception("The worker process could not be started.")
+            self._after_loss(f"the worker process could not be started ({error})", worked=False)
 
     def _dispatch(self) -> None:
-        """Hand over what comes next; a warm-up that the next job has no use for gives way."""
-        slot = self._slot
-        if slot.is_idle and (command := self._queue.take() or self._warms.take()):
-            slot.hand(command)
-        jobs = self._queue.waiting()
-        if jobs and slot.task and slot.task.is_warm and not slot.task.loads_for(jobs[0].request):
-            slot.stop("")
+        """Hand over what comes next; a load ahead that the next job has no use for gives way."""
+        if self._is_ready and self._task is None and self._worker is not None:
+            job, wish = self._queue.take(), self._wish
+            if job is None and wish is not None:
+                job, self._wish = wish, None
+            if job is not None:
+                self._task = Task(job, self._run_limit_s)
+                self._worker.send(job)
+        jobs, task = self._queue.waiting(), self._task
+        if jobs and task and task.job.loads_ahead and not task.job.loads_as(jobs[0]):
+            self._stop_task("")
+
+    def _stop_task(self, reason: str) -> None:
+        """Stop the task; it ends with this reason, or as cancelled without one."""
+        if self._task is not None and self._worker is not None and not self._task.is_stopping:
+            self._task.stop(reason, self._cancel_grace_s)
+            self._worker.send(Cancel(self._task.job.job_id))
 
     def _cancel(self, job_id: str) -> None:
         if self._queue.remove(job_id):
             self._report(JobCancelled(job_id))
             self._dispatch()
-        if self._slot.task is not None and self._slot.task.command.job_id == job_id:
-            self._slot.stop("")
+        if self._task is not None and self._task.job.job_id == job_id:
+            self._stop_task("")
 
-    def _add_warm(self, warm: Warm) -> None:
-        told = self._warms.add(warm)
-        if told is not None:
-            self._report(told)
+    def _warm(self, model: str) -> None:
+        if model in self._hung:
+            self._report(ModelStatus(model, False, self._hung[model], failed=True))
+            return
+        if self._wish is not None and (before := self._wish.request.model) != model:
+            self._report(ModelStatus(before, False, f"{before} is loaded when a run needs it."))
+        self._wish = Job(WARM, LoadRequest(model))
         self._dispatch()
 
     def _cancel_warm(self, model: str) -> None:
-        if self._warms.remove(model):
+        if self._wish is not None and self._wish.request.model == model:
+            self._wish = None
             self._report(ModelStatus(model, False, f"Loading {model} was cancelled."))
-        task = self._slot.task
-        if task is not None and task.is_warm and task.model == model:
-            self._slot.stop("")
-
-    def _ping(self, answer: Future[bool]) -> None:
-        if self._slot.worker is None or not self._slot.is_ready:
-            answer.set_result(False)
-            return
-        self._pings.append(answer)
-        self._slot.worker.send(Ping())
-
-    def _answer_pings(self, *, alive: bool) -> None:
-        for answer in self._pings:
-            answer.set_result(alive)
-        self._pings.clear()
+        job = self._task.job if self._task else None
+        if job is not None and job.loads_ahead and job.request.model == model:
+            self._stop_task("")
 
     def _take(self, worker: WorkerProcess, reply: Reply) -> None:
-        """One reply of a worker; what a replaced one or an ended task still says is dropped."""
-        slot = self._slot
-        if worker is not slot.worker:
+        """One reply of a worker; those of a replaced one or of an ended task are dropped."""
+        if worker is not self._worker:
             return
-        slot.failed_starts = 0
+        self._failed_starts = 0
+        task = self._task
         match reply:
             case WorkerReady():
-                slot.is_ready = True
+                self._is_ready = True
                 self._dispatch()
-            case Pong():
-                self._answer_pings(alive=True)
             case ModelStatus():
-                slot.loaded.pop(reply.model, None)
+                self._loaded.pop(reply.model, None)
                 if reply.ready:
-                    slot.loaded[reply.model] = reply
+                    self._loaded[reply.model] = reply
                 self._report(reply)
-            case Within() | JobEvent() | JobDone() | JobFailed() | JobCancelled():
-                if slot.task is not None and slot.task.command.job_id == reply.job_id:
-                    self._take_of_task(slot.task, reply)
+            case Deadline() | JobEvent() | JobDone() | JobFailed() | JobCancelled() if (
+                task is not None and task.job.job_id == reply.job_id
+            ):
+                self._take_of_task(task, reply)
 
-    def _take_of_task(
-        self, task: Task, reply: Within | JobEvent | JobDone | JobFailed | JobCancelled
-    ) -> None:
-        if isinstance(reply, Within):
-            task.goes_on(reply)
+    def _take_of_task(self, task: Task, reply: Deadline | JobEvent | JobEnd) -> None:
+        if isinstance(reply, Deadline):
+            task.next_step(reply)
         elif isinstance(reply, JobEvent):
             task.has_begun()
             self._report(reply)
@@ -240,51 +271,59 @@ class WorkerClient:
             self._end_task(task.end(reply))
             self._dispatch()
 
-    def _end_task(self, end: JobDone | JobFailed | JobCancelled) -> None:
-        task, self._slot.task = self._slot.task, None
-        if task is not None and not task.is_warm:
+    def _end_task(self, end: JobEnd) -> None:
+        task, self._task = self._task, None
+        if task is not None and not task.job.loads_ahead:
             self._queue.done(end.job_id)
             self._report(end)
 
-    def _replace(self, worker: WorkerProcess) -> None:
-        """The worker is gone: end its task, start the next one."""
-        if worker is self._slot.worker:
+    def _lose(self, worker: WorkerProcess) -> None:
+        """End the task of a worker that is gone, and start the next worker."""
+        if worker is self._worker:
             LOGGER.warning("Worker lost: %s.", worker.exit_reason())
             self._after_loss(worker.exit_reason(), worked=worker.has_replied)
 
     def _after_loss(self, reason: str, *, worked: bool) -> None:
-        slot = self._slot
-        gone = slot.lost(worked=worked)
-        self._answer_pings(alive=False)
-        if slot.failed_starts and slot.task is None and (job := self._queue.take()) is not None:
-            slot.task = Task(job, None)  # workers that cannot start fail the first job
-        for status in gone:
-            self._report(ModelStatus(status.model, False, _sentence(reason)))
-        if slot.task is not None:
-            # Of this nothing goes to others: it may name what somebody else wanted to load.
-            self._end_lost(slot.task, _sentence(slot.task.reason_of_loss(reason)))
-
-    def _end_lost(self, task: Task, sentence: str) -> None:
-        if task.is_warm or not task.has_loaded:
-            self._report(ModelStatus(task.model, False, sentence, failed=not task.is_cancelled))
+        self._worker, self._is_ready = None, False
+        self._failed_starts = 0 if worked else self._failed_starts + 1
+        wait_s = 0.0
+        if self._failed_starts:
+            wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
+            if self._task is None and (job := self._queue.take()) is not None:
+                self._task = Task(job, None)  # workers that cannot start fail the first job
+        self._start_at = time.monotonic() + wait_s
+        gone, self._loaded = self._loaded, {}
+        for model in gone:
+            self._report(ModelStatus(model, False, _sentence(reason)))
+        task = self._task
+        if task is None:
+            return
+        # Nothing of this goes to others: it may name what another user wanted to load.
+        sentence, model = _sentence(task.reason_of_loss(reason)), task.job.request.model
+        if task.job.loads_ahead or not task.has_loaded:
+            self._report(ModelStatus(model, False, sentence, failed=not task.is_cancelled))
             if task.is_hung:
-                self._warms.refuse(task.model, sentence)
+                self._hung[model] = sentence
         self._end_task(task.lost(sentence))
 
     def _shut_down(self, timeout_s: float) -> None:
         self._closed = True
-        worker, self._slot.worker = self._slot.worker, None
+        worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(timeout_s)
-        self._answer_pings(alive=False)
-        if self._slot.task is not None:
-            self._end_task(JobCancelled(self._slot.task.command.job_id))
+        if self._task is not None:
+            self._end_task(JobCancelled(self._task.job.job_id))
         while (job := self._queue.take()) is not None:
             self._report(JobCancelled(job.job_id))
 
     def _report(self, reply: Reply) -> None:
+        on_reply = self._on_reply
+        if isinstance(reply, JobEvent):
+            on_reply = self._listeners.get(reply.job_id, on_reply)
+        elif isinstance(reply, JobEnd):
+            on_reply = self._listeners.pop(reply.job_id, on_reply)
         try:
-            self._on_reply(reply)
+            on_reply(reply)
         except Exception:
             LOGGER.exception("A reply of the worker could not be taken in.")
 

@@ -10,29 +10,40 @@ from ckv_core.results.events import RunEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Run this comparison, or keep or ask a cache."""
-
-    job_id: str  # marks every event that comes back
-    request: WorkRequest
-    owner: str | None = None  # the user whose turn it takes; None where nobody logs in
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop that job, or that warm-up, at its next step."""
-
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Warm:
-    """Load this model now, so that the first run need not wait; it ends as a job does."""
+class LoadRequest:
+    """Load this model now, so that the first run need not wait."""
 
     model: str
     device: str = "auto"
     dtype: str = "auto"
-    job_id: str = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Run this comparison, keep or ask a cache, or only load a model."""
+
+    job_id: str  # marks every event that comes back
+    request: WorkRequest | LoadRequest
+    owner: str | None = None  # the user whose turn it takes; None where nobody logs in
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether it only loads a model."""
+        return isinstance(self.request, LoadRequest)
+
+    def loads_as(self, other: "Job") -> bool:
+        """Whether the model that it loads serves another job too."""
+        ours, theirs = (
+            (each.request.model, each.request.device, each.request.dtype) for each in (self, other)
+        )
+        return ours == theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop that job at its next step."""
+
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,10 @@ class CountTokens:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Cancel what runs and exit."""
+    """Stop what runs and exit."""
 
 
-Command = Job | Cancel | Warm | Ping | CountTokens | Shutdown
+Command = Job | Cancel | Ping | CountTokens | Shutdown
 
 # --- from the worker --------------------------------------------------------------------
 
@@ -69,10 +80,10 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """What a job, a warm-up or a count is at. Over its time it hangs, and its process is ended."""
+class Deadline:
+    """What a job or a count does next. Over its time it hangs, and its process is ended."""
 
-    job_id: str  # of the job or warm-up, or the query
+    job_id: str  # of the job or the query
     what: str  # as a sentence's beginning, e.g. `Reading the config of X`.
     limit_s: float | None  # until the next message of this kind; None for no limit
 
@@ -116,7 +127,7 @@ class ModelStatus:
     ready: bool  # True once the model can run
     message: str  # one line for the reader; an error sentence if `failed`
     failed: bool = False
-    # More will come; `WorkerClient.cancel_warm` stops a load that no run asked for.
+    # More will come; `WorkerClient.cancel_warm` stops a load that no run needs.
     loading: bool = False
     # How much of a download or of the weights there is, 0 to 1; None where unknown.
     fraction: float | None = None
@@ -132,19 +143,10 @@ class TokensCounted:
     limit: int
     error: str = ""
     for_good: bool = False  # it fails each time
-    is_busy: bool = False  # there was no time or room to count; it may be asked again
+    is_busy: bool = False  # there was no time or room to count; try again
     question_tokens: int = 0  # of the compressed ones, behind the context
     field: str = ""  # of the request, that is wrong where there is an error and it is of one
 
 
-Reply = (
-    WorkerReady
-    | Pong
-    | Within
-    | JobEvent
-    | JobDone
-    | JobFailed
-    | JobCancelled
-    | ModelStatus
-    | TokensCounted
-)
+JobEnd = JobDone | JobFailed | JobCancelled
+Reply = WorkerReady | Pong | Deadline | JobEvent | JobEnd | ModelStatus | TokensCounted

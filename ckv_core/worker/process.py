@@ -15,7 +15,7 @@ from typing import Any
 
 from ckv_core.runtime import logs
 from ckv_core.runtime.terminal import neutralised
-from ckv_core.worker.messages import Command, Reply, Shutdown
+from ckv_core.worker.messages import Command, Ping, Pong, Reply, Shutdown
 from ckv_core.worker.serve import WorkerLoop
 
 LOGGER = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class WorkerProcess:
 
         Args:
             entry: what the child runs; has to be picklable.
-            on_reply: gets every reply, in the reading thread.
+            on_reply: gets every reply but Pong, in the reading thread.
             on_lost: called once, in the reading thread, when the process has ended.
 
         Raises:
@@ -57,6 +57,7 @@ class WorkerProcess:
         )
         self._on_reply, self._on_lost = on_reply, on_lost
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._pong = threading.Event()
         self.has_replied = False
         try:
             self._process.start()
@@ -73,6 +74,12 @@ class WorkerProcess:
     def send(self, command: Command) -> None:
         """Hand over a command; lost if the process dies first."""
         self._outbox.put(command)
+
+    def answers(self, timeout_s: float) -> bool:
+        """Whether it answers in time, whatever it does; waits."""
+        self._pong.clear()
+        self.send(Ping())
+        return self._pong.wait(timeout_s)
 
     def kill(self) -> None:
         """End it now; `on_lost` follows."""
@@ -112,7 +119,10 @@ class WorkerProcess:
             while True:
                 reply = self._connection.recv()
                 self.has_replied = True
-                self._on_reply(self, reply)
+                if isinstance(reply, Pong):
+                    self._pong.set()
+                else:
+                    self._on_reply(self, reply)
         except (EOFError, OSError):
             LOGGER.debug("The worker closed its connection.")
         except Exception:

@@ -1,4 +1,4 @@
-"""The loop that owns the model, for every backend; knows neither pipes nor torch."""
+"""The loop in the process that owns the model. No torch."""
 
 import logging
 import queue
@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from multiprocessing.connection import Connection
+from typing import Protocol
 
 from ckv_core.errors import (
     OUT_OF_MEMORY,
@@ -17,25 +18,26 @@ from ckv_core.errors import (
 )
 from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
-from ckv_core.request.cache_requests import AskRequest, KeepRequest
+from ckv_core.request.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunEvent, RunFinished
 from ckv_core.results.records import ModelInfo
 from ckv_core.worker.messages import (
     Cancel,
     Command,
+    Deadline,
     Job,
     JobCancelled,
     JobDone,
+    JobEnd,
     JobEvent,
     JobFailed,
+    LoadRequest,
     ModelStatus,
     Ping,
     Pong,
     Reply,
     Shutdown,
-    Warm,
-    Within,
     WorkerReady,
 )
 
@@ -45,16 +47,6 @@ DEVICE_LOST = (
     "The GPU reported an error after which it computes nothing more in this process, so a new "
     "worker starts; run it again. If that repeats, choose device cpu."
 )
-
-
-class Channel(Protocol):
-    """Both directions of a connection, as `multiprocessing` shapes it."""
-
-    def send(self, obj: Any, /) -> None:
-        """Send one message; OSError if the other end is gone."""
-
-    def recv(self) -> Any:
-        """Wait for one message; EOFError if the other end is gone."""
 
 
 class Runner(Protocol):
@@ -78,16 +70,16 @@ class Runner(Protocol):
 
 
 class WorkerLoop:
-    """Serves one channel until `Shutdown` or its end: one job or warm-up after another.
+    """Serves one connection until `Shutdown` or its end: one job after another.
 
     One thread reads commands, so that a cancel arrives while a job runs; the caller's does the
-    work. Each task ends with one JobDone, JobFailed or JobCancelled; before what may hang it sends
-    a `Within`, and the other end keeps the time.
+    work. Each job ends with one JobDone, JobFailed or JobCancelled; before what may hang it sends
+    a `Deadline`, and the other end keeps the time.
     """
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Connection,
         make_runner: Callable[[], Runner],
         on_lost: Callable[[], None] | None = None,
     ) -> None:
@@ -102,8 +94,7 @@ class WorkerLoop:
         self._make_runner = make_runner
         self._on_lost = on_lost or self._stop_all
         self._send_lock = threading.Lock()
-        self._work: queue.SimpleQueue[Job | Warm | Shutdown] = queue.SimpleQueue()
-        self._stops_lock = threading.Lock()
+        self._work: queue.SimpleQueue[Job | Shutdown] = queue.SimpleQueue()
         self._stops: dict[str, threading.Event] = {}
 
     def run(self) -> None:
@@ -130,97 +121,93 @@ class WorkerLoop:
 
     def _route(self, command: Command) -> None:
         match command:
-            case Job() | Warm():
-                with self._stops_lock:
-                    self._stops[command.job_id] = threading.Event()
+            case Job():
+                self._stops[command.job_id] = threading.Event()
                 self._work.put(command)
             case Cancel():
-                with self._stops_lock:
-                    if command.job_id in self._stops:
-                        self._stops[command.job_id].set()
+                if stop := self._stops.get(command.job_id):
+                    stop.set()
             case Ping():
                 self._send(Pong())
             case Shutdown():
                 self._stop_all()
 
     def _stop_all(self) -> None:
-        with self._stops_lock:
-            for stop in self._stops.values():
-                stop.set()
+        for stop in list(self._stops.values()):
+            stop.set()
         self._work.put(Shutdown())
 
     # --- jobs and models ----------------------------------------------------------------------
 
-    def _perform(self, runner: Runner, task: Job | Warm) -> bool:
-        """Do one task; False if nothing can be done in this process any more."""
-        with self._stops_lock:
-            stop = self._stops[task.job_id]
-        reply = self._outcome(runner, task, stop)
-        with self._stops_lock:
-            del self._stops[task.job_id]
+    def _perform(self, runner: Runner, job: Job) -> bool:
+        """Do one job; False if nothing can be done in this process any more."""
+        reply = self._outcome(runner, job, self._stops[job.job_id])
+        del self._stops[job.job_id]
         message = reply.message if isinstance(reply, JobFailed) else ""
         if message == OUT_OF_MEMORY:
             runner.release()
         self._send(reply)
         return message != DEVICE_LOST
 
-    def _outcome(
-        self, runner: Runner, task: Job | Warm, stop: threading.Event
-    ) -> JobDone | JobFailed | JobCancelled:
+    def _outcome(self, runner: Runner, job: Job, stop: threading.Event) -> JobEnd:
         try:
-            if isinstance(task, Job):
-                self._stream(runner, task, stop)
-            else:
-                self._load(runner, task, stop)
+            started = time.perf_counter()
+            self._load(runner, job, stop)
+            if not isinstance(job.request, LoadRequest):
+                load_ms = (time.perf_counter() - started) * 1000
+                self._stream(runner, job.job_id, job.request, stop, load_ms)
         except RunCancelledError:
-            return JobCancelled(task.job_id)
+            return JobCancelled(job.job_id)
         except Exception as error:
             for_good = isinstance(error, CkvError) and error.for_good
-            return JobFailed(task.job_id, sentence_of(error, "The run"), for_good)
-        return JobDone(task.job_id)
+            return JobFailed(job.job_id, sentence_of(error, "The run"), for_good)
+        return JobDone(job.job_id)
 
-    def _stream(self, runner: Runner, job: Job, stop: threading.Event) -> None:
-        """Load the model, then forward the engine's events with the time the load took."""
-        request = job.request
-        started = time.perf_counter()
-        self._load(runner, job, stop)
-        load_ms = (time.perf_counter() - started) * 1000
-        self._send(Within(job.job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
+    def _stream(
+        self,
+        runner: Runner,
+        job_id: str,
+        request: WorkRequest,
+        stop: threading.Event,
+        load_ms: float,
+    ) -> None:
+        """Forward the engine's events, with the time that the load took."""
+        self._send(Deadline(job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
         is_first = True
         if isinstance(request, CompareRequest):
             events = runner.compare(request, stop.is_set)
         else:
             events = runner.of_cache(request, stop.is_set)
         for event in events:
-            if stop.is_set():  # not every stage of an engine asks by itself
+            if stop.is_set():  # not every stage of an engine looks by itself
                 raise RunCancelledError
             if is_first:
-                self._send(Within(job.job_id, "The run", None))
+                self._send(Deadline(job_id, "The run", None))
                 is_first = False
             timed = event
             if isinstance(event, RunFinished):
                 timed = replace(event, timings_ms={**event.timings_ms, "load": load_ms})
-            self._send(JobEvent(job.job_id, timed))
+            self._send(JobEvent(job_id, timed))
 
-    def _load(self, runner: Runner, task: Job | Warm, stop: threading.Event) -> None:
-        wanted = task.request if isinstance(task, Job) else task
-        model = wanted.model
+    def _load(self, runner: Runner, job: Job, stop: threading.Event) -> None:
+        request = job.request
+        model = request.model
 
         def report(step: Step) -> None:
             if stop.is_set():
                 raise RunCancelledError
             what = step.sentence.partition(":")[0].rstrip(".")
-            self._send(Within(task.job_id, what, step.limit_s))
-            if isinstance(task, Job):
+            self._send(Deadline(job.job_id, what, step.limit_s))
+            if not job.loads_ahead:
                 progress = Progress("load", step.fraction, step.sentence)
-                self._send(JobEvent(task.job_id, progress))
+                self._send(JobEvent(job.job_id, progress))
             self._send(
                 ModelStatus(model, False, step.sentence, loading=True, fraction=step.fraction)
             )
 
         try:
             report(Step(f"Loading {model}.", limit_s=STALL_S))  # what is prepared may be hashed
-            info = runner.load(model, wanted.device, wanted.dtype, report)
+            info = runner.load(model, request.device, request.dtype, report)
         except RunCancelledError:
             self._send(ModelStatus(model, False, f"Loading {model} was cancelled."))
             raise
@@ -239,7 +226,7 @@ class WorkerLoop:
 
 
 def sentence_of(error: Exception, what: str) -> str:
-    """What the user reads; the traceback of an unexpected error goes to the log."""
+    """What the user reads of an error; the traceback of an unexpected error goes to the log."""
     if isinstance(error, CkvError):
         return str(error)
     LOGGER.error("%s failed.", what, exc_info=error)

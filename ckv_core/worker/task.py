@@ -1,9 +1,8 @@
-"""What the worker is at: how it was asked to stop, and when it counts as hanging. No torch."""
+"""The job that the worker does: how its stop was requested, and when it counts as hanging."""
 
 import time
 
-from ckv_core.request.cache_requests import WorkRequest
-from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobFailed, Warm, Within
+from ckv_core.worker.messages import Deadline, Job, JobCancelled, JobDone, JobEnd, JobFailed
 
 RESTARTS = "A new worker starts by itself."
 AGAIN = "Run it again; if that repeats, with a shorter context."
@@ -12,60 +11,45 @@ TAKE_S = 60.0  # from the hand-over to the first word
 
 
 class Task:
-    """A job or a warm-up that was handed to the worker. Not thread-safe."""
+    """A job that was handed to the worker. Not thread-safe.
 
-    def __init__(self, command: Job | Warm, run_limit_s: float | None) -> None:
-        """Hand over now; `run_limit_s` counts from a job's first event on, None is no limit."""
-        self.command = command
-        self._run_limit_s = run_limit_s if isinstance(command, Job) else None
-        self._doing = Within(command.job_id, "Handing the run to the worker", TAKE_S)
+    Attributes:
+        is_hung: a step took longer than it may.
+        is_cancelled: a user wanted its end, not a limit.
+    """
+
+    def __init__(self, job: Job, run_limit_s: float | None) -> None:
+        """Hand over now; `run_limit_s` counts from the first event on, None is no limit."""
+        self.job = job
+        self.is_hung = self.is_cancelled = False
+        self._run_limit_s = None if job.loads_ahead else run_limit_s
+        self._step = Deadline(job.job_id, "Handing the run to the worker", TAKE_S)
         self._hangs_at: float | None = time.monotonic() + TAKE_S
         self._over_at: float | None = None
         self._kill_at: float | None = None
         self._stop_reason: str | None = None
-        self.is_hung = False
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether it loads a model ahead, for no run."""
-        return isinstance(self.command, Warm)
-
-    @property
-    def model(self) -> str:
-        return (self.command if isinstance(self.command, Warm) else self.command.request).model
 
     @property
     def is_stopping(self) -> bool:
         return self._stop_reason is not None
 
     @property
-    def is_cancelled(self) -> bool:
-        """Whether somebody wanted its end, and not a limit."""
-        return self._stop_reason == ""
-
-    @property
     def has_loaded(self) -> bool:
         """Whether the steps that have a limit are behind it: the model and its prompt."""
-        return self._doing.limit_s is None
+        return self._step.limit_s is None
 
-    def loads_for(self, request: WorkRequest) -> bool:
-        """Whether a run of this request would find its model ready afterwards."""
-        wanted = (request.model, request.device, request.dtype)
-        warm = self.command
-        return isinstance(warm, Warm) and (warm.model, warm.device, warm.dtype) == wanted
-
-    def goes_on(self, step: Within) -> None:
-        self._doing = step
+    def next_step(self, step: Deadline) -> None:
+        self._step = step
         self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
 
     def has_begun(self) -> None:
-        """Its first event has come, or a later one."""
+        """Start its time at its first event; later ones change nothing."""
         if self._over_at is None and self._run_limit_s is not None:
             self._over_at = time.monotonic() + self._run_limit_s
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """It was asked to stop, as cancelled without a reason; its worker ends after `grace_s`."""
-        self._stop_reason = reason
+        """Note that it shall stop, as cancelled without a reason; it may take `grace_s`."""
+        self._stop_reason, self.is_cancelled = reason, not reason
         self._kill_at = time.monotonic() + grace_s
         self._over_at = None
 
@@ -97,20 +81,20 @@ class Task:
         """Half a sentence on why its worker is gone: the given one where the task was no cause."""
         if self.is_hung:
             return (
-                f"{self._doing.what} took longer than {self._doing.limit_s:,.0f} s, so it was "
+                f"{self._step.what} took longer than {self._step.limit_s:,.0f} s, so it was "
                 "ended; check the model's files or choose another model"
             )
         return DID_NOT_STOP if self.is_stopping else reason
 
-    def lost(self, sentence: str) -> JobDone | JobFailed | JobCancelled:
-        """How it ends with its worker, whose loss the sentence tells."""
+    def lost(self, sentence: str) -> JobEnd:
+        """How it ends with its worker, for the reason in the sentence."""
         message = sentence if self.is_hung else f"{sentence} {AGAIN}"
-        return self.end(JobFailed(self.command.job_id, message))
+        return self.end(JobFailed(self.job.job_id, message))
 
-    def end(self, reply: JobDone | JobFailed | JobCancelled) -> JobDone | JobFailed | JobCancelled:
-        """How it ends, for whoever asked: as cancelled or over its time if that came first."""
+    def end(self, reply: JobEnd) -> JobEnd:
+        """How it ends for its user: as cancelled or over its time if that came first."""
         if self._stop_reason is None or isinstance(reply, JobDone):
             return reply
         if self._stop_reason:
-            return JobFailed(self.command.job_id, self._stop_reason)
-        return JobCancelled(self.command.job_id)
+            return JobFailed(self.job.job_id, self._stop_reason)
+        return JobCancelled(self.job.job_id)

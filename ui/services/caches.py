@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -21,7 +22,6 @@ from ui.accounts.access import Access
 from ui.limits import Limits
 from ui.services.room import check_room
 
-PREFIX = "cache:"
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered
 GONE = "The app no longer remembers this; ask again."
@@ -166,17 +166,6 @@ class Caches:
         self._access.user(change=True)
         self._worker.cancel(self.job(job_id).job_id)
 
-    def take(self, reply: Reply) -> bool:
-        """Take a reply of the worker; False if it is of no cache."""
-        job_id = getattr(reply, "job_id", "")
-        if not job_id.startswith(PREFIX):
-            return False
-        with self._lock:
-            job = self._jobs.get(job_id)
-            if job is not None:
-                self._jobs[job_id] = _after(job, reply)
-        return True
-
     # --- parts --------------------------------------------------------------------------------
 
     def _own_folder(self) -> KeptFolder:
@@ -185,7 +174,7 @@ class Caches:
     def _submit(self, name: str, request: KeepRequest | AskRequest) -> str:
         owner = self._access.user(change=True)
         question = request.question if isinstance(request, AskRequest) else ""
-        job = CacheJob(job_id=f"{PREFIX}{uuid4().hex}", name=name, owner=owner, question=question)
+        job = CacheJob(job_id=uuid4().hex, name=name, owner=owner, question=question)
         with self._lock:
             going = [each.owner for each in self._jobs.values() if not each.is_final]
             self._limits.check_queue(len(going), None if owner is None else going.count(owner))
@@ -193,8 +182,13 @@ class Caches:
             for oldest in over[: max(0, len(over) - MOST_ENDED)]:
                 del self._jobs[oldest]
             self._jobs[job.job_id] = job
-        self._worker.submit(Job(job.job_id, request, owner))
+        self._worker.submit(Job(job.job_id, request, owner), partial(self._take, job.job_id))
         return job.job_id
+
+    def _take(self, job_id: str, reply: Reply) -> None:
+        with self._lock:
+            if (job := self._jobs.get(job_id)) is not None:
+                self._jobs[job_id] = _after(job, reply)
 
     def _check_room(self, more: int = 1) -> None:
         owner = self._access.user(change=True)

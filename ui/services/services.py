@@ -295,8 +295,6 @@ class Services:
     # --- replies, in the client's thread --------------------------------------------------------
 
     def _take(self, reply: Reply) -> None:
-        if self.studies.take(reply) or self.caches.take(reply):
-            return
         match reply:
             case ModelStatus():
                 self._keep_status(reply)

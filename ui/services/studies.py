@@ -32,7 +32,6 @@ from ckv_core.studies.runner import (
 from ckv_core.studies.spec import write_study
 from ckv_core.studies.tasks import make_samples
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import Reply
 from storage import studies as stored_studies
 from storage.database import Database
 from storage.records import StoredStudy
@@ -40,7 +39,7 @@ from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import DISABLED, Access
 from ui.limits import Limits
 from ui.services.room import check_new_run, check_room
-from ui.services.study_jobs import PREFIX, StudyJobs, prompt_size
+from ui.services.study_jobs import StudyJobs, prompt_size
 from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
@@ -261,16 +260,6 @@ class Studies:
         return self._store.results(slug)
 
     # --- the app ------------------------------------------------------------------------------
-
-    def take(self, reply: Reply) -> bool:
-        """Take a reply of the worker; False if it is of no study."""
-        if not getattr(reply, "job_id", "").startswith(PREFIX):
-            return False
-        with self._lock:
-            turns = [*self._turns.values()]
-        for turn in turns:
-            turn.jobs.take(reply)
-        return True
 
     def stop(self, slug: str, reason: str) -> bool:
         """Stop anybody's study, for the caller has checked that this is allowed.

@@ -23,7 +23,6 @@ from ckv_core.worker.messages import (
 )
 from ckv_core.worker.task import RESTARTS
 
-PREFIX = "study:"
 LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
 COUNT_S = 60.0  # for somebody who waits at a page; a study's samples wait as long as it takes
 LOOK_S = 1.0
@@ -121,10 +120,7 @@ class StudyJobs:
             self._worker.cancel(job_id)
 
     def take(self, reply: Reply) -> None:
-        """A reply of the worker, in its client's thread."""
-        with self._lock:
-            if getattr(reply, "job_id", "") != self._job_id:
-                return
+        """A reply about the job that runs, in the worker client's thread."""
         if isinstance(reply, JobEvent):
             self._result.apply(reply.event)
         elif isinstance(reply, JobDone | JobFailed | JobCancelled):
@@ -135,10 +131,10 @@ class StudyJobs:
         with self._lock:
             if self._stopped.is_set():
                 raise RunCancelledError
-            self._job_id = f"{PREFIX}{uuid4().hex}"
+            self._job_id = uuid4().hex
             self._result, self._end = RunResult(), None
             self._over.clear()
-        self._worker.submit(Job(self._job_id, request, self._owner))
+        self._worker.submit(Job(self._job_id, request, self._owner), self.take)
         self._over.wait()
         return self._end or JobCancelled(self._job_id)
 

@@ -114,6 +114,15 @@ def test_jobs_run_one_after_another_in_the_order_given(client, log):
     assert [name for name, _ in order] == sorted(name for name, _ in order)
 
 
+def test_a_jobs_replies_go_to_its_own_listener(client, log):
+    own = Log()
+    client.submit(job("steps 2", "a"), own)
+    client.submit(job("steps 2", "b"))
+    assert (own.end_of("a"), log.end_of("b")) == (JobDone("a"), JobDone("b"))
+    assert {r.job_id for r in own.replies} == {"a"}
+    assert not any(getattr(r, "job_id", "") == "a" for r in log.replies)
+
+
 @pytest.mark.parametrize(
     ("script", "sent", "reasons"),
     [
@@ -296,10 +305,12 @@ def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(client, log):
     assert not any("cancelled" in status.message for status in statuses(log, "slow 20"))
 
 
-def test_loading_ahead_can_be_cancelled_also_before_it_starts(client, log):
-    for model in ("slow", "later"):
+def test_one_load_ahead_waits_the_newest_and_can_be_cancelled_also_before_it_starts(client, log):
+    for model in ("slow", "earlier", "later"):
         client.warm(model)
     wait_for(lambda: statuses(log, "slow"))
+    put_off = ModelStatus("earlier", False, "earlier is loaded when a run needs it.")
+    log.wait(partial(operator.eq, put_off))
     for model in ("later", "slow"):
         client.cancel_warm(model)
         cancelled = ModelStatus(model, False, f"Loading {model} was cancelled.")

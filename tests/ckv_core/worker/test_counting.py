@@ -9,20 +9,20 @@ import psutil
 import pytest
 
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.worker import count_runner
-from ckv_core.worker.counting import TRIES, TokenCounter
+from ckv_core.worker import counting
+from ckv_core.worker.counting import TRIES, CountRunner, TokenCounter
 from tests.processes import PATIENCE_S, wait_for
 
 COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
 THREE = CompareRequest(context="one two three", model="tiny")
 
 
-class HastyCounts(count_runner.CountRunner):
+class HastyCounts(CountRunner):
     """The real one, but for how long a count may take; for test_real_engine.py."""
 
     def __init__(self) -> None:
         super().__init__()
-        count_runner.COUNT_S = 1.0
+        counting.COUNT_S = 1.0
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """Users take turns, and the order that is shown is the order that is kept."""
 
-from types import SimpleNamespace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.worker import fair_queue
-from ckv_core.worker.fair_queue import KEPT, PUT_OFF, REFUSED_S, FairQueue, Warms
-from ckv_core.worker.messages import Job, ModelStatus, Warm
+from ckv_core.worker.fair_queue import FairQueue
+from ckv_core.worker.messages import Job
 
 REQUEST = CompareRequest(context="one two three")
 
@@ -74,33 +71,6 @@ def test_what_was_taken_stands_first_until_it_is_done():
     for name in ("a0", "a1", "b1"):
         queue.done(name)
     assert (queue.take(), queue.waiting(), queue.order()) == (None, [], ())
-
-
-def test_of_many_models_to_load_ahead_the_newest_few_wait_and_the_others_are_told():
-    warms = Warms()
-    told = [warms.add(Warm(f"m{number}")) for number in range(KEPT + 1)]
-    assert told == [None] * KEPT + [ModelStatus("m0", False, PUT_OFF.format(model="m0"))]
-    assert [warms.take().model for _ in range(KEPT)] == [f"m{n}" for n in range(1, KEPT + 1)]
-    assert warms.take() is None
-
-
-def test_a_model_wished_for_again_is_the_newest_wish_and_waits_once():
-    warms = Warms()
-    assert [warms.add(Warm(model)) for model in ("m0", "m1", "m0")] == [None] * 3
-    assert [warms.take().model, warms.take().model, warms.take()] == ["m1", "m0", None]
-
-
-def test_a_model_that_hung_is_refused_for_a_while_with_the_reason(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    warms = Warms()
-    warms.refuse("m0", "It hung.")
-    assert warms.add(Warm("m0")) == ModelStatus("m0", False, "It hung.", failed=True)
-    assert warms.take() is None
-    assert warms.add(Warm("m1")) is None
-    now[0] += REFUSED_S
-    assert warms.add(Warm("m0")) is None
-    assert [warms.take().model, warms.take().model] == ["m1", "m0"]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "-", "take"]), max_size=60))

@@ -14,18 +14,18 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunFinished, RunPrepared
 from ckv_core.worker.messages import (
     Cancel,
+    Deadline,
     Job,
     JobCancelled,
     JobDone,
     JobEvent,
     JobFailed,
+    LoadRequest,
     ModelStatus,
     Ping,
     Pong,
     Reply,
     Shutdown,
-    Warm,
-    Within,
     WorkerReady,
 )
 from ckv_core.worker.serve import DEVICE_LOST, PROMPT_S, WorkerLoop
@@ -68,7 +68,7 @@ def receive(channel: Connection) -> Reply:
     while True:
         assert channel.poll(PATIENCE_S), "no reply in time"
         reply: Reply = channel.recv()
-        if not isinstance(reply, Within | WorkerReady):
+        if not isinstance(reply, Deadline | WorkerReady):
             return reply
 
 
@@ -94,7 +94,7 @@ def test_a_job_streams_its_events_in_order_and_ends_with_done(channel):
 
 
 def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel):
-    channel.send(Warm("tiny"))
+    channel.send(Job("warm", LoadRequest("tiny")))
     assert receive_until(channel, JobDone) == [
         ModelStatus("tiny", False, "Loading tiny.", loading=True),
         ModelStatus("tiny", False, "Reading tiny.", loading=True),
@@ -107,7 +107,7 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel):
     channel.send(job("steps 1"))
     said = []
     while not isinstance(reply := channel.recv(), JobDone):
-        if isinstance(reply, Within):
+        if isinstance(reply, Deadline):
             said.append((reply.what, reply.limit_s))
         if isinstance(reply, JobEvent) and isinstance(reply.event, RunPrepared):
             assert said[-1] == ("The run", None)
@@ -175,7 +175,7 @@ def test_cancel_stops_a_job_at_its_next_step(channel, script, model, at_work):
 
 
 def test_cancel_stops_a_warm_up(channel):
-    channel.send(Warm("slow"))
+    channel.send(Job("warm", LoadRequest("slow")))
     receive_until(channel, ModelStatus)
     channel.send(Cancel("warm"))
     replies = receive_until(channel, JobDone, JobCancelled)

@@ -247,7 +247,7 @@ def test_the_status_of_a_model_tells_of_its_loading_and_hides_no_others(make_ser
     assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
     for model in ("tiny", "other"):
         services.warm(model)
-    status_of("other", lambda status: status.ready)
+        status_of(model, lambda status: status.ready)
     assert services.model_status("tiny").message == "tiny is ready on cpu in float32."
 
 
