@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Choice, Parameter, ParameterValue
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Parameter, ParameterValue, choice
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.press import Press
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.top_k import TOP_K
@@ -26,19 +27,17 @@ BUDGET = Parameter(
     default=DEFAULT_BUDGET,
     parse=lambda text: str(Budget.parse(text)),
 )
-PRESET = Parameter(
-    name="preset",
-    help="Defaults of all other parameters: as the paper prints them, or as kvpress ships them.",
-    default="paper",
-    parse=Choice("preset", "paper", "kvpress"),
+PRESET = choice(
+    "preset",
+    ("paper", "kvpress"),
+    "Defaults of all other parameters: as the paper prints them, or as kvpress ships them.",
 )
-KEEP_QUESTION = Parameter(
-    name="keep_question",
-    help="Query-agnostic methods: in scenario regular, what stands behind the context (question "
+KEEP_QUESTION = choice(
+    "keep_question",
+    ("on", "off"),
+    "Query-agnostic methods: in scenario regular, what stands behind the context (question "
     "and chat template) is always kept, inside the budget.",
-    default="on",
     kvpress="off",
-    parse=Choice("keep_question", "on", "off"),
 )
 # By the word after a SPEC's '+'.
 SELECTORS: dict[str, Selector] = {part.name: part for part in (CRITICAL, CRITICAL_AUTO)}
@@ -50,11 +49,11 @@ STORES: dict[str, Store] = {}
 
 def store_parameter() -> Parameter:
     """The key `store` with the stores that are registered."""
-    return Parameter(
-        name="store",
-        help="How the kept entries are held; left out, in the model's own type.",
+    return choice(
+        "store",
+        tuple(STORES),
+        "How the kept entries are held; left out, in the model's own type.",
         default="plain",
-        parse=Choice("store", *STORES),
     )
 
 
@@ -75,19 +74,17 @@ def plain_selectors() -> dict[str, Selector]:
 def composing_parameters() -> tuple[Parameter, Parameter]:
     """The keys that put another method's part in the place of a method's own."""
     return (
-        Parameter(
-            name="rule",
-            help="How the budget is shared out over layers and KV heads: by the method's own "
+        choice(
+            "rule",
+            (OWN_PART, *budget_rules()),
+            "How the budget is shared out over layers and KV heads: by the method's own "
             "rule, or by that of another method.",
-            default=OWN_PART,
-            parse=Choice("rule", OWN_PART, *budget_rules()),
         ),
-        Parameter(
-            name="select",
-            help="Which entries a KV head keeps by their scores: as the method has it, or as "
+        choice(
+            "select",
+            (OWN_PART, *plain_selectors()),
+            "Which entries a KV head keeps by their scores: as the method has it, or as "
             "another method does.",
-            default=OWN_PART,
-            parse=Choice("select", OWN_PART, *plain_selectors()),
         ),
     )
 
@@ -101,8 +98,8 @@ class Method:
     summary: str  # one sentence; shown beside the control and in the README's table
     source: str  # the paper: authors, year, arXiv number
     scorer: Scorer | None = None  # which evidence ranks the entries; None where there is no ranking
-    # How the budget is divided over layers and KV heads; None where there is none.
-    budget_rule: BudgetRule | None = None
+    # How the budget is divided over layers and KV heads; None where nothing is evicted.
+    budget_rule: BudgetRule | None = UNIFORM
     selector: Selector = TOP_K  # which entries a head keeps, without a '+'
     policy: StepPolicy | None = None  # what evicts while generating; None where nothing does
     press: Press | None = None  # its counterpart in kvpress; None where that has none

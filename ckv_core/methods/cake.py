@@ -11,7 +11,7 @@ import math
 from fractions import Fraction
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Parameter, number
+from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -24,17 +24,17 @@ from ckv_core.methods.parts.window import (
 )
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-TAU_1 = Parameter(
-    name="tau1",
-    help="CAKE: root that a layer's dispersion of attention is raised to before layers share.",
-    default=1.0,
-    parse=number("tau1", 0.01, 100.0),
+TAU_1 = number(
+    "tau1",
+    1.0,
+    (0.01, 100.0),
+    "CAKE: root that a layer's dispersion of attention is raised to before layers share.",
 )
-TAU_2 = Parameter(
-    name="tau2",
-    help="CAKE: root that a layer's shift of attention is raised to before layers share.",
-    default=1.0,
-    parse=number("tau2", 0.01, 100.0),
+TAU_2 = number(
+    "tau2",
+    1.0,
+    (0.01, 100.0),
+    "CAKE: root that a layer's shift of attention is raised to before layers share.",
 )
 
 
@@ -85,11 +85,11 @@ def _spread_and_shift(view: LayerView, window: int) -> Tensor:
     return view.statistic(f"spread and shift {window}", compute)
 
 
-GAMMA = Parameter(
-    name="gamma",
-    help="CAKE: weight of the variance over the window's queries beside their mean.",
-    default=200.0,
-    parse=number("gamma", 0.0, 1e6),
+GAMMA = number(
+    "gamma",
+    200.0,
+    (0.0, 1e6),
+    "CAKE: weight of the variance over the window's queries beside their mean.",
 )
 
 

@@ -12,36 +12,33 @@ from dataclasses import dataclass, replace
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
-from ckv_core.methods.parameters import Choice, Parameter, number
+from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-TAU = Parameter(
-    name="tau",
-    help="CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "
+TAU = number(
+    "tau",
+    1.0,
+    (0.0, 100.0),
+    "CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "
     "(align=dot) or of the cosine.",
-    default=1.0,
     kvpress=5.0,
-    parse=number("tau", 0.0, 100.0),
 )
-ALIGN = Parameter(
-    name="align",
-    help="CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
+ALIGN = choice(
+    "align",
+    ("dot", "cosine"),
+    "CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
     "does (paper), or their cosine, the largest weight then being 1 (kvpress).",
-    default="dot",
     kvpress="cosine",
-    parse=Choice("align", "dot", "cosine"),
 )
-ANCHOR = Parameter(
-    name="anchor",
-    help="CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
+ANCHOR = choice(
+    "anchor",
+    ("seen", "future"),
+    "CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
     "to the mean of the `future` next positions (future, kvpress).",
-    default="seen",
     kvpress="future",
-    parse=Choice("anchor", "seen", "future"),
 )
 _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matrix
 
@@ -134,7 +131,6 @@ METHODS.register(
         summary="Keeps values that add most to what the others can express; weighs by keys.",
         source="Yang et al. 2026, arXiv:2604.25975",
         scorer=Capacity(),
-        budget_rule=UNIFORM,
         press=Press("CapPress", {"tau": "tau", "n_future_positions": "future", "n_sink": "sinks"}),
     )
 )

@@ -7,29 +7,21 @@ window's among them; here totals are exact, so the last chunk may be cut.
 from __future__ import annotations
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer
+from ckv_core.methods.parameters import ParameterValue, choice, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.press import SNAPKV, Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-CHUNK = Parameter(
-    name="chunk",
-    help="ChunkKV: tokens of a chunk.",
-    default=10,
-    kvpress=20,
-    parse=integer("chunk", 1, 4096),
-)
-CHUNKS_OF = Parameter(
-    name="chunks_of",
-    help="ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
+CHUNK = integer("chunk", 10, (1, 4096), "ChunkKV: tokens of a chunk.", kvpress=20)
+CHUNKS_OF = choice(
+    "chunks_of",
+    ("head", "layer"),
+    "ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
     "that reach into the window first (kvpress).",
-    default="head",
     kvpress="layer",
-    parse=Choice("chunks_of", "head", "layer"),
 )
 
 
@@ -71,7 +63,6 @@ METHODS.register(
         summary="SnapKV's scores; keeps whole chunks of `chunk` tokens by their mean.",
         source="Liu et al. 2025, arXiv:2502.00299",
         scorer=WINDOW_SCORER,
-        budget_rule=UNIFORM,
         selector=Chunks(),
         press=Press("ChunkKVPress", {"chunk_length": "chunk"}, SNAPKV),
     )

@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.expected_attention import VALUE_SIZE
-from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
+from ckv_core.methods.parameters import Parameter, ParameterValue, choice, integer, number
 from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
 from ckv_core.runtime.lazy_torch import Tensor, torch
@@ -111,35 +110,32 @@ BLEND = Parameter(
     kvpress=_RATIO,
     parse=_blend,
 )
-SKETCH = Parameter(
-    name="sketch",
-    help="Compactor: dimensions that keys are mixed into by random numbers before their leverage "
+SKETCH = integer(
+    "sketch",
+    48,
+    (0, 1024),
+    "Compactor: dimensions that keys are mixed into by random numbers before their leverage "
     "is computed; 0, or as many as a head has, computes it from the keys themselves.",
-    default=48,
-    parse=integer("sketch", 0, 1024),
 )
-DRAWN = Parameter(
-    name="drawn",
-    help="Compactor: the sketch of each layer and KV head from numbers of its own (apart), or of "
+DRAWN = choice(
+    "drawn",
+    ("apart", "in_turn"),
+    "Compactor: the sketch of each layer and KV head from numbers of its own (apart), or of "
     "all in turn from one generator, as kvpress after torch.manual_seed(seed).",
-    default="apart",
     kvpress="in_turn",
-    parse=Choice("drawn", "apart", "in_turn"),
 )
-TILE = Parameter(
-    name="tile",
-    help="Compactor: tokens that attend to each other, to later ones too.",
-    default=128,
+TILE = integer(
+    "tile",
+    128,
+    (1, 1024),
+    "Compactor: tokens that attend to each other, to later ones too.",
     kvpress=256,
-    parse=integer("tile", 1, 1024),
 )
-PAD = Parameter(
-    name="pad",
-    help="Compactor: what fills up the last tile is masked, or attended to with a logit of 0 "
-    "(kvpress).",
-    default="masked",
+PAD = choice(
+    "pad",
+    ("masked", "attended"),
+    "Compactor: what fills up the last tile is masked, or attended to with a logit of 0 (kvpress).",
     kvpress="attended",
-    parse=Choice("pad", "masked", "attended"),
 )
 
 
@@ -234,7 +230,6 @@ METHODS.register(
         summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
         source="Chari and Van Durme 2025, arXiv:2507.08143",
         scorer=Outliers(),
-        budget_rule=UNIFORM,
         press=Press(
             "CompactorPress",
             {

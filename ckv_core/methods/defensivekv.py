@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Parameter, ParameterValue, number
+from ckv_core.methods.parameters import ParameterValue, number
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.critical import Ranking
 from ckv_core.methods.parts.top_k import keep_first
@@ -68,11 +68,11 @@ class WorstCase(Window):
 WORST_CASE = WorstCase()
 
 
-MASS = Parameter(
-    name="mass",
-    help="DefensiveKV: share of the window's attention whose entries a head keeps in any case.",
-    default=0.9,
-    parse=number("mass", 0.0, 1.0),
+MASS = number(
+    "mass",
+    0.9,
+    (0.0, 1.0),
+    "DefensiveKV: share of the window's attention whose entries a head keeps in any case.",
 )
 _ORDER = ("mass",)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, integer, number
+from ckv_core.methods.parameters import Parameter, choice, integer, number
 from ckv_core.methods.parts.adaptive import ADAPTIVE
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import EXPECTED_ATTENTION, adaptive
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -58,23 +57,22 @@ class QueryStatistics:
         return 4 * (10 * chunk * shape.head_dim + 3 * shape.head_dim**2)
 
 
-FUTURE = Parameter(
-    name="future",
-    help="Expected Attention and CapKV: positions after the prompt over which RoPE is averaged.",
-    default=512,
-    parse=integer("future", 1, 65536),
+FUTURE = integer(
+    "future",
+    512,
+    (1, 65536),
+    "Expected Attention and CapKV: positions after the prompt over which RoPE is averaged.",
 )
-VALUE_SIZE = Parameter(
-    name="value_size",
-    help="Expected Attention: times the L2 norm of the value; off with CriticalKV.",
-    default="on",
-    parse=Choice("value_size", "on", "off"),
+VALUE_SIZE = choice(
+    "value_size",
+    ("on", "off"),
+    "Expected Attention: times the L2 norm of the value; off with CriticalKV.",
 )
-OFFSET = Parameter(
-    name="offset",
-    help="Expected Attention: added to the attention before the product with the value's norm.",
-    default=0.0,
-    parse=number("offset", 0.0, 1.0),
+OFFSET = number(
+    "offset",
+    0.0,
+    (0.0, 1.0),
+    "Expected Attention: added to the attention before the product with the value's norm.",
 )
 
 
@@ -139,7 +137,6 @@ METHODS.register(
         summary="Keeps what queries like the prompt's would attend to in the next `future` tokens.",
         source="Devoto et al. 2025, arXiv:2510.00636",
         scorer=ExpectedAttention(),
-        budget_rule=UNIFORM,
         press=EXPECTED_ATTENTION,
     )
 )

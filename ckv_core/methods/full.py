@@ -12,5 +12,6 @@ METHODS.register(
         label="Full cache",
         summary="Keeps every entry; the reference that the other variants are measured against.",
         source="Vaswani et al. 2017, arXiv:1706.03762",
+        budget_rule=None,
     )
 )

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import page_size
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
@@ -155,7 +154,6 @@ METHODS.register(
         summary="At every step keeps the newest half, and what was attended to most so far.",
         source="Zhang et al. 2023, arXiv:2306.14048",
         scorer=Accumulated(),
-        budget_rule=UNIFORM,
         selector=HalfRecent(),
         policy=HeavyHitters(),
     )

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, ParameterValue
+from ckv_core.methods.parameters import Parameter, ParameterValue, choice
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
@@ -38,12 +38,11 @@ def table_name(text: str) -> ParameterValue:
 HEAD_BETA = replace(
     BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
 )
-BETA_SIGN = Parameter(
-    name="beta_sign",
-    help="HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
+BETA_SIGN = choice(
+    "beta_sign",
+    ("code", "text"),
+    "HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
     "of it, so that a higher beta means a bigger pool (text, their words).",
-    default="code",
-    parse=Choice("beta_sign", "code", "text"),
 )
 TABLE = Parameter(
     name="table",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -38,7 +37,6 @@ METHODS.register(
         summary="Keeps the keys that differ most from a head's mean key; looks at no query.",
         source="Park et al. 2025, arXiv:2504.15364",
         scorer=KeyDifference(),
-        budget_rule=UNIFORM,
         press=Press("KeyDiffPress"),
     )
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -34,7 +33,6 @@ METHODS.register(
         summary="Keeps the keys of smallest L2 norm; looks at no query.",
         source="Devoto et al. 2024, arXiv:2406.11430",
         scorer=KeyNorm(),
-        budget_rule=UNIFORM,
         press=Press("KnormPress"),
     )
 )

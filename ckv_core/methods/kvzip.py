@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, integer
+from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.top_scores import TopScoresOfAll
@@ -95,20 +95,19 @@ class Reconstruction:
         return _FLOAT * keys * (2 * shape.head_dim + 3 * min(_QUERIES, chunk))
 
 
-REPEAT = Parameter(
-    name="repeat",
-    help="KVzip: tokens of the prompt that one further pass repeats.",
-    default=2000,
+REPEAT = integer(
+    "repeat",
+    2000,
+    (64, 65536),
+    "KVzip: tokens of the prompt that one further pass repeats.",
     kvpress=2048,
-    parse=integer("repeat", 64, 65536),
 )
-LEAD = Parameter(
-    name="lead",
-    help="KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
+LEAD = choice(
+    "lead",
+    ("first", "last"),
+    "KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
     "nothing repeats it (kvpress, whose later instructions also lack the authors' last space).",
-    default="first",
     kvpress="last",
-    parse=Choice("lead", "first", "last"),
 )
 
 

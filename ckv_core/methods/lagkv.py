@@ -12,25 +12,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, integer
+from ckv_core.methods.parameters import choice, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-LAG = Parameter(
-    name="lag",
-    help="LagKV: tokens of a partition; each is scored against the next one.",
-    default=128,
-    parse=integer("lag", 2, 65536),
+LAG = integer(
+    "lag", 128, (2, 65536), "LagKV: tokens of a partition; each is scored against the next one."
 )
-TAIL = Parameter(
-    name="tail",
-    help="LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
+TAIL = choice(
+    "tail",
+    ("inside", "protected"),
+    "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
     "the authors keep the whole tail always (protected).",
-    default="inside",
-    parse=Choice("tail", "inside", "protected"),
 )
 LAG_SINKS = replace(SINKS, default=16, kvpress=4)
 
@@ -127,7 +122,6 @@ METHODS.register(
         summary="Keeps in each partition what stands out from the next one, and the last tokens.",
         source="Liang et al. 2025, arXiv:2504.04704",
         scorer=LagRelative(),
-        budget_rule=UNIFORM,
         selector=Partitions(),
         press=Press("LagKVPress", {"n_sink": "sinks", "lag_size": "lag"}),
     )

@@ -10,7 +10,6 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView, Observer
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -36,7 +35,6 @@ METHODS.register(
         summary="Keeps what all queries that could see an entry attended to most, on average.",
         source="after Zhang et al. 2023, arXiv:2306.14048",
         scorer=MeanAttention(),
-        budget_rule=UNIFORM,
         press=Press("ObservedAttentionPress"),
     )
 )

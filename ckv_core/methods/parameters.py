@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,98 +65,91 @@ class Parameter:
     name: str
     help: str
     default: ParameterValue
-    kvpress: ParameterValue | None = None
     parse: Callable[[str], ParameterValue]
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The words it takes; empty for a number or a budget."""
-        return self.parse.choices if isinstance(self.parse, Choice) else ()
-
-    @property
-    def range(self) -> str:
-        """What it takes, in words; empty where its help says that."""
-        return str(getattr(self.parse, "range", ""))
+    kvpress: ParameterValue | None = None  # the preset's value; None where it has the default
+    choices: tuple[str, ...] = ()  # the words it takes; empty for a number or a budget
+    range: str = ""  # what it takes, in words; empty where its help says that
 
 
-def integer(name: str, low: int, high: int, *, odd: bool = False) -> "WholeNumber":
-    """Reads a whole number within bounds."""
-    return WholeNumber(name, low, high, odd)
+def integer(
+    name: str,
+    default: int,
+    bounds: tuple[int, int],
+    meaning: str,
+    *,
+    odd: bool = False,
+    kvpress: int | None = None,
+) -> Parameter:
+    """A key that takes a whole number within bounds, both included; an odd one where asked for."""
+    low, high = bounds
 
-
-def number(name: str, low: float, high: float, *, decimals: int | None = None) -> "Number":
-    """Reads a number within bounds."""
-    return Number(name, low, high, decimals)
-
-
-@dataclass(frozen=True, slots=True)
-class WholeNumber:
-    """Reads one; of an odd one smoothing is centred."""
-
-    name: str
-    low: int
-    high: int
-    odd: bool
-
-    @property
-    def range(self) -> str:
-        return f"{self.low} to {self.high}{', odd' if self.odd else ''}"
-
-    def __call__(self, text: str) -> ParameterValue:
-        low, high = self.low, self.high
+    def parse(text: str) -> ParameterValue:
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not low <= int(text) <= high:
-            raise ConfigError(
-                f"{self.name} must be a whole number from {low} to {high}, got {text!r}."
-            )
-        if self.odd and int(text) % 2 == 0:
-            raise ConfigError(
-                f"{self.name} must be odd, so that smoothing is centred; got {text!r}."
-            )
+            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}.")
+        if odd and int(text) % 2 == 0:
+            raise ConfigError(f"{name} must be odd, so that smoothing is centred; got {text!r}.")
         return int(text)
 
+    written = f"{low} to {high}{', odd' if odd else ''}"
+    return Parameter(
+        name=name, help=meaning, default=default, parse=parse, kvpress=kvpress, range=written
+    )
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Reads one with any number of decimals, or up to so many."""
 
-    name: str
-    low: float
-    high: float
-    decimals: int | None
+def number(
+    name: str,
+    default: float,
+    bounds: tuple[float, float],
+    meaning: str,
+    *,
+    decimals: int | None = None,
+    kvpress: float | None = None,
+) -> Parameter:
+    """A key that takes a number within bounds, with any number of decimals or up to so many."""
+    low, high = bounds
+    written = f"{low:g} to {high:g}"
 
-    @property
-    def range(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
-
-    def __call__(self, text: str) -> ParameterValue:
+    def parse(text: str) -> ParameterValue:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not self.low <= value <= self.high:
-            raise ConfigError(f"{self.name} must be a number from {self.range}, got {text!r}.")
-        if self.decimals is None:
+        if not low <= value <= high:
+            raise ConfigError(f"{name} must be a number from {written}, got {text!r}.")
+        if decimals is None:
             return value
-        written = round(value, self.decimals)
-        if not math.isclose(value, written, rel_tol=1e-12):  # closer is 0.1 + 0.2 of a form
-            raise ConfigError(f"{self.name} takes at most {self.decimals} decimals, got {text!r}.")
-        return written
+        rounded = round(value, decimals)
+        if not math.isclose(value, rounded, rel_tol=1e-12):  # closer is 0.1 + 0.2 of a form
+            raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
+        return rounded
+
+    return Parameter(
+        name=name, help=meaning, default=default, parse=parse, kvpress=kvpress, range=written
+    )
 
 
-class Choice:
-    """Reads one of a few words; a form offers them as a list."""
+def choice(
+    name: str,
+    words: Sequence[str],
+    meaning: str,
+    *,
+    default: str | None = None,
+    kvpress: str | None = None,
+) -> Parameter:
+    """A key that takes one of a few words, the first by default; a form offers them as a list."""
+    listed = ", ".join(words)
 
-    def __init__(self, name: str, *choices: str) -> None:
-        self._name = name
-        self.choices = choices
-
-    @property
-    def range(self) -> str:
-        return f"one of {', '.join(self.choices)}"
-
-    def __call__(self, text: str) -> ParameterValue:
-        if text not in self.choices:
-            raise ConfigError(
-                f"{self._name} must be one of {', '.join(self.choices)}; got {text!r}."
-            )
+    def parse(text: str) -> ParameterValue:
+        if text not in words:
+            raise ConfigError(f"{name} must be one of {listed}; got {text!r}.")
         return text
+
+    return Parameter(
+        name=name,
+        help=meaning,
+        default=words[0] if default is None else default,
+        parse=parse,
+        kvpress=kvpress,
+        choices=tuple(words),
+        range=f"one of {listed}",
+    )

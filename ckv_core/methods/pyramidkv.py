@@ -15,26 +15,25 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter, number
+from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-BETA = Parameter(
-    name="beta",
-    help="PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
-    default=20.0,
-    parse=number("beta", 1.0, 1000.0),
+BETA = number(
+    "beta",
+    20.0,
+    (1.0, 1000.0),
+    "PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
 )
-PYRAMID_WINDOW = Parameter(
-    name="pyramid_window",
-    help="PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
+PYRAMID_WINDOW = choice(
+    "pyramid_window",
+    ("beyond", "inside"),
+    "PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
     "where the last layer's share would not hold the window (kvpress).",
-    default="beyond",
     kvpress="inside",
-    parse=Choice("pyramid_window", "beyond", "inside"),
 )
 
 

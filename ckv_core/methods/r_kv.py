@@ -11,26 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Parameter, integer, number
+from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import Parameters, Scorer
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-MIX = Parameter(
-    name="mix",
-    help="R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07).",
-    default=0.1,
-    parse=number("mix", 0.0, 1.0),
+MIX = number(
+    "mix",
+    0.1,
+    (0.0, 1.0),
+    "R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07).",
 )
-ALIKE = Parameter(
-    name="alike",
-    help="R-KV: keys whose cosine is above it are alike; the newest one like an entry is not "
+ALIKE = number(
+    "alike",
+    0.5,
+    (-1.0, 1.0),
+    "R-KV: keys whose cosine is above it are alike; the newest one like an entry is not "
     "held to be redundant for its sake.",
-    default=0.5,
-    parse=number("alike", -1.0, 1.0),
 )
 _ROWS = 512  # of the similarities of one head that exist at a time
 
@@ -80,11 +79,11 @@ def redundancy(keys: Tensor, alike: float) -> Tensor:
     return (sums / entries).softmax(-1)
 
 
-BUFFER = Parameter(
-    name="buffer",
-    help="R-KV: generated tokens after which the cache is cut down to the budget again.",
-    default=128,
-    parse=integer("buffer", 1, 4096),
+BUFFER = integer(
+    "buffer",
+    128,
+    (1, 4096),
+    "R-KV: generated tokens after which the cache is cut down to the budget again.",
 )
 
 
@@ -120,7 +119,6 @@ METHODS.register(
         summary="At the prompt's end and now and then: attended to, and unlike other keys.",
         source="Cai et al. 2025, arXiv:2505.24133",
         scorer=ImportanceMinusRedundancy(),
-        budget_rule=UNIFORM,
         policy=CutBuffer(),
     )
 )

@@ -7,20 +7,17 @@ kvpress makes its generator anew in each layer: with a seed, all layers evict th
 from __future__ import annotations
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter
+from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SEED, Parameters, Scorer, generator
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-LOTS = Parameter(
-    name="lots",
-    help="Random: each layer draws numbers of its own, or all layers the same (kvpress with a "
-    "seed).",
-    default="own",
+LOTS = choice(
+    "lots",
+    ("own", "alike"),
+    "Random: each layer draws numbers of its own, or all layers the same (kvpress with a seed).",
     kvpress="alike",
-    parse=Choice("lots", "own", "alike"),
 )
 
 
@@ -49,7 +46,6 @@ METHODS.register(
         summary="Keeps entries by lot: what a method has to beat.",
         source="a control",
         scorer=Noise(),
-        budget_rule=UNIFORM,
         press=Press("RandomPress", {"seed": "seed"}),
     )
 )

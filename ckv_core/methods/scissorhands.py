@@ -13,25 +13,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Parameter, integer, number
+from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-HISTORY = Parameter(
-    name="history",
-    help="Scissorhands: newest queries that count.",
-    default=400,
-    parse=integer("history", 1, 1024),
-)
-DROP = Parameter(
-    name="drop",
-    help="Scissorhands: share of the budget that goes at a time while generating.",
-    default=0.5,
-    parse=number("drop", 0.0, 0.9),
+HISTORY = integer("history", 400, (1, 1024), "Scissorhands: newest queries that count.")
+DROP = number(
+    "drop",
+    0.5,
+    (0.0, 0.9),
+    "Scissorhands: share of the budget that goes at a time while generating.",
 )
 _BITS = 62
 _WORD = 8  # bytes
@@ -137,7 +131,6 @@ METHODS.register(
         summary="Drops, half of the budget at a time, what newest queries passed over most often.",
         source="Liu et al. 2023, arXiv:2305.17118",
         scorer=SeldomLow(),
-        budget_rule=UNIFORM,
         policy=DropLow(),
     )
 )

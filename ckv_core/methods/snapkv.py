@@ -11,7 +11,6 @@ the prefill has it, and one sort per head.
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.press import SNAPKV
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(
@@ -21,7 +20,6 @@ METHODS.register(
         summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
         source="Li et al. 2024, arXiv:2404.14469",
         scorer=WINDOW_SCORER,
-        budget_rule=UNIFORM,
         press=SNAPKV,
     )
 )

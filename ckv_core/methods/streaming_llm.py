@@ -14,28 +14,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter
+from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-ROLLING = Parameter(
-    name="rolling",
-    help="StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
-    default="off",
+ROLLING = choice(
+    "rolling",
+    ("off", "on"),
+    "StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
     kvpress="off",
-    parse=Choice("rolling", "off", "on"),
 )
-POSITIONS = Parameter(
-    name="positions",
-    help="StreamingLLM: where RoPE puts held keys while it generates: at their places in the text, "
+POSITIONS = choice(
+    "positions",
+    ("original", "cache"),
+    "StreamingLLM: where RoPE puts held keys while it generates: at their places in the text, "
     "or inside the cache, as its code does.",
-    default="original",
     kvpress="original",
-    parse=Choice("positions", "original", "cache"),
 )
 
 
@@ -87,7 +84,6 @@ METHODS.register(
         summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
         source="Xiao et al. 2023, arXiv:2309.17453",
         scorer=Position(),
-        budget_rule=UNIFORM,
         policy=Roll(),
         press=Press("StreamingLLMPress", {"n_sink": "sinks"}),
     )

@@ -9,27 +9,24 @@ step.
 from __future__ import annotations
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Parameter
+from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-NEWEST = Parameter(
-    name="newest",
-    help="TOVA: whether the prompt's last token is always kept (kvpress).",
-    default="free",
+NEWEST = choice(
+    "newest",
+    ("free", "kept"),
+    "TOVA: whether the prompt's last token is always kept (kvpress).",
     kvpress="kept",
-    parse=Choice("newest", "free", "kept"),
 )
-WHILE_GENERATING = Parameter(
-    name="while_generating",
-    help="TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress).",
-    default="evict",
+WHILE_GENERATING = choice(
+    "while_generating",
+    ("evict", "grow"),
+    "TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress).",
     kvpress="grow",
-    parse=Choice("while_generating", "evict", "grow"),
 )
 
 
@@ -83,7 +80,6 @@ METHODS.register(
         summary="At every step drops what the newest token attends to least, in all heads alike.",
         source="Oren et al. 2024, arXiv:2401.06104",
         scorer=NewestQuery(),
-        budget_rule=UNIFORM,
         policy=KeepAttended(),
         press=Press("TOVAPress"),
     )

@@ -17,7 +17,6 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.h2o import Accumulated, HalfRecent
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
-from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ METHODS.register(
         summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
         source="Guo et al. 2024, arXiv:2406.12335",
         scorer=ValueAware(),
-        budget_rule=UNIFORM,
         selector=HalfRecent(),
     )
 )

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from ckv_core.methods.parameters import Choice, Parameter, number
+from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-SAFEGUARD = Parameter(
-    name="safeguard",
-    help="AdaKV: share of each head's budget that stays uniform.",
-    default=0.2,
-    parse=number("safeguard", 0.0, 1.0),
+SAFEGUARD = number(
+    "safeguard", 0.2, (0.0, 1.0), "AdaKV: share of each head's budget that stays uniform."
 )
-SAFEGUARD_RULE = Parameter(
-    name="safeguard_rule",
-    help="AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is "
+SAFEGUARD_RULE = choice(
+    "safeguard_rule",
+    ("blend", "floor"),
+    "AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is "
     "a floor of the whole budget, above which heads compete (kvpress).",
-    default="blend",
     kvpress="floor",
-    parse=Choice("safeguard_rule", "blend", "floor"),
 )
 
 

@@ -19,24 +19,14 @@ from ckv_core.runtime.lazy_torch import Generator, Tensor, torch
 
 Parameters = Mapping[str, ParameterValue]
 
-SINKS = Parameter(
-    name="sinks",
-    help="First tokens of the prompt that are always kept.",
-    default=0,
-    parse=integer("sinks", 0, 4096),
-)
+SINKS = integer("sinks", 0, (0, 4096), "First tokens of the prompt that are always kept.")
 
-RECENT = Parameter(
-    name="recent",
-    help="Last tokens that are always kept.",
-    default=0,
-    parse=integer("recent", 0, 4096),
-)
-SEED = Parameter(
-    name="seed",
-    help="Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
-    default=0,
-    parse=integer("seed", 0, 999_999_999),
+RECENT = integer("recent", 0, (0, 4096), "Last tokens that are always kept.")
+SEED = integer(
+    "seed",
+    0,
+    (0, 999_999_999),
+    "Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
 )
 
 

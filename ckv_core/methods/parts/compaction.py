@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from ckv_core.methods.base import POLICIES
-from ckv_core.methods.parameters import Parameter, integer
+from ckv_core.methods.parameters import integer
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.runtime.lazy_torch import Tensor
 
-EVERY = Parameter(
-    name="every",
-    help="After so many generated tokens, again and again, the generated entries are cut down, by "
+EVERY = integer(
+    "every",
+    256,
+    (2, 4096),
+    "After so many generated tokens, again and again, the generated entries are cut down, by "
     "the variant's own score and selector; left out, they all stay.",
-    default=256,
-    parse=integer("every", 2, 4096),
 )
-TO = Parameter(
-    name="to",
-    help="With every: generated entries that each KV head keeps then, always those of the last "
+TO = integer(
+    "to",
+    64,
+    (1, 4096),
+    "With every: generated entries that each KV head keeps then, always those of the last "
     "tokens, as many as the window has.",
-    default=64,
-    parse=integer("to", 1, 4096),
 )
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, number
+from ckv_core.methods.parameters import Parameter, ParameterValue, choice, number
 from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first
@@ -23,50 +23,47 @@ from ckv_core.runtime.lazy_torch import Tensor
 # Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "paper", "pooled": "reference code"}
 
-ALPHA = Parameter(
-    name="alpha",
-    help="CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
+ALPHA = number(
+    "alpha",
+    0.25,
+    (0.0, 1.0),
+    "CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
     "+critical_auto finds it per KV head.",
-    default=0.25,
+    decimals=6,
     kvpress=0.5,
-    parse=number("alpha", 0.0, 1.0, decimals=6),
 )
-STAGE_2 = Parameter(
-    name="stage2",
-    help="CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score "
-    "(kvpress).",
+STAGE_2 = choice(
+    "stage2",
+    tuple(READINGS),
+    "CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score (kvpress).",
     default="raw",
     kvpress="pooled",
-    parse=Choice("stage2", *READINGS),
 )
-STAGE_1 = Parameter(
-    name="stage1_counts_window",
-    help="CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
+STAGE_1 = choice(
+    "stage1_counts_window",
+    ("off", "on"),
+    "CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
     "sinks, and the floor of AdaKV's safeguard (kvpress).",
-    default="off",
     kvpress="on",
-    parse=Choice("stage1_counts_window", "off", "on"),
 )
-NORM = Parameter(
-    name="norm",
-    help="CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
-    default="on",
-    parse=Choice("norm", "on", "off"),
+NORM = choice(
+    "norm",
+    ("on", "off"),
+    "CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
 )
-PRODUCT = Parameter(
-    name="product",
-    help="Attention times value norm per query head, then combined (head); or the product "
+PRODUCT = choice(
+    "product",
+    ("head", "group"),
+    "Attention times value norm per query head, then combined (head); or the product "
     "of the two group values (group, kvpress).",
-    default="head",
     kvpress="group",
-    parse=Choice("product", "head", "group"),
 )
-EPSILON = Parameter(
-    name="epsilon",
-    help="Added to the attention before the product in stage 2 (kvpress: 1e-4).",
-    default=0.0,
+EPSILON = number(
+    "epsilon",
+    0.0,
+    (0.0, 1.0),
+    "Added to the attention before the product in stage 2 (kvpress: 1e-4).",
     kvpress=1e-4,
-    parse=number("epsilon", 0.0, 1.0),
 )
 _RANKING = (STAGE_2, NORM, PRODUCT, EPSILON)  # alpha moves the border of the stages, not an order
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, cast
 
-from ckv_core.methods.parameters import Parameter, integer
+from ckv_core.methods.parameters import integer
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
@@ -158,12 +158,12 @@ class PlainStore(Store):
 PLAIN = PlainStore()
 
 
-RESIDUAL = Parameter(
-    name="residual",
-    help="With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
+RESIDUAL = integer(
+    "residual",
+    32,
+    (0, 4096),
+    "With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
     "they are.",
-    default=32,
-    parse=integer("residual", 0, 4096),
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckv_core.methods.base import STORES
-from ckv_core.methods.parameters import Parameter, number
+from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.store import (
     RESIDUAL,
@@ -24,11 +24,11 @@ from ckv_core.methods.parts.store import (
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-PRUNED = Parameter(
-    name="pruned",
-    help="With store=think: share of the key channels of each KV head that are dropped.",
-    default=0.4,
-    parse=number("pruned", 0.0, 0.95),
+PRUNED = number(
+    "pruned",
+    0.4,
+    (0.0, 0.95),
+    "With store=think: share of the key channels of each KV head that are dropped.",
 )
 QUERIES = 32  # last ones of the prompt
 _INDEX_BYTES = 2

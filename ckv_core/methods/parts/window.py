@@ -5,38 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from ckv_core.methods.parameters import Choice, Parameter, integer
+from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-WINDOW = Parameter(
-    name="window",
-    help="Observation window: the last tokens of the prompt, whose queries give the "
+WINDOW = integer(
+    "window",
+    32,
+    (1, 1024),
+    "Observation window: the last tokens of the prompt, whose queries give the "
     "scores. Always kept.",
-    default=32,
     kvpress=64,
-    parse=integer("window", 1, 1024),
 )
-KERNEL = Parameter(
-    name="kernel",
-    help="Width in tokens of the smoothing of scores along the prompt (odd).",
-    default=7,
+KERNEL = integer(
+    "kernel",
+    7,
+    (1, 255),
+    "Width in tokens of the smoothing of scores along the prompt (odd).",
+    odd=True,
     kvpress=5,
-    parse=integer("kernel", 1, 255, odd=True),
 )
-POOL = Parameter(
-    name="pool",
-    help="Smoothing of scores along the prompt: maximum, average or none.",
-    default="max",
+POOL = choice(
+    "pool",
+    ("max", "avg", "none"),
+    "Smoothing of scores along the prompt: maximum, average or none.",
     kvpress="avg",
-    parse=Choice("pool", "max", "avg", "none"),
 )
-GROUP = Parameter(
-    name="group",
-    help="How the scores of the query heads that share a KV head are combined.",
-    default="mean",
-    parse=Choice("group", "mean", "max"),
+GROUP = choice(
+    "group", ("mean", "max"), "How the scores of the query heads that share a KV head are combined."
 )
 # Of methods that kvpress does not have, as their authors' codes ship them.
 AUTHORS_WINDOW = replace(WINDOW, kvpress=None)

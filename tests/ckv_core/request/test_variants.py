@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS
-from ckv_core.methods.parameters import Budget, Number
+from ckv_core.methods.parameters import Budget
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
 
@@ -31,10 +31,11 @@ def values_of(name: str) -> st.SearchStrategy[str]:
         return VALUES[name]
     if parameter.choices:
         return st.sampled_from(parameter.choices)
-    low, high = parameter.parse.low, parameter.parse.high
-    if isinstance(parameter.parse, Number):
+    bounds = parameter.range.removesuffix(", odd")
+    low, high = map(type(parameter.default), bounds.split(" to "))
+    if isinstance(low, float):
         return st.floats(low, high).map(str)
-    step = 2 if parameter.parse.odd else 1
+    step = 2 if "odd" in parameter.range else 1
     return st.integers(0, (high - low) // step).map(lambda steps: str(low + step * steps))
 
 
