@@ -85,7 +85,7 @@ def _run(
 def checkpoint_folder(name: str) -> Path:
     """Where a model lies that has been loaded."""
     from ckv_core.models.checkpoint import find_checkpoint
-    from ckv_core.models.gguf_store import converted
+    from ckv_core.models.loading import converted
     from ckv_core.models.steps import silent
 
     return converted(find_checkpoint(name, silent, with_weights=True), silent).folder

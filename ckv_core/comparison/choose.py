@@ -17,7 +17,7 @@ from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.models.rotary import movers
+from ckv_core.models.rope import movers
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
 from ckv_core.results.records import Float32Array, ModelInfo

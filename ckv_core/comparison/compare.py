@@ -26,7 +26,7 @@ from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.rotary import movers
+from ckv_core.models.rope import movers
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared

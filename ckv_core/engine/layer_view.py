@@ -15,7 +15,7 @@ from ckv_core.methods.attention_scores import (
 )
 from ckv_core.methods.parts.views import Rotary, Statistic
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.rotary import LayerRotary
+from ckv_core.models.rope import LayerRotary
 
 
 class GeneratedLayer:

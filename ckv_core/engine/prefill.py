@@ -14,8 +14,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, begun
 from ckv_core.models.attention import inputs_told
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.rope import read_as_whole
-from ckv_core.models.rotary import LayerRotary
+from ckv_core.models.rope import LayerRotary, read_as_whole
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress
 from ckv_core.runtime.device_memory import trim

@@ -28,19 +28,16 @@ def list_models() -> list[ModelChoice]:
     Cheap: reads folder listings and configs. Whether the engine can serve a model is checked
     when it is loaded.
     """
-    choices = [_default_choice(), *_folder_choices(), *_hub_choices()]
+    ready = read_manifest(models_folder() / DEFAULT_MODEL) is not None
+    note = "ready" if ready else "will be prepared at first use (about 30 seconds)"
+    default = ModelChoice(DEFAULT_MODEL, "default", ready, note)
+    choices = [default, *_folder_choices(), *_hub_choices()]
     wanted = os.environ.get("CKV_MODEL", "").strip()
     if wanted and wanted not in {choice.name for choice in choices}:
         there = Path(wanted).expanduser().exists()
         note = "from CKV_MODEL" if there else "from CKV_MODEL; fetched at first use"
         choices.insert(1, ModelChoice(wanted, "environment", there, note))
     return choices
-
-
-def _default_choice() -> ModelChoice:
-    ready = read_manifest(models_folder() / DEFAULT_MODEL) is not None
-    note = "ready" if ready else "will be prepared at first use (about 30 seconds)"
-    return ModelChoice(DEFAULT_MODEL, "default", ready, note)
 
 
 def _folder_choices() -> Iterator[ModelChoice]:

@@ -15,8 +15,13 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from ckv_core.errors import ModelError
-from ckv_core.models.default_model import prepare_default_model
-from ckv_core.models.sources import IGNORED_PATTERNS, SMALL_PATTERNS, WEIGHT_PATTERNS, progress_bar
+from ckv_core.models.default_model import (
+    IGNORED_PATTERNS,
+    SMALL_PATTERNS,
+    WEIGHT_PATTERNS,
+    prepare_default_model,
+    progress_bar,
+)
 from ckv_core.models.steps import STALL_S, Meter, Report, Step
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.runtime.home import models_folder

@@ -1,12 +1,16 @@
-"""Shape of a model as the engine needs it, read from its modules and checked against them."""
+"""Shape of a model as the engine needs it, and by name what the engine cannot do with a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ckv_core.errors import ModelError
+from ckv_core.models.attention import ATTENTION_NAME
 
 # Everything an attention module may hold. Anything else (sinks, gates, latent projections)
 # does arithmetic that the engine would not know of.
@@ -166,3 +170,128 @@ def _check_projections(
                 f"{query_heads} query heads, {kv_heads} KV heads and head size {head_dim} ask for; "
                 "layers of unequal heads are not supported. Choose another model."
             )
+
+
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+
+
+def check_config(config: PreTrainedConfig, name: str) -> int:
+    """Refuse a model by its config alone, with every reason that the config shows: ModelError.
+
+    The model is also built without weights (on the meta device), so that its modules are
+    checked before gigabytes are downloaded.
+
+    Returns:
+        How many numbers its weights are; tied ones counted once.
+    """
+    reasons = list(_reasons(config))
+    if reasons:
+        raise ModelError(
+            f"{name!r} ({config.model_type}) cannot be used: {'; '.join(reasons)}. Choose a model "
+            "such as Llama, Mistral, Qwen2, Qwen3, Phi3 or Gemma3."
+        )
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, trust_remote_code=False, attn_implementation=ATTENTION_NAME
+        )
+    if not skeleton._supports_attention_backend:
+        raise ModelError(
+            f"{type(skeleton).__name__} computes attention itself instead of calling the attention "
+            f"function of transformers, so {name!r} cannot be captured; choose another model."
+        )
+    read_geometry(skeleton, name)
+    return int(skeleton.num_parameters())
+
+
+def _reasons(config: PreTrainedConfig) -> Iterator[str]:
+    text = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        yield "it is an encoder-decoder model"
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        yield "it is not a text-generation model that transformers has built in"
+    if getattr(config, "quantization_config", None) is not None:
+        yield "its weights are quantised, so the value norms cannot be read from o_proj"
+    if getattr(text, "kv_lora_rank", None) is not None:
+        yield (
+            "it caches one latent for all heads (multi-head latent attention), not keys and "
+            "values per KV head"
+        )
+    if getattr(text, "attn_logit_softcapping", None) is not None:
+        yield "its attention caps the logits (softcap), which the engine does not implement"
+    if getattr(text, "num_kv_shared_layers", 0):
+        yield "some of its layers share the keys and values of others"
+    if getattr(text, "use_bidirectional_attention", False):
+        yield "its attention looks ahead (bidirectional)"
+    unknown = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES)
+    if unknown:
+        yield (
+            f"it has layers of type {', '.join(unknown)}, which are neither full nor sliding "
+            "attention and keep no plain KV cache per head"
+        )
+
+
+_TOKENS = 2
+
+
+class _RecordingContext:
+    """Answers every layer with a marked output and remembers what was asked and answered."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, torch.Size, torch.Size, torch.Size]] = []
+        self.outputs: list[Tensor] = []
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """Return a ramp: no gate, norm or permutation after it would leave it as it is."""
+        self.shapes.append((layer, query.shape, key.shape, value.shape))
+        ramp = torch.linspace(-scaling, scaling, query.numel(), device=query.device)
+        self.outputs.append(ramp.reshape(query.shape).to(query.dtype))
+        return self.outputs[-1]
+
+
+def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
+    """Check by running it what the modules' names and sizes cannot show: ModelError.
+
+    Every layer must call our attention function once, in order, with heads of the expected
+    number and size, and hand its output to `o_proj` as it is.
+    """
+    context = _RecordingContext()
+    projected: list[Tensor] = []
+
+    def record(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        projected.append(inputs[0])
+
+    device = next(model.get_input_embeddings().parameters()).device
+    ids = torch.arange(_TOKENS, device=device)[None]
+    try:
+        with ExitStack() as hooks, torch.no_grad():
+            for attention in geometry.attentions:
+                projection = attention.get_submodule("o_proj")
+                hooks.enter_context(projection.register_forward_pre_hook(record))
+            model(input_ids=ids, use_cache=False, ckv_context=context)
+    except ModelError as error:
+        raise ModelError(
+            f"The attention of {name!r} ({type(model).__name__}) cannot be handed to the engine: "
+            f"{error}"
+        ) from error
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:
+        raise ModelError(
+            f"{name!r} ({type(model).__name__}) cannot be run with the engine's attention "
+            f"({type(error).__name__}: {error}); choose another model."
+        ) from error
+    query = torch.Size((1, geometry.query_heads, _TOKENS, geometry.head_dim))
+    entry = torch.Size((1, geometry.kv_heads, _TOKENS, geometry.head_dim))
+    expected = [(layer, query, entry, entry) for layer in range(len(geometry.layers))]
+    if context.shapes != expected:
+        raise ModelError(
+            f"The layers of {name!r} do not each call attention once with {geometry.query_heads} "
+            f"query heads and {geometry.kv_heads} KV heads of size {geometry.head_dim}; choose "
+            "another model."
+        )
+    pairs = zip(context.outputs, projected, strict=True)
+    if not all(torch.equal(out.transpose(1, 2).flatten(2), into) for out, into in pairs):
+        raise ModelError(
+            f"{name!r} changes the attention output before o_proj (a gate or norm), which this "
+            "engine does not implement; choose another model."
+        )

@@ -7,10 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.models.attention import ATTENTION_NAME
-from ckv_core.models.fused import fuse
-from ckv_core.models.geometry import attention_module, read_geometry
-from ckv_core.models.packed import pack_linear_maps
-from ckv_core.models.probe import probe
+from ckv_core.models.fused import fuse, pack_linear_maps
+from ckv_core.models.geometry import attention_module, probe, read_geometry
 from ckv_core.results.records import ModelInfo
 
 
@@ -71,6 +69,10 @@ def wrap_model(
         context_limit=geometry.context_limit,
     )
     attentions = tuple(attention_module(part, i, name) for i, part in enumerate(geometry.layers))
+    ids: set[int] = set()  # generation config and tokenizer may each name other end tokens
+    generation = getattr(model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
+        ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -78,15 +80,6 @@ def wrap_model(
         layers=geometry.layers,
         attentions=attentions,
         sliding_windows=geometry.sliding_windows,
-        eos_token_ids=_eos_token_ids(model, tokenizer),
+        eos_token_ids=frozenset(ids),
         parameters=parameters,
     )
-
-
-def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All end tokens: generation config and tokenizer may each name other ones."""
-    ids: set[int] = set()
-    generation = getattr(model, "generation_config", None)
-    for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
-        ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
-    return frozenset(ids)

@@ -1,10 +1,20 @@
-"""Loads a model or only its tokenizer, by name, and says in one sentence why it cannot."""
+"""Loads a model or only its tokenizer, by name, and says in one sentence why it cannot.
 
+Its weights go to one GPU where they fit, else to several in turn.
+"""
+
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,15 +34,25 @@ from ckv_core.errors import (
     is_out_of_memory,
 )
 from ckv_core.models.attention import ATTENTION_NAME
-from ckv_core.models.capability import check_config
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
-from ckv_core.models.gguf_store import converted, header_limit_s, kept_conversion
+from ckv_core.models.conversion import convert_gguf
+from ckv_core.models.geometry import check_config
 from ckv_core.models.loaded import LoadedModel, wrap_model
-from ckv_core.models.placement import configure_allocator, device_map, resolved_dtype
-from ckv_core.models.sizes import check_parameters, check_sizes, weight_shapes
-from ckv_core.models.steps import Meter, Report, Step, read_limit_s, silent
-from ckv_core.models.weights import checked_sha256
+from ckv_core.models.sizes import check_parameters, check_sizes, checked_sha256, weight_shapes
+from ckv_core.models.steps import STEP_S, Meter, Report, Step, read_limit_s, silent
+from ckv_core.models.store import (
+    Manifest,
+    is_prepared,
+    known_sha256,
+    prepare,
+    weights_sha256,
+    write_manifest,
+)
 from ckv_core.request.compare_request import DEVICES, DTYPES
+from ckv_core.runtime.device_memory import available_bytes
+from ckv_core.runtime.devices import CUDA_LIKE
+from ckv_core.runtime.home import models_folder
+from ckv_core.runtime.memory_line import human_bytes
 
 
 def load_model(
@@ -103,7 +123,7 @@ def _read_model(
     if place == "cuda":
         settings["device_map"] = device_map(config, settings["dtype"], checkpoint.name)
     try:
-        with _tensors_told(Meter(report, f"Loading {checkpoint.name}", "tensors")):
+        with _counting(Meter(report, f"Loading {checkpoint.name}", "tensors")):
             loaded: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.folder), **settings)
     except CkvError:  # what the report raises
         raise
@@ -118,39 +138,35 @@ def _read_model(
         raise _unreadable(checkpoint, "weights", error) from error
     model: PreTrainedModel
     model, info = loaded
-    _check_complete(checkpoint, info)
-    return model
-
-
-@contextmanager
-def _tensors_told(meter: Meter) -> Iterator[None]:
-    """Inside, the meter is told of each tensor that transformers has loaded."""
-
-    def hook(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        items = list(args[0] if args else kwargs.get("iterable", ()))
-
-        def told() -> Iterator[Any]:
-            for done, item in enumerate(items):
-                meter.at(done, len(items))
-                yield item
-
-        return told()
-
-    before = set_tqdm_hook(hook)
-    try:
-        yield
-    finally:
-        set_tqdm_hook(before)
-
-
-def _check_complete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
-    """Refuse what transformers would fill up with random numbers."""
+    # Transformers would fill these up with random numbers.
     lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lacking:
         raise ModelError(
             f"The weights of {checkpoint.name!r} do not match its config: {len(lacking)} tensors "
             f"are missing or of another size, {lacking[0]} first. Download the model again."
         )
+    return model
+
+
+@contextmanager
+def _counting(meter: Meter) -> Iterator[None]:
+    """Inside, the meter counts each tensor that transformers has loaded."""
+
+    def hook(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        items = list(args[0] if args else kwargs.get("iterable", ()))
+
+        def counted() -> Iterator[Any]:
+            for done, item in enumerate(items):
+                meter.at(done, len(items))
+                yield item
+
+        return counted()
+
+    before = set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        set_tqdm_hook(before)
 
 
 def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
@@ -192,3 +208,154 @@ def _unreadable(checkpoint: Checkpoint, part: str, error: Exception) -> ModelErr
         )
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return ModelError(f"The {part} of {checkpoint.name!r} cannot be read ({reason}).")
+
+
+_WEIGHTS_SHARE = 0.9  # of a GPU's free memory; the rest is for runs
+_BFLOAT16_FROM = (8, 0)  # compute capability
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def gpus() -> list[torch.device]:
+    """The GPUs that PyTorch sees."""
+    return [torch.device(CUDA_LIKE[-1], index) for index in range(torch.cuda.device_count())]
+
+
+def configure_allocator() -> None:
+    """Let CUDA's allocator grow its segments, unless its user has settings of their own.
+
+    Caches of ever other sizes come and go: fixed segments would leave holes that none fits into.
+    """
+    if sys.platform == "linux" and not any(name in os.environ for name in _SETTINGS):
+        os.environ[_SETTINGS[0]] = "expandable_segments:True"
+
+
+def resolved_dtype(dtype: str, place: str) -> torch.dtype:
+    """The type that a name means on cpu or cuda; auto is what the fast kernels take there."""
+    if dtype != "auto":
+        found: torch.dtype = getattr(torch, dtype)
+        return found
+    if place == "cpu":
+        return torch.float32
+    capabilities = [torch.cuda.get_device_capability(each) for each in gpus()]
+    return torch.bfloat16 if min(capabilities) >= _BFLOAT16_FROM else torch.float16
+
+
+def device_map(config: PreTrainedConfig, dtype: torch.dtype, name: str) -> dict[str, torch.device]:
+    """The GPU of each module: as few GPUs as hold the weights, each as full as the others.
+
+    Raises:
+        ModelTooLargeError: all GPUs together are too small.
+    """
+    with torch.device("meta"):
+        skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION_NAME
+        )
+    free = {device: int(_WEIGHTS_SHARE * available_bytes(device)) for device in gpus()}
+    needed = _nbytes(skeleton)
+    for device, room in free.items():
+        if needed <= room:
+            return {"": device}
+    parts = _parts(skeleton)
+    for count in range(2, len(free) + 1):
+        rooms = dict(list(free.items())[:count])
+        placed = _in_turn(parts, rooms)
+        if placed is not None:
+            return placed
+    rooms_text = " + ".join(human_bytes(room) for room in free.values())
+    raise ModelTooLargeError(
+        f"{name!r} takes {human_bytes(needed)} in {str(dtype).removeprefix('torch.')}, and the "
+        f"GPU memory has room for {rooms_text} of weights; choose a smaller model, dtype bfloat16 "
+        "or device cpu."
+    )
+
+
+def _parts(model: PreTrainedModel) -> list[list[tuple[str, int]]]:
+    """Names and bytes of modules in the order in which a pass goes through them.
+
+    Those of one list share tensors or are used together, so they go to one GPU.
+    """
+    decoder = model.get_decoder()  # type: ignore[no-untyped-call]
+    names = {id(module): name for name, module in model.named_modules()}
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    tied = {id(p) for p in decoder.parameters()}
+    begin, end, blocks = [], [], []
+    for module in (*model.children(), *decoder.children()):
+        part = (names[id(module)], _nbytes(module))
+        shares = any(id(p) in tied for p in module.parameters())
+        if module is decoder:
+            continue
+        if module is decoder.layers:
+            blocks = [[(names[id(each)], _nbytes(each))] for each in module]
+        elif (module is head and not shares) or module is getattr(decoder, "norm", None):
+            end.append(part)
+        else:  # embedding, RoPE, and a head that is the embedding
+            begin.append((part[0], 0 if module is head else part[1]))
+    return [begin, *blocks, end]
+
+
+def _in_turn(
+    parts: list[list[tuple[str, int]]], rooms: dict[torch.device, int]
+) -> dict[str, torch.device] | None:
+    """Parts one after another, by where their middle lies in the weights; None if too large."""
+    sizes = [sum(size for _, size in part) for part in parts]
+    total, borders = sum(sizes), list(accumulate(rooms.values()))
+    devices, used = list(rooms), dict.fromkeys(rooms, 0)
+    placed: dict[str, torch.device] = {}
+    for part, size, end in zip(parts, sizes, accumulate(sizes), strict=True):
+        middle = (end - size / 2) / total * borders[-1]
+        device = devices[sum(middle >= border for border in borders[:-1])]
+        used[device] += size
+        placed |= {name: device for name, _ in part}
+    return placed if all(used[device] <= room for device, room in rooms.items()) else None
+
+
+def _nbytes(module: nn.Module) -> int:
+    return sum(each.nbytes for each in (*module.parameters(), *module.buffers()))
+
+
+def kept_conversion(checkpoint: Checkpoint) -> Checkpoint:
+    """The conversion of a GGUF where it is there already, else the checkpoint as it is."""
+    if checkpoint.gguf is None:
+        return checkpoint
+    sha256 = known_sha256(checkpoint.folder / checkpoint.gguf)
+    if sha256 is None or not is_prepared(_folder(sha256)):
+        return checkpoint
+    return Checkpoint(checkpoint.name, _folder(sha256), converted_from=sha256)
+
+
+def header_limit_s(checkpoint: Checkpoint) -> float:
+    """How long reading config and tokenizer may take; a GGUF lists its vocabulary in a slow way."""
+    return STEP_S if checkpoint.gguf is None else read_limit_s(8 * checkpoint.nbytes)
+
+
+def converted(checkpoint: Checkpoint, report: Report) -> Checkpoint:
+    """A folder with the weights of a GGUF, made now if it is not there yet.
+
+    ModelError where the file is damaged, or there is no room for its float32 weights.
+    """
+    if checkpoint.gguf is None:
+        return checkpoint
+    gguf = checkpoint.folder / checkpoint.gguf
+    sentence = f"Checking the SHA-256 of {gguf.name}."
+    report(Step(sentence, limit_s=header_limit_s(checkpoint)))
+    sha256 = weights_sha256([gguf])
+
+    def fill(work: Path) -> Manifest:
+        shapes = weight_shapes(checkpoint)
+        check_sizes(checkpoint, shapes)
+        needed = 4 * sum(prod(shape) for shape in shapes.values())
+        if needed > (free := shutil.disk_usage(work).free):
+            raise ModelError(
+                f"{gguf.name} takes {human_bytes(needed)} once it is dequantised, and "
+                f"{work.parent} has {human_bytes(free)} left; make room there or set CKV_HOME to "
+                "another folder."
+            )
+        convert_gguf(gguf, work, report)
+        return write_manifest(work, f"GGUF {gguf.name}, SHA-256 {sha256}")
+
+    prepare(_folder(sha256), checkpoint.name, fill, report)
+    return Checkpoint(checkpoint.name, _folder(sha256), converted_from=sha256)
+
+
+def _folder(sha256: str) -> Path:
+    return models_folder() / ".converted" / sha256

@@ -1,13 +1,13 @@
-"""A config is checked against the weights' own shapes before anything is built after it.
+"""Checks a config against the weights' own shapes, and the weights against their hashes. No torch.
 
-What a config says decides how many modules and numbers are made: one that lies would fill the
-memory, or hold its process for hours. No torch.
+A config says how many modules and numbers are made: one that lies would fill the memory, or hold
+its process for hours. Weights may have changed since they were published, converted or loaded.
 """
 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from ckv_core.errors import ModelError
 from ckv_core.models.checkpoint import Checkpoint
+from ckv_core.models.store import MANIFEST_NAME, combine, file_hashes, hashes_before, read_manifest
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -34,12 +35,15 @@ def check_sizes(checkpoint: Checkpoint, shapes: Shapes) -> None:
     Without shapes, as of weights that are not fetched yet, only what no model can have is.
     """
     name = checkpoint.name
-    for config in _parts(_settings(checkpoint)):
+    settings = _settings(checkpoint)
+    for config in (settings, *(part for part in settings.values() if isinstance(part, dict))):
         for key, value in config.items():
             most = MAX_LAYERS if key in _LAYERS else MAX_SIZE
             if isinstance(value, int) and _SIZE.search(key) and value > most:
+                # Python refuses to write out a number of thousands of digits.
+                shown = f"{value:,}" if value.bit_length() < 128 else "of more than 38 digits"
                 raise ModelError(
-                    f"The config of {name!r} has {key} {_shown(value)}, more than the {most:,} "
+                    f"The config of {name!r} has {key} {shown}, more than the {most:,} "
                     "that any model has; check its files or choose another model."
                 )
     if shapes:
@@ -160,11 +164,40 @@ def _text(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, dict) else settings
 
 
-def _parts(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield settings
-    yield from (part for part in settings.values() if isinstance(part, dict))
+def checked_sha256(checkpoint: Checkpoint) -> str:
+    """One hash over the weights files; of a converted GGUF that file's.
 
-
-def _shown(value: int) -> str:
-    # Python refuses to write out a number of thousands of digits.
-    return f"{value:,}" if value.bit_length() < 128 else "of more than 38 digits"
+    A file is read once; it counts as the same while path, size, time and inode are. ModelError
+    where it holds other bits than it should.
+    """
+    if checkpoint.converted_from is not None:  # its folder was compared when it was found
+        return checkpoint.converted_from
+    files = checkpoint.weights()
+    before = hashes_before(files)
+    hashes = file_hashes(files)
+    sha256 = combine(hashes)
+    for path in files:
+        # The Hub's cache names a large file after its hash.
+        blob = path.resolve()
+        published = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
+        if published and blob.name != hashes[path.name]:
+            raise ModelError(
+                f"{path.name} of {checkpoint.name!r} is damaged in the Hub's cache: its SHA-256 is "
+                f"not the published one. Delete {blob} and load the model again."
+            )
+    manifest = read_manifest(checkpoint.folder)
+    if manifest is not None and manifest.sha256 != sha256:
+        raise ModelError(
+            f"The weights of {checkpoint.name!r} are not those of its {MANIFEST_NAME}; copy the "
+            "model again, or delete that file if you changed them."
+        )
+    changed = [
+        path.name for path in files if before.get(path.name, "") not in ("", hashes[path.name])
+    ]
+    if changed:
+        raise ModelError(
+            f"The weights of {checkpoint.name!r} are not those that were loaded here before "
+            f"({changed[0]} changed). If you replaced them, load the model once more; else copy or "
+            "download it again."
+        )
+    return sha256

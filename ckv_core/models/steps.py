@@ -48,10 +48,9 @@ class Meter:
             return
         self._told = now
         fraction = min(1.0, done / total) if total else None
-        self._report(Step(f"{self._sentence}: {self._amount(done, total)}.", fraction, STALL_S))
-
-    def _amount(self, done: float, total: float | None) -> str:
-        def shown(value: float) -> str:
-            return f"{value:,.0f} {self._unit}" if self._unit else human_bytes(int(value))
-
-        return f"{shown(done)} of {shown(total)}" if total else shown(done)
+        amounts = " of ".join(
+            f"{each:,.0f} {self._unit}" if self._unit else human_bytes(int(each))
+            for each in (done, total)
+            if each or each is done
+        )
+        self._report(Step(f"{self._sentence}: {amounts}.", fraction, STALL_S))

@@ -220,8 +220,12 @@ class CountRunner:
     def _read(self, kept: _Kept, model: str, step: Steps) -> "PreTrainedTokenizerBase":
         from ckv_core.models.checkpoint import find_checkpoint
         from ckv_core.models.geometry import context_limit
-        from ckv_core.models.gguf_store import header_limit_s, kept_conversion
-        from ckv_core.models.loading import read_config, read_tokenizer
+        from ckv_core.models.loading import (
+            header_limit_s,
+            kept_conversion,
+            read_config,
+            read_tokenizer,
+        )
         from ckv_core.models.steps import silent
 
         checkpoint = find_checkpoint(model, silent, with_weights=False)  # may have to wait

@@ -24,9 +24,8 @@ from transformers import (
 
 from ckv_core.methods import METHODS
 from ckv_core.models.checkpoint import find_checkpoint
-from ckv_core.models.gguf_store import kept_conversion
 from ckv_core.models.loaded import LoadedModel, wrap_model
-from ckv_core.models.loading import read_tokenizer
+from ckv_core.models.loading import kept_conversion, read_tokenizer
 from ckv_core.models.steps import silent
 
 Found = TypeVar("Found")

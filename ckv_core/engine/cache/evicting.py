@@ -16,7 +16,7 @@ from ckv_core.engine.cache.pieces import Piece, merged
 from ckv_core.engine.cache.prompt_slots import PromptSlots
 from ckv_core.methods.partial_attention import join, partial
 from ckv_core.methods.parts.store import PlainSegment, Segment
-from ckv_core.models.rotary import LayerRotary
+from ckv_core.models.rope import LayerRotary
 
 
 class EvictingSlots:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from ckv_core.models import default_model, sources
+from ckv_core.models import default_model
 from ckv_core.models.steps import Report
 
 DEADLINE_SECONDS = 30.0
@@ -37,8 +37,8 @@ def main() -> None:
     fake.convert_gguf = convert_gguf
     sys.modules[fake.__name__] = fake
     (folder / "wheel.gguf").touch()
-    sources.check_gguf = lambda path: None
-    sources.gguf_in_installed_wheel = lambda: folder / "wheel.gguf"
+    default_model.check_gguf = lambda path: None
+    default_model.gguf_in_installed_wheel = lambda: folder / "wheel.gguf"
     default_model.prepare_default_model(lambda step: _say(step.sentence))
 
 

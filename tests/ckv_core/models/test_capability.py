@@ -6,8 +6,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ckv_core.errors import ModelError
-from ckv_core.models.capability import check_config
-from ckv_core.models.geometry import read_geometry
+from ckv_core.models.geometry import check_config, read_geometry
 from ckv_core.models.loaded import wrap_model
 from tests.factories.models import ARCHITECTURES, tiny_config, tiny_model, tiny_tokenizer
 

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from ckv_core.errors import ModelError
-from ckv_core.models import sources
+from ckv_core.models import default_model as sources
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ckv_core.errors import ModelError, RunCancelledError
-from ckv_core.models import checkpoint, gguf_store
+from ckv_core.models import checkpoint, loading
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.geometry import context_limit
 from ckv_core.models.loading import load_model
@@ -138,7 +138,7 @@ def test_a_gguf_is_converted_once_unless_the_conversion_changed_on_disk(gguf, mo
     kept = models_folder() / ".converted" / first.info.sha256 / "model.safetensors"
     whole = kept.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("ckv_core.models.conversion.convert_gguf", lambda *_: pytest.fail(BUILT))
+        patch.setattr("ckv_core.models.loading.convert_gguf", lambda *_: pytest.fail(BUILT))
         again = load_model(str(gguf), "cpu")
     assert again.info == first.info
     embeddings = (each.model.get_input_embeddings().weight for each in (again, first))
@@ -149,8 +149,8 @@ def test_a_gguf_is_converted_once_unless_the_conversion_changed_on_disk(gguf, mo
 
 
 def test_a_conversion_without_room_says_how_much_it_needs(gguf, monkeypatch):
-    usage = type(gguf_store.shutil.disk_usage(gguf))
-    monkeypatch.setattr(gguf_store.shutil, "disk_usage", lambda _: usage(10, 10, 0))
+    usage = type(loading.shutil.disk_usage(gguf))
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda _: usage(10, 10, 0))
     with pytest.raises(ModelError, match=r"takes .* KiB once it is dequantised"):
         load_model(str(gguf), "cpu")
 

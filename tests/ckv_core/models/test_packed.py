@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
 
-from ckv_core.models import packed
+from ckv_core.models import fused as packed
+from ckv_core.models.fused import PackedLinear, pack_linear_maps
 from ckv_core.models.loading import load_model
-from ckv_core.models.packed import PackedLinear, pack_linear_maps
 from tests.factories.models import plain_model, saved_model, tiny_model
 
 SIZES = st.integers(1, 70)
