@@ -82,7 +82,7 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(16))
     wait_until(services, slug, lambda view: view.stored.counts.done > 2)
-    services._client._slot.worker.kill()
+    services._client._worker.kill()
     view = wait_until(services, slug, over)
     assert (view.stored.counts.done, view.stored.counts.failed) == (32, 0)
 
