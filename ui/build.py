@@ -33,6 +33,7 @@ from ui.methods.page import build_methods
 from ui.report.routes import study_report_routes
 from ui.run.page import RunPage
 from ui.run.routes import build_routes
+from ui.run.study_routes import study_routes
 from ui.runs.page import RunsPage
 from ui.runs.routes import library_routes
 from ui.server.identity import Identity
@@ -49,15 +50,13 @@ from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
 from ui.studies.new_page import StudiesPage
-from ui.studies.page import StudyPage
-from ui.studies.routes import study_routes
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
 # Gradio keeps what each has last sent and got, at least 0.4 MiB. A page whose session was dropped
 # loses the choices that its menus have got since.
 SESSIONS = 100
 # Former pages, and which ones have what they had.
-MOVED = {"/sweep": "/", "/aggregate": "/several", "/compare-runs": "/several"}
+MOVED = {"/sweep": "/", "/study": "/run", "/aggregate": "/several", "/compare-runs": "/several"}
 WAITING_EVENTS = 256
 ACTIVE_EVENTS = 1024
 NO_MCP = (
@@ -81,7 +80,6 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         ("Run", "/run", "/runs", lambda: RunPage(services)),
         ("Several runs", "/several", "/runs", lambda: SeveralPage(services)),
         ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
-        ("Study", "/study", "/runs", lambda: StudyPage(services)),
         ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
     ]
     for name, path, marked, build in pages:

@@ -13,7 +13,7 @@ PAGES = {
     "result": ("/run?id={run}", "#summary tbody tr", 30),
     "many budgets": ("/run?id={sweep}", "#sweep-points tbody tr", 30),
     "studies": ("/studies", "#study-name :is(input, textarea)", 25),
-    "study": ("/study?id={study}", "#study-samples tbody tr", 20),
+    "many samples": ("/run?id={study}", "#study-samples tbody tr", 20),
     "several runs": ("/several?ids={sweep},{other}", "#several-table tbody tr", 20),
     "runs": ("/runs", "#runs tbody tr", 15),
     "caches": ("/caches", "#caches [data-ready]", 5),

@@ -173,6 +173,8 @@ class FakeServices:
             raise RunMissingError(f"There is no run {slug!r}.")
         return self.runs[slug]
 
+    view = snapshot
+
     async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
         for step in self.steps or [self.snapshot(slug)]:
             yield step

@@ -24,7 +24,7 @@ from ui.compare.form_values import (
 )
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.results import views
-from ui.results.block import build_results
+from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import (
     SHOW_ADDRESS,
     Feed,
@@ -37,13 +37,6 @@ from ui.results.live import (
     run_buttons,
 )
 from ui.results.share import ShareSection
-from ui.results.sweep import (
-    SHARED_TOP,
-    EitherFeed,
-    SweepFeed,
-    build_sweep_results,
-    shown_areas,
-)
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
@@ -76,15 +69,13 @@ class ComparePage:
             self.form = build_form(settings, models, examples)
         self.run, self.cancel, new, self.notice = build_run_row()
         self.draft = Draft("/", [*self.form.inputs(), self.source], new)
-        self.block = build_results()
-        self.sweep = build_sweep_results(top=self.block.outputs[:SHARED_TOP])
+        self.block = ResultsBlock()
         self._share = ShareSection(services)
         self._share.wire(self.slug)
         # What `start` writes, and what `tail` does.
         self._started: list[Any] = [self.slug, self.notice, self.settings]
-        self._started += [self.block.area, self.sweep.area, self.run, self.cancel]
-        self._tailed = [*self.block.outputs, *self.sweep.outputs[SHARED_TOP:]]
-        self._tailed += [self.run, self.cancel]
+        self._started += [*self.block.areas, self.run, self.cancel]
+        self._tailed = [*self.block.outputs.values(), self.run, self.cancel]
         self._wire_form()
         self._wire_model()
         self._wire_variants()
@@ -97,7 +88,7 @@ class ComparePage:
         started.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
         stop = partial(cancel_run, self._services)
         self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
-        self.sweep.wire(self._services, self.slug)
+        self.block.wire(self._services, self.slug)
         # One event for form and line: a line told later could overtake what was typed meanwhile.
         filled = [*inputs, *self._started, self.source, self.form.variants_line]
         opened = page.load(self.open, None, filled, **AT_ONCE)
@@ -170,14 +161,14 @@ class ComparePage:
             )
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
-            return ["", refused(error, self.form.controls), *[gr.skip()] * 5]
+            return ["", refused(error, self.form.controls), *[gr.skip()] * 6]
         count = "points" if request.kind == "sweep" else "variants"
         label = f"Settings: {request.model}, {len(specs)} {count}, budget {form.budget}"
         return [
             slug,
             SILENT,
             gr.update(label=label, open=False),
-            *shown_areas(request),
+            *shown_areas(request.kind),
             gr.update(interactive=False),
             gr.update(interactive=True),
         ]
@@ -195,7 +186,7 @@ class ComparePage:
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the run; the buttons turn with its state."""
-        feed = EitherFeed(Feed(self.block), SweepFeed(self.sweep))
+        feed = Feed(self._services)
         async for updates in follow(self._services, slug, feed, run_buttons, more=2):
             yield updates
 
@@ -204,7 +195,7 @@ class ComparePage:
         query = request.query_params if request else {}
         shown, source, study = query.get("id"), query.get("from"), query.get("study")
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        slug, told, areas, parent, line = "", SILENT, [gr.skip()] * 2, "", gr.skip()
+        slug, told, areas, parent, line = "", SILENT, [gr.skip()] * 3, "", gr.skip()
         try:
             if study:
                 sample = query.get("sample", "")
@@ -222,7 +213,7 @@ class ComparePage:
                 line = self.describe(*controls)
                 slug, parent = shown or "", shown or source or ""
                 if shown:
-                    areas = shown_areas(asked)
+                    areas = shown_areas(asked.kind)
                 else:
                     is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
                     left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(asked.own_indices)

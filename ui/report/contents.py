@@ -19,7 +19,6 @@ from ui.components.verdict import VerdictStrip
 from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
 from ui.results import block as results
-from ui.results import sweep as sweep_results
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
@@ -135,14 +134,14 @@ def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Grou
 
 
 def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    section = Section("curves", *headed(sweep_results.CURVES_TEXT))
+    section = Section("curves", *headed(results.CURVES_TEXT))
     _add_charts(contents, run, without, section, curves_value)
     shown: Shown = [(DataTable, savings_table(run.result, 0))]
-    contents.sections.append(Section("savings", *headed(sweep_results.SAVINGS_TEXT), shown))
-    section = Section("alphas", *headed(sweep_results.ALPHA_TEXT))
+    contents.sections.append(Section("savings", *headed(results.SAVINGS_TEXT), shown))
+    section = Section("alphas", *headed(results.ALPHA_TEXT))
     _add_charts(contents, run, without, section, alphas_value)
     shown = [(DataTable, points_table(run.result, run.request.answer))]
-    contents.sections.append(Section("points", *headed(sweep_results.POINTS_TEXT), shown))
+    contents.sections.append(Section("points", *headed(results.POINTS_TEXT), shown))
 
 
 def _add_charts(

@@ -12,7 +12,7 @@ from ui.components.verdict import VerdictStrip
 from ui.report.charts import chart_figures, embedded_charts
 from ui.report.contents import Contents, Section, headed
 from ui.report.report import packed_report
-from ui.studies import page
+from ui.results import block as page
 from ui.tables.study import (
     StudyReading,
     decision_table,
@@ -53,7 +53,7 @@ def _contents(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
         Section("charts", headed(page.CHARTS_TEXT)[0], words, [(RunCharts, value)]),
         _table("scores", page.SCORES_TEXT, scores_table(reading)),
         _table("pairs", page.PAIRS_TEXT, pairs_table(reading)),
-        _table("savings", page.SAVINGS_TEXT, savings_table(reading)),
+        _table("savings", page.SCORE_SAVINGS_TEXT, savings_table(reading)),
         _table("tasks", page.TASKS_TEXT, tasks_table(reading)),
         _table("samples", page.SAMPLES_TEXT, samples_table(reading)),
         Section("study", "Settings and environment", "", [(Facts, settings)]),

@@ -1,30 +1,48 @@
-"""Starting and following a run: its buttons, and snapshots as updates of a results block."""
+"""Starting and following a run: its buttons, and views of it as updates of a results block."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 import gradio as gr
 
+from ckv_core.analysis.sweep import curves
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
+from ui.charts.study import charts_value
 from ui.components.modules import imported
 from ui.components.notice import RunNotice
 from ui.results import chart_views, views
-from ui.results.block import ResultsBlock
+from ui.results.block import OUTPUTS
 from ui.results.cards import follow_ups_value, generations_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
-from ui.services.services import Services
-from ui.shell.parts import SILENT, tried
+from ui.services.services import RunView, Services
+from ui.services.studies import StudyView
+from ui.shell.parts import SILENT, said, tried
+from ui.tables.study import (
+    StudyReading,
+    decision_table,
+    pairs_table,
+    scores_table,
+    tasks_table,
+    verdict_value,
+)
+from ui.tables.study import savings_table as study_savings
+from ui.tables.study_samples import Cell, read_cell, samples_table
 from ui.tables.summary import summary_value
+from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
 
 LOGGER = logging.getLogger(__name__)
+READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
+ADDRESS_CHARS = 2_000
 NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
 # Reload then opens the Run page, which follows the same run.
 _ADDRESS = imported("assets/scripts/pages/history.js")
@@ -35,28 +53,33 @@ COUNT_TIMEOUT_S = 5.0
 class Feed:
     """Remembers what one viewer was sent and leaves out what did not change."""
 
-    def __init__(self, block: ResultsBlock) -> None:
-        self._block = block
+    def __init__(self, services: Services, cell: str = "") -> None:
+        """Of a run of many samples, `cell` is the query of the score whose samples are shown."""
+        self._services = services
+        self._cell = dict(parse_qsl(str(cell)[:ADDRESS_CHARS], True))
         self._sent: dict[str, Any] = {}
+        self._known: tuple[int, float] = (-1, -READ_EVERY_S)
+        self._read: dict[str, Any] = {}
 
-    @property
-    def width(self) -> int:
-        return len(self._block.outputs)
+    def updates(self, view: RunView, now: datetime) -> list[Any]:
+        """One update per output of the block, in its order; those of other kinds are empty."""
+        if isinstance(view, StudyView):
+            values = samples_values(view) | self._read_results(view)
+        elif view.kind == "sweep":
+            values = top_values(view, now) | sweep_values(view)
+        else:
+            values = top_values(view, now) | compare_values(view)
+        return [self._changed(name, values.get(name)) for name in OUTPUTS]
 
-    def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
-        """One update per output of the block, in its order."""
-        values: dict[str, Any] = {
-            "verdict": views.verdict_value(snapshot),
-            "status": views.status_value(snapshot, now),
-            "links": views.links_value(snapshot),
-            "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
-            "generations": generations_value(snapshot),
-            "follow_ups": follow_ups_value(snapshot),
-            "kept": views.kept_value(snapshot),
-            "charts": chart_views.perturbation_value(snapshot),
-            "diagnostics": chart_views.diagnostics_value(snapshot),
-        }
-        return [self._changed(name, value) for name, value in values.items()]
+    def _read_results(self, view: StudyView) -> dict[str, Any]:
+        """Tables and charts of many samples, read again every few seconds while it runs."""
+        count, now = view.stored.counts.done + view.stored.counts.failed, time.monotonic()
+        known, read_at = self._known
+        if count != known and (view.is_final or now - read_at >= READ_EVERY_S):
+            reading = self._services.studies.reading(view.slug)
+            self._read = reading_values(reading, read_cell(reading, self._cell))
+            self._known = (count, now)
+        return self._read
 
     def _changed(self, name: str, value: Any) -> Any:
         if name in self._sent and self._sent[name] == value:
@@ -65,8 +88,102 @@ class Feed:
         return value
 
 
-def find_run(services: Services, slug: object) -> RunSnapshot:
-    """The run that an address names.
+def top_values(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
+    """Of a run of one sample: what stands above every area."""
+    return {
+        "verdict": views.verdict_value(snapshot),
+        "status": views.status_value(snapshot, now),
+        "links": views.links_value(snapshot),
+    }
+
+
+def compare_values(snapshot: RunSnapshot) -> dict[str, Any]:
+    """The area of one sample at one budget."""
+    return {
+        "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
+        "generations": generations_value(snapshot),
+        "follow_ups": follow_ups_value(snapshot),
+        "kept": views.kept_value(snapshot),
+        "charts": chart_views.perturbation_value(snapshot),
+        "diagnostics": chart_views.diagnostics_value(snapshot),
+    }
+
+
+def sweep_values(snapshot: RunSnapshot) -> dict[str, Any]:
+    """The area of one sample at several budgets; comparisons of points wait until all are there."""
+    result, ready = snapshot.result, chart_views.is_swept(snapshot)
+    names = [(curve_name(c), at) for at, c in enumerate(curves(result))] if ready else []
+    first = names[0][1] if names else None
+    return {
+        "curves": chart_views.curves_value(snapshot),
+        "reference": gr.update(choices=names, value=first, visible=len(names) > 1),
+        # The reader may have matched another line: sent once.
+        "savings": savings_table(result, first) if ready else None,
+        "alphas": alphas_table(result) if ready else None,
+        "alpha_charts": chart_views.alphas_value(snapshot),
+        "points": points_table(result, snapshot.request.answer),
+    }
+
+
+def samples_values(view: StudyView) -> dict[str, Any]:
+    """Of a run of many samples: how far it is, and its files."""
+    counts, progress = view.stored.counts, view.progress
+    model = view.stored.model or {"name": view.stored.study.model}
+    return {
+        "status": {
+            "state": view.state,
+            "stages": [],
+            "fraction": progress.done / max(1, progress.total) if progress else None,
+            "detail": progress_sentence(view),
+            "reason": view.stored.reason,
+            "chips": [f"{counts.samples:,} samples x {counts.points} points", model["name"]],
+        },
+        "links": {"slug": view.slug, "kind": view.kind, "samples": True},
+    }
+
+
+def reading_values(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
+    """The area of many samples; the samples may be those of one cell."""
+    only = SILENT
+    if cell is not None:
+        words = f"Only the samples of {cell.words(reading)}. "
+        only = said(words, "", [("All samples", f"/run?id={reading.slug}")])
+    return {
+        "verdict": verdict_value(reading),
+        "decision": decision_table(reading),
+        "score_charts": charts_value(reading),
+        "scores": scores_table(reading),
+        "pairs": pairs_table(reading),
+        "score_savings": study_savings(reading),
+        "tasks": tasks_table(reading),
+        "cell": only,
+        "samples": samples_table(reading, cell),
+    }
+
+
+def progress_sentence(view: StudyView) -> str:
+    """How far a run of many samples is, what it does now, and why it stopped."""
+    counts, now = view.stored.counts, view.progress
+    parts = [counts.sentence]
+    if counts.failed_for_good:
+        parts.append(f"{counts.failed_for_good:,} of them fail each time")
+    if now is not None and now.sample:
+        parts.append(f"last sample {now.sample}")
+    if now is not None and now.seconds_left is not None:
+        parts.append(f"about {duration(now.seconds_left)} left")
+    ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
+    return f"{', '.join(parts)}. {view.stored.reason}{ends}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def find_view(services: Services, slug: object) -> RunView:
+    """The run that an address names, of one sample or many.
 
     Raises:
         CkvError: it names none.
@@ -74,9 +191,17 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
     if not is_slug(slug):
         raise StorageError(UNKNOWN_RUN)
     try:
-        return services.snapshot(str(slug))
+        return services.view(str(slug))
     except RunMissingError:
         raise StorageError(UNKNOWN_RUN) from None
+
+
+def find_run(services: Services, slug: object) -> RunSnapshot:
+    """The run of one sample that an address names; CkvError where it names none."""
+    view = find_view(services, slug)
+    if isinstance(view, StudyView):
+        raise StorageError(UNKNOWN_RUN)
+    return view
 
 
 def made_from(
@@ -110,7 +235,7 @@ async def follow(
     services: Services,
     slug: str,
     feed: Feed,
-    after: Callable[[RunSnapshot], list[Any]],
+    after: Callable[[RunView], list[Any]],
     more: int,
 ) -> AsyncIterator[list[Any]]:
     """Yield updates of the block, then the `more` that `after` adds, until the run is over.
@@ -119,12 +244,12 @@ async def follow(
     """
     if not is_slug(slug):
         # Gradio empties the outputs of a generator that yields nothing.
-        yield [gr.skip() for _ in range(feed.width + more)]
+        yield [gr.skip() for _ in range(len(OUTPUTS) + more)]
         return
     try:
-        async for snapshot in services.watch(slug):
-            updates = await in_turn(feed.updates, snapshot, datetime.now(UTC))
-            yield [*updates, *await in_turn(after, snapshot)]
+        async for view in services.watch(slug):
+            updates = await in_turn(feed.updates, view, datetime.now(UTC))
+            yield [*updates, *await in_turn(after, view)]
     except CkvError as error:
         LOGGER.info("Stopped following %s: %s", slug, error)
 
@@ -148,8 +273,8 @@ def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted
     return services.count_tokens(request, COUNT_TIMEOUT_S)
 
 
-def run_buttons(snapshot: RunSnapshot) -> list[Any]:
-    final = snapshot.is_final
+def run_buttons(view: RunView) -> list[Any]:
+    final = view.is_final
     return [gr.update(interactive=final), gr.update(interactive=not final)]
 
 

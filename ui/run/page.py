@@ -1,9 +1,10 @@
-"""The Run page: one saved or running run by its address, read-only."""
+"""The Run page: one saved or running run, of one sample or many, by its address."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import gradio as gr
 from gradio.components import Component
@@ -13,20 +14,25 @@ from ui.caches.keep_section import KeepSection
 from ui.components.facts import Facts
 from ui.components.notice import Notice
 from ui.results import views
-from ui.results.block import build_results
-from ui.results.live import Feed, cancel_run, find_run, follow
+from ui.results.block import ResultsBlock, shown_areas
+from ui.results.live import Feed, cancel_run, find_view, follow
 from ui.results.share import ShareSection
-from ui.results.sweep import (
-    SHARED_TOP,
-    EitherFeed,
-    SweepFeed,
-    build_sweep_results,
-    shown_areas,
-)
 from ui.run.lineage import LineageSection
-from ui.services.live_runs import RunSnapshot
-from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said
+from ui.services.services import RunView, Services
+from ui.services.studies import StudyView
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said, tried
+from ui.tables.study import facts_rows
+from ui.tables.study_samples import CELL_NAMES
+
+# A reader who followed a score is led to its samples, once they are drawn.
+SHOW_CELL = """() => {
+  if (!new URLSearchParams(location.search).has("variant")) return;
+  const drawn = setInterval(() => {
+    if (!document.querySelector("#study-samples tbody tr")?.offsetParent) return;
+    clearInterval(drawn);
+    document.getElementById("study-cell").scrollIntoView();
+  }, 100);
+}"""
 
 
 class RunPage:
@@ -34,83 +40,99 @@ class RunPage:
         self._services = services
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.followed = gr.Textbox(visible="hidden", elem_id="followed")
+        self.cell = gr.Textbox(visible="hidden", elem_id="cell")
         self.title = Notice(elem_id="run-title")
         with gr.Row(elem_id="actions"):
-            self.cancel = gr.Button(
-                "Cancel", visible=False, elem_id="cancel", min_width=110, scale=0
-            )
+            act: dict[str, Any] = {"visible": False, "min_width": 110, "scale": 0}
+            self.cancel = gr.Button("Cancel", elem_id="cancel", **act)
+            self.resume = gr.Button("Resume", elem_id="resume", **act)
             self.notice = Notice(elem_id="notice")
         self._lineage = LineageSection(services)
-        self.block = build_results()
-        self.sweep = build_sweep_results(top=self.block.outputs[:SHARED_TOP])
-        with gr.Accordion("What was asked", open=False, visible="hidden", elem_id="asked") as area:
+        self.block = ResultsBlock()
+        with gr.Accordion("Settings", open=False, visible="hidden", elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
-        self._asked = area
+        self._settings = area
         self._keep = KeepSection(services)
         self._share = ShareSection(services)
+        self._tailed: list[Component] = [*self.block.outputs.values(), self.facts]
+        self._tailed += [self.cancel, self.resume]
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect what opens, follows and stops the run.
+        """Connect what opens, follows, stops and resumes the run.
 
         All is shown by one event; only a run that is not over is followed, through the queue.
         """
-        opened = [self.slug, self.title, self.notice, self.followed, self.block.area]
-        opened += [self.sweep.area, self._asked, *self._tailed]
+        opened: list[Any] = [self.slug, self.cell, self.title, self.notice, self.followed]
+        opened += [*self.block.areas, self._settings, *self._tailed]
         sections = [*self._lineage.outputs, *self._share.outputs, *self._keep.outputs]
         page.load(self.open, None, [*opened, *sections], **AT_ONCE)
-        self.followed.change(self.tail, [self.slug], self._tailed, **SHARED)
+        page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
+        run = [self.slug, self.cell]
+        self.followed.change(self.tail, run, self._tailed, **SHARED)
         stop = partial(cancel_run, self._services)
         self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
+        resumed = self.resume.click(self.go_on, [self.slug], [self.notice], **AT_ONCE)
+        resumed.then(self.tail, run, self._tailed, trigger_mode="multiple", **SHARED)
         self._share.wire(self.slug)
         self._keep.wire(self.slug)
-        self.sweep.wire(self._services, self.slug)
-
-    @property
-    def _tailed(self) -> list[Component]:
-        return [*self.block.outputs, *self.sweep.outputs[SHARED_TOP:], self.cancel, self.facts]
+        self.block.wire(self._services, self.slug)
 
     def open(self, request: gr.Request) -> list[Any]:
         """Show the run that the address names as it is now, or say that there is none."""
-        slug = request.query_params.get("id") if request else None
+        query = request.query_params if request else {}
+        cell = urlencode({name: query[name] for name in CELL_NAMES if query.get(name) is not None})
         try:
-            snapshot = find_run(self._services, slug)
+            view = find_view(self._services, query.get("id"))
         except CkvError as error:
-            untouched = [gr.skip() for _ in range(3 + len(self._tailed))]
+            untouched = [gr.skip() for _ in range(len(self.block.areas) + 1 + len(self._tailed))]
             rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
-            told = said(str(error), "error", (TO_RUNS, TO_COMPARE))
-            return ["", SILENT, told, "", *untouched, *rest]
+            refusal = said(str(error), "error", (TO_RUNS, TO_COMPARE))
+            return ["", "", SILENT, refusal, "", *untouched, *rest]
         return [
-            snapshot.slug,
-            said(snapshot.title),
+            view.slug,
+            cell,
+            said(view.title),
             SILENT,
-            "" if snapshot.is_final else snapshot.slug,
-            *shown_areas(snapshot.request),
+            "" if view.is_final else view.slug,
+            *shown_areas(view.kind),
             gr.update(visible=True),
-            *self._feed().updates(snapshot, datetime.now(UTC)),
-            self._cancel_update(snapshot),
-            views.details_value(snapshot),
-            *self._lineage.open(snapshot.slug),
-            *self._share.open(snapshot.slug),
-            *self._keep.open(snapshot),
+            *Feed(self._services, cell).updates(view, datetime.now(UTC)),
+            self._facts_of(view),
+            *self._buttons(view),
+            *self._lineage.open(view.slug),
+            *self._share.open(view.slug),
+            *self._keep.open(None if isinstance(view, StudyView) else view),
         ]
 
-    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
+    async def tail(self, slug: str, cell: str) -> AsyncIterator[list[Any]]:
         """Follow the run; its details fill up as they become known."""
-        prepared = None
+        known = None
 
-        def rest(snapshot: RunSnapshot) -> list[Any]:
-            nonlocal prepared
-            known = (snapshot.result.prompt is not None, snapshot.state)
-            facts = gr.skip() if known == prepared else views.details_value(snapshot)
-            prepared = known
-            return [self._cancel_update(snapshot), facts]
+        def rest(view: RunView) -> list[Any]:
+            nonlocal known
+            is_prepared = isinstance(view, StudyView) or view.result.prompt is not None
+            facts = gr.skip() if known == (is_prepared, view.state) else self._facts_of(view)
+            known = (is_prepared, view.state)
+            return [facts, *self._buttons(view)]
 
-        async for updates in follow(self._services, slug, self._feed(), rest, more=2):
+        async for updates in follow(self._services, slug, Feed(self._services, cell), rest, more=3):
             yield updates
 
-    def _feed(self) -> EitherFeed:
-        return EitherFeed(Feed(self.block), SweepFeed(self.sweep))
+    def go_on(self, slug: str) -> dict[str, Any]:
+        """Run what is left of many samples; those that failed are tried again."""
+        return tried(self._services.studies.resume, slug)
 
-    def _cancel_update(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        is_shown = not snapshot.is_final and self._services.may_change(snapshot.slug)
-        return gr.update(visible=is_shown)
+    def _facts_of(self, view: RunView) -> dict[str, Any]:
+        if not isinstance(view, StudyView):
+            return views.details_value(view)
+        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.stored.facts)}
+
+    def _buttons(self, view: RunView) -> list[Any]:
+        """Cancel of a run that is not over, Resume of many samples where some are left."""
+        may_change = self._services.may_change(view.slug)
+        is_stopping = view.state == "stopping"
+        can_resume = isinstance(view, StudyView) and view.can_resume
+        return [
+            gr.update(visible=may_change and not view.is_final and not is_stopping),
+            gr.update(visible=may_change and can_resume),
+        ]

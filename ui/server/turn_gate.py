@@ -39,12 +39,7 @@ TAKING_TURNS = ("/gradio_api/run/", "/api/")
 MOST_UNREAD = 16  # messages of one session
 LOOK_S = 0.1
 # What the Run page does for the guest of a share link; every other handler needs a login.
-GUEST_HANDLERS = frozenset(
-    {
-        *("RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"),
-        *("StudyPage.open", "StudyPage.follow"),
-    }
-)
+GUEST_HANDLERS = frozenset({"RunPage.open", "RunPage.tail", "ResultsBlock.wire.<locals>.matched"})
 
 
 class TurnGate:

@@ -44,6 +44,11 @@ class RunSnapshot:
     version: int
 
     @property
+    def kind(self) -> str:
+        """`compare` at one budget, `sweep` at several."""
+        return self.request.kind
+
+    @property
     def is_final(self) -> bool:
         """Whether nothing more will change."""
         return self.state in FINAL_STATES

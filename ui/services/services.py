@@ -29,6 +29,7 @@ from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
 from storage.recorder import Recorder, title_of
 from storage.records import Lineage
+from storage.repository import RunMissingError
 from ui.accounts.access import Access
 from ui.accounts.administration import Administration
 from ui.accounts.credentials import Accounts
@@ -39,8 +40,8 @@ from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.room import check_new_run, check_room
 from ui.services.shares import Shares
-from ui.services.stored_runs import StoredRuns
-from ui.services.studies import Studies
+from ui.services.stored_runs import POLL_INTERVAL_S, StoredRuns
+from ui.services.studies import Studies, StudyView
 from ui.services.unfinished import UnfinishedRuns
 from ui.users import User
 
@@ -48,6 +49,7 @@ LOGGER = logging.getLogger(__name__)
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 WATCHER_S = 0.02  # what the interval grows by with each watcher: what is shown takes time to make
+RunView = RunSnapshot | StudyView
 CLOSED = "The app was closed before this run ended."
 CANCELLED = "Cancelled on request."
 
@@ -131,20 +133,27 @@ class Services:
         self._stop(slug)
 
     def snapshot(self, slug: str) -> RunSnapshot:
+        """A run of one sample."""
         self._access.check_run(slug)
         run = self._unfinished.find(slug)
         if run is not None:
             return self._unfinished.view(run)
         return self._stored.snapshot(slug)
 
+    def view(self, slug: str) -> RunView:
+        """A run of one sample or of many, as it is now."""
+        try:
+            return self.snapshot(slug)
+        except RunMissingError:
+            return self.studies.view(slug)
+
     async def watch(
         self, slug: str, interval_s: float = WATCH_INTERVAL_S
-    ) -> AsyncIterator[RunSnapshot]:
+    ) -> AsyncIterator[RunView]:
         """Follow a run: its state now, changes at most once per interval, its end.
 
-        With many watchers the interval grows, so that others are answered.
-
-        One that lives in another server of the same database is read about once a second.
+        With many watchers the interval grows, so that others are answered. A run of many samples,
+        and one that lives in another server of the same database, is read about once a second.
         Any number may watch; whether they do changes nothing for the run.
 
         Raises:
@@ -152,10 +161,12 @@ class Services:
         """
         await in_turn(self._access.check_run, slug)
         run = self._unfinished.find(slug)
-        if run is None:
-            async for stored in self._stored.watch(slug):
-                yield stored
-            return
+        while run is None:
+            stored = await in_turn(self.view, slug)
+            yield stored
+            if stored.is_final:
+                return
+            await asyncio.sleep(POLL_INTERVAL_S)
         seen = 0
         self._watching += 1
         try:

@@ -1,8 +1,6 @@
 """Runs that do not live in this server: over, or unfinished in another one of the same database."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 from ckv_core.errors import StorageError
 from storage import repository, servers
@@ -10,7 +8,6 @@ from storage.database import Database
 from storage.decoded import DecodedRuns
 from storage.library import NOT_OVER
 from storage.recorder import Recorder
-from ui.accounts.turns import in_turn
 from ui.services.live_runs import RunSnapshot, stored_snapshot
 
 LOGGER = logging.getLogger(__name__)
@@ -39,15 +36,6 @@ class StoredRuns:
             stored = repository.load_run(session, slug, self._decoded)
             ahead = servers.ahead_elsewhere(session, slug, self._database.server)
         return stored_snapshot(stored, ahead)
-
-    async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
-        """The run now, and about every second until it is over."""
-        while True:
-            view = await in_turn(self.snapshot, slug)
-            yield view
-            if view.is_final:
-                return
-            await asyncio.sleep(POLL_INTERVAL_S)
 
     def cancel(self, slug: str, reason: str) -> None:
         """Record the end of another server's run; that server stops at the next it records."""

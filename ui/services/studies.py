@@ -34,6 +34,7 @@ from ckv_core.studies.tasks import make_samples
 from ckv_core.worker.client import WorkerClient
 from storage import studies as stored_studies
 from storage.database import Database
+from storage.models import SAMPLES
 from storage.records import StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import DISABLED, Access
@@ -64,6 +65,30 @@ class StudyView:
     stored: StoredStudy
     running: bool
     progress: Progress | None
+
+    @property
+    def slug(self) -> str:
+        return self.stored.slug
+
+    @property
+    def title(self) -> str:
+        return self.stored.study.name
+
+    @property
+    def kind(self) -> str:
+        """That of all runs of many samples."""
+        return SAMPLES
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will change by itself."""
+        return self.state not in ("running", "stopping", "queued")
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether it is over and results are missing, or failed for a reason that may pass."""
+        may_pass = self.stored.counts.failed - self.stored.counts.failed_for_good
+        return self.is_final and (self.stored.state != "done" or may_pass > 0)
 
     @property
     def state(self) -> str:

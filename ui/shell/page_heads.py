@@ -10,11 +10,9 @@ from urllib.parse import parse_qs
 import anyio.to_thread
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
-from storage.models import SAMPLES
 from storage.records import RunSummary
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
@@ -44,7 +42,7 @@ PAGES = {
         "The methods, their parameters and defaults, and the limits of this app.",
     ),
 }
-RUN_PAGES = ("run", "study")
+RUN_PAGES = ("run",)
 _GRADIOS = re.compile(r'[ \t]*<meta\s+(?:property="og:|name="twitter:)[^>]*>\n?')
 
 
@@ -68,13 +66,9 @@ class PageHeads:
             asked = str(scope["query_string"], "latin-1")
             slug = parse_qs(asked).get("id", [""])[0]
             try:
-                found = await anyio.to_thread.run_sync(self._page_of, slug, page)
+                said = await anyio.to_thread.run_sync(self._words_of, slug)
             except RunMissingError:
                 await missing(UNKNOWN_RUN)(scope, receive, send)
-                return
-            own, said = found
-            if own != page:
-                await RedirectResponse(f"/{own}?{asked}")(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))
@@ -84,8 +78,8 @@ class PageHeads:
         )
         await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
 
-    def _page_of(self, slug: str, page: str) -> tuple[str, tuple[str, str]]:
-        """A run's own page, and its title and description."""
+    def _words_of(self, slug: str) -> tuple[str, str]:
+        """Title and description of a run."""
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         try:
@@ -93,9 +87,8 @@ class PageHeads:
         except RunMissingError:
             raise
         except CkvError:  # the page itself tells what is wrong
-            return page, ("Run", "A saved run.")
-        own = "study" if summary.kind == SAMPLES else "run"
-        return own, words_of(summary, with_text=self._services.is_guest)
+            return "Run", "A saved run."
+        return words_of(summary, with_text=self._services.is_guest)
 
 
 def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:

@@ -6,15 +6,16 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.errors import CkvError
+from ckv_core.studies.runner import Cost
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice
+from ui.results.live import duration
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, refused, said
 from ui.studies.form import AREAS, build_study_form, shown_areas
 from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
-from ui.studies.progress import cost_sentence
 
 INTRO = (
     "## New study\n"
@@ -23,7 +24,7 @@ INTRO = (
     "restart; the page Runs lists it."
 )
 # Where a study was started, its own page shows it.
-OPEN_STUDY = "(slug) => { if (slug) location.href = `/study?id=${encodeURIComponent(slug)}`; }"
+OPEN_STUDY = "(slug) => { if (slug) location.href = `/run?id=${encodeURIComponent(slug)}`; }"
 
 
 class StudiesPage:
@@ -123,3 +124,12 @@ class StudiesPage:
             return ""
         count = len(form.study().points())
         return f"{count} points a sample: the full cache and each method at each budget."
+
+
+def cost_sentence(cost: Cost) -> str:
+    """What a study takes, before it starts."""
+    return (
+        f"{cost.samples:,} samples x {cost.points // max(1, cost.samples)} points, about "
+        f"{cost.tokens:,} prompt tokens (the longest prompt {cost.longest:,}): about "
+        f"{duration(cost.seconds)}, estimated from the default model's times on two CPU cores."
+    )

@@ -285,7 +285,7 @@ def task_of(sample: Sample) -> str:
 def cell_address(slug: str, point: Point, **tags: object) -> str:
     """Where the samples of a point are, all or those that have these tags."""
     values = {"id": slug, "variant": point.variant, "budget": point.budget or ""}
-    return "/study?" + urlencode(values | tags)
+    return "/run?" + urlencode(values | tags)
 
 
 def _scores_by_task(reading: StudyReading) -> dict[tuple[Point, str], dict[str, float]]:

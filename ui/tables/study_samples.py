@@ -65,7 +65,7 @@ def samples_table(reading: StudyReading, cell: Cell | None = None) -> dict[str, 
         cut = f" The first {MOST_SAMPLES} of {len(rows):,}; the CSV of all results has the rest."
     note = (
         "Disagreement: best minus worst score among methods and budgets, the full cache apart. "
-        f"Failed results are retried by Go on.{cut}"
+        f"Failed results are tried again by Resume.{cut}"
     )
     table = table_of(
         reading, "Samples", _columns(reading, cell), rows[:MOST_SAMPLES], note, "samples"

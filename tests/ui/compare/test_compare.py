@@ -34,9 +34,8 @@ from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
-from ui.results.block import UNSEEN
+from ui.results.block import OUTPUTS, UNSEEN
 from ui.results.live import Feed, cancel_run
-from ui.results.sweep import SweepFeed
 from ui.run.page import RunPage
 from ui.settings import Settings
 
@@ -323,25 +322,25 @@ def test_the_block_of_the_kind_that_was_started_is_shown_and_fed():
     services = FakeServices(sweep_snapshot())
     page = compare_page(services)
     for form, is_sweep in ((TYPED, False), (SEVERAL, True)):
-        _, _, label, compared, swept, *_ = page.start(*form.controls(), "")
+        _, _, label, compared, swept, many, *_ = page.start(*form.controls(), "")
         areas = [compared["elem_classes"], swept["elem_classes"]]
         assert [UNSEEN in area for area in areas] == [is_sweep, not is_sweep]
+        assert UNSEEN in many["elem_classes"]
     assert label["label"].endswith("19 points, budget 64, 128")
     (*_, last) = collect(page.tail(SWEEP_SLUG))
     assert len(last) == len(page._tailed)
 
 
 def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
-    block = built().sweep
-    feed = SweepFeed(block)
+    feed = Feed(FakeServices())
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     now = snapshot().created_at
-    at = [output.elem_id for output in block.outputs].index("sweep-curves")
+    at = OUTPUTS.index("curves")
     waiting = feed.updates(sweep_snapshot(state="running", result=partial, finished_at=None), now)
     assert (waiting[at]["charts"], waiting[at]["text"][:10]) == ([], "The curves")
     first = feed.updates(sweep_snapshot(), now)
-    assert len(first) == len(block.outputs) == feed.width
+    assert len(first) == len(built().block.outputs) == len(OUTPUTS)
     names = [chart["name"] for chart in first[at]["charts"]]
     assert names[0] == "sweep-answer"  # what came out stands first
     # The full cache has no exact match of its own here.
@@ -369,15 +368,15 @@ def test_an_unknown_run_is_one_sentence_on_every_page():
     home, run = compare_page(services), run_page(services)
     for slug in BAD_SLUGS:
         shown = run.open(open_request(id=slug))
-        assert NOT_THERE in shown[2]["text"], slug
-        assert all(value is None or is_skip(value) for value in shown[4:]), slug
+        assert NOT_THERE in shown[3]["text"], slug
+        assert all(value is None or is_skip(value) for value in shown[5:]), slug
         if slug:
             filled = home.open(open_request(id=slug))
             assert NOT_THERE in filled[len(CONTROL_NAMES) + 1]["text"], slug
 
 
 def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():
-    followed = 3
+    followed = 4
     shown = run_page(FakeServices()).open(open_request(id=SLUG))
     assert shown[followed] == ""
     assert any(isinstance(value, dict) and "cards" in value for value in shown)
@@ -393,13 +392,12 @@ def test_cancel_asks_for_known_runs_only():
 
 
 def test_a_feed_sends_charts_once_all_is_measured_and_what_did_not_change_never():
-    block, now = built().block, snapshot().created_at
-    feed = Feed(block)
+    now, feed = snapshot().created_at, Feed(FakeServices())
     half = snapshot().result
     half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
-    at = [component.elem_id for component in block.outputs].index("charts")
+    at = OUTPUTS.index("charts")
     first = feed.updates(running(result=half), now)
-    assert len(first) == len(block.outputs)
+    assert tuple(built().block.outputs) == OUTPUTS
     assert first[at]["charts"] == []
     drawn = feed.updates(snapshot(), now)[at]
     assert [chart["name"] for chart in drawn["charts"]] == ["layers", "final", "heads", "budgets"]

@@ -24,8 +24,7 @@ VIEWERS = {
 }
 # What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_owners.py.
 FOR_GUESTS = {
-    *("RunPage.open", "RunPage.tail", "SweepBlock.wire.<locals>.matched"),
-    *("StudyPage.open", "StudyPage.follow"),
+    *("RunPage.open", "RunPage.tail", "ResultsBlock.wire.<locals>.matched"),
 }  # fmt: skip
 FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
@@ -38,7 +37,7 @@ FOR_USERS = {
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
     "shown_areas",
     *(f"StudiesPage.{name}" for name in ("ask", "describe", "open", "start")),
-    *("StudiesPage.wire.<locals>.<lambda>", "StudyPage.go_on", "StudyPage.stop"),
+    *("StudiesPage.wire.<locals>.<lambda>", "RunPage.go_on"),
     *(f"CachesPage.{name}" for name in ("open", "refresh", "choose", "ask", "tail", "stop")),
     *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
     "CachesPage.wire.<locals>.<lambda>",

@@ -12,7 +12,7 @@ from ui.server import streams, turn_gate
 
 
 def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Response:
-    body = {"data": [slug], "fn_index": app.handler("RunPage.tail"), "session_hash": session}
+    body = {"data": [slug, ""], "fn_index": app.handler("RunPage.tail"), "session_hash": session}
     return client.post("/gradio_api/queue/join", json=body)
 
 

@@ -50,8 +50,8 @@ def test_the_owner_gets_the_data(app, slug):
 
 def test_no_queued_handler_follows_another_users_run(app, slug):
     with app.client("ann") as ann, app.client("bob") as bob:
-        assert "3 prompt tokens" in str(app.queued(ann, "RunPage.tail", slug))
-        theirs = app.queued(bob, "RunPage.tail", slug)
+        assert "3 prompt tokens" in str(app.queued(ann, "RunPage.tail", slug, ""))
+        theirs = app.queued(bob, "RunPage.tail", slug, "")
     assert "prompt tokens" not in str(theirs)
 
 
@@ -145,7 +145,7 @@ READING = {
     "are_runs_of_nobody",
     "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
     "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
-    "sign_out", "summary", "watch", "worker_ready",
+    "sign_out", "summary", "view", "watch", "worker_ready",
 }  # fmt: skip
 
 

@@ -57,11 +57,11 @@ def test_a_share_link_shows_one_run_and_nothing_else(app, slug, other):
         assert client.get("/run", params={"id": slug}).status_code == 200
         assert client.get(f"/data/{slug}/prompt").status_code == 200
         assert client.get(f"/data/{slug}/result.json").status_code == 200
-        assert "3 prompt tokens" in str(app.queued(client, "RunPage.tail", slug))
+        assert "3 prompt tokens" in str(app.queued(client, "RunPage.tail", slug, ""))
         assert client.get(f"/data/{other}/prompt").status_code == 401
         for path in ("/", "/runs", "/methods", "/several", "/metrics", "/nothing"):
             assert client.get(path).status_code == 401, path
-        assert "prompt tokens" not in str(app.queued(client, "RunPage.tail", other))
+        assert "prompt tokens" not in str(app.queued(client, "RunPage.tail", other, ""))
 
 
 def test_a_share_link_gives_the_report_without_the_owners_note(app, slug):
@@ -176,14 +176,14 @@ def test_a_link_of_a_run_of_many_samples_opens_that_one_alone(app):
     token = link(app, shared)
     with app.client(follow_redirects=True) as guest:
         first = guest.get(f"/s/{token}")
-        assert (first.status_code, first.url.path) == (200, "/study")
+        assert (first.status_code, first.url.path) == (200, "/run")
         for name in ("study.json", "scores.csv", "figure/budget", "report.html"):
             assert guest.get(f"/studies/{shared}/{name}").status_code == 200, name
             assert guest.get(f"/studies/{hidden}/{name}").status_code == 401, name
-        assert guest.get(f"/study?id={hidden}").status_code == 404
-        assert "21 of 21 results" in str(app.queued(guest, "StudyPage.follow", shared, ""))
-        assert "There is no run" in str(app.queued(guest, "StudyPage.follow", hidden, ""))
-        app.call(guest, "StudyPage.go_on", shared)
+        assert guest.get(f"/run?id={hidden}").status_code == 404
+        assert "21 of 21 results" in str(app.queued(guest, "RunPage.tail", shared, ""))
+        assert "results" not in str(app.queued(guest, "RunPage.tail", hidden, ""))
+        app.call(guest, "RunPage.go_on", shared)
         assert store.load(shared).state == "unfinished", "a guest resumed it"
     with app.client() as stranger:
         assert stranger.get(f"/studies/{shared}/scores.csv").status_code == 401

@@ -17,11 +17,11 @@ from storage import library
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
+from ui.results.live import progress_sentence
 from ui.services import studies as studies_of_app
 from ui.services import study_jobs
 from ui.services.services import Services
 from ui.services.studies import StudyView
-from ui.studies.progress import progress_sentence
 from ui.users import User
 
 STUDY = Study(
@@ -104,8 +104,7 @@ def test_stopped_resumed_and_deleted(services):
     services.cancel_run(slug)
     on_a_cluster = replace(running, stored=replace(running.stored, state="unfinished"))
     assert on_a_cluster.state == "stopping"
-    assert progress_sentence(on_a_cluster).startswith("Stopping: ")
-    assert "What a cluster works at ends first." in progress_sentence(on_a_cluster)
+    assert "What a cluster is working on ends first." in progress_sentence(on_a_cluster)
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
     assert view.stored.reason == "Cancelled on request."

@@ -49,7 +49,7 @@ def draw_charts(page: Page) -> None:
 
 
 def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page, app, slug):
-    page.goto(f"{app.url}/study?id={slug}&__theme=light")
+    page.goto(f"{app.url}/run?id={slug}&__theme=light")
     samples = page.locator("#study-samples tbody tr")
     samples.first.wait_for()
     see_everything(page)
@@ -91,8 +91,8 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator("#confirm-text")).to_contain_text(re.compile(r"3 samples x \d+ points"))
     page.get_by_role("button", name="Run it", exact=True).click()
-    page.wait_for_url("**/study?id=*")
-    expect(page.locator("#study-progress")).to_contain_text("Done: ")
+    page.wait_for_url("**/run?id=*")
+    expect(page.locator("#status [data-state=done]")).to_be_visible()
     expect(page.locator("#study-decision tbody tr").first).to_be_visible()
     page.locator("#study-samples a").first.click()
     expect(page.locator("#context textarea")).to_have_value(LINE["context"])
@@ -102,19 +102,19 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     expect(row).to_contain_text("Many samples")
     expect(row).to_contain_text("of 15 results")
     row.get_by_role("link", name="pasted").click()
-    page.wait_for_url("**/study?id=*")
+    page.wait_for_url("**/run?id=*")
 
 
 def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, app):
     study = dataclasses.replace(STUDY, name="half", model="tiny")
     slug = store_study(app.services, study, done=38)
-    page.goto(f"{app.url}/study?id={slug}")
-    expect(page.locator("#study-progress")).to_contain_text("Unfinished: ")
-    page.get_by_role("button", name="Go on").click()
-    expect(page.locator("#study-progress")).to_contain_text("Done: ")
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.locator("#status [data-state=unfinished]")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#status [data-state=done]")).to_be_visible()
     with app.client() as client:
         for unknown in ("nothere00000", "%22%3Cb%3E"):
-            assert client.get(f"/study?id={unknown}").status_code == 404
+            assert client.get(f"/run?id={unknown}").status_code == 404
 
 
 def test_the_report_opens_without_the_app(page, app, slug, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
-from ui.studies.routes import results_csv, scores_csv
+from ui.run.study_routes import results_csv, scores_csv
 from ui.tables.study import (
     StudyReading,
     decision_table,
@@ -152,7 +152,7 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
     found = reading()
     address = by_point(tasks_table(found))["KeyDiff", "50%"]["task1"]["href"]
     asked = asked_by(address)
-    assert (urlsplit(address).path, asked["id"]) == ("/study", SLUG)
+    assert (urlsplit(address).path, asked["id"]) == ("/run", SLUG)
     cell = read_cell(found, asked)
     assert cell.words(found) == "KeyDiff at 50%, task multi"
     table = samples_table(found, cell)

@@ -61,7 +61,7 @@ const isReport = () => document.querySelector(".ckv-report") !== null;
 /** A page of ours that a point leads to; in a report there is none. */
 function addressOf(point) {
   const address = str(list(point).at(-1));
-  return address.startsWith("/study?") && !isReport() ? address : "";
+  return address.startsWith("/run?") && !isReport() ? address : "";
 }
 
 function follow({ points: [point] }) {

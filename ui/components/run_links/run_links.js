@@ -11,6 +11,11 @@ const FILES = [
     "The whole run",
     [
       file("Report (HTML)", "report.html", "report", "opens offline, in any browser"),
+      file("Report (HTML)", "report.html", "samples", "opens offline, in any browser"),
+      file("All results (JSON)", "study.json", "samples"),
+      file("All results and texts (JSON)", "study.json?data", "samples", "to be imported elsewhere"),
+      file("Request (YAML)", "study.yaml", "samples", "runs again with ckv run"),
+      file("Inspect log (JSON)", "inspect.json", "samples"),
       file("Bundle (zip)", "bundle.zip", "report", "to be imported elsewhere, with the prompt and notes"),
       file("Result (JSON)", "result.json", "files", "what the command line writes"),
       file("kvpress code (Python)", "kvpress.py", "report", "the variants as presses, and where they differ"),
@@ -25,6 +30,8 @@ const FILES = [
       file("Budgets (CSV)", "budgets.csv", "files"),
       file("Fidelity by token (CSV)", "forced.csv", "forced"),
       file("Follow-ups (CSV)", "follow_ups.csv", "follow_ups"),
+      file("Scores (CSV)", "scores.csv", "samples", "a row per method and budget"),
+      file("Results (CSV)", "results.csv", "samples", "a row per sample, method and budget"),
     ],
   ],
 ];
@@ -41,7 +48,10 @@ function fileGroups(value, base) {
       name,
       files
         .filter(({ needs }) => value[needs])
-        .map(({ text, path, needs, hint }) => [link(text, { href: `${base}/${path}`, download: needs !== "report" }), hint]),
+        .map(({ text, path, needs, hint }) => [
+          link(text, { href: `${base}/${path}`, download: needs !== "report" && path !== "report.html" }),
+          hint,
+        ]),
     ),
   ).filter(Boolean);
 }
@@ -95,7 +105,8 @@ export default function mount(host) {
     short.href = path;
     setText(short, path);
     again.href = `/?from=${key}`;
-    const found = fileGroups(value, `/data/${key}`);
+    const found = fileGroups(value, value.samples ? `/studies/${key}` : `/data/${key}`);
+    again.hidden = Boolean(value.samples);
     groups.replaceChildren(...found);
     menu.hidden = found.length === 0;
   });

@@ -2,13 +2,22 @@
 
 import { chip, clamp, list, make, milliseconds, onValue, seconds, setText, str } from "../../../assets/scripts/dom.js";
 
-const STATE_LABELS = { idle: "Ready", queued: "Queued", running: "Running", done: "Done", failed: "Failed", cancelled: "Cancelled" };
-const STATE_SIGNS = { idle: "○", queued: "◷", running: "▶", done: "✓", failed: "✕", cancelled: "■" };
+const STATE_LABELS = {
+  idle: "Ready",
+  queued: "Queued",
+  running: "Running",
+  stopping: "Stopping",
+  done: "Done",
+  unfinished: "Unfinished",
+  failed: "Failed",
+  cancelled: "Cancelled",
+};
+const STATE_SIGNS = { idle: "○", queued: "◷", running: "▶", stopping: "▶", done: "✓", unfinished: "■", failed: "✕", cancelled: "■" };
 
 /** One clear line: the reason of a failure, the queue, or what happens now. */
 function sentenceOf(value) {
   if (value.state === "failed" || value.state === "cancelled") return str(value.reason);
-  if (value.state === "queued") {
+  if (value.state === "queued" && !value.detail) {
     const ahead = Number(value.queue_ahead) || 0;
     const who = ahead === 1 ? "1 run is" : `${ahead} runs are`;
     return ahead ? `${who} ahead of this one; it starts by itself.` : "Starts next.";
