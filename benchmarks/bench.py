@@ -20,7 +20,7 @@ from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
 from ckv_core.comparison.compare import compare
-from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache

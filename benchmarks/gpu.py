@@ -36,9 +36,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.setting import NEW_TOKENS, VARIANTS
 from ckv_core.comparison.compare import compare
-from ckv_core.engine.cache import prompt_slots
+from ckv_core.engine.cache import slots
 from ckv_core.engine.cache.varlen import usable_kernel
-from ckv_core.engine.running_rows import RunningRows
+from ckv_core.engine.generation import RunningRows
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.request.compare_request import CompareRequest
@@ -152,7 +152,7 @@ def line(loaded: LoadedModel, device: Device, length: int) -> list[str]:
         _run(loaded, length, new_tokens=8)
     by_stacks = "no kernel"
     if usable_kernel(loaded.device, loaded.model.dtype, loaded.info.head_dim) is not None:
-        with patch.object(prompt_slots, "usable_kernel", lambda *_kinds: None):
+        with patch.object(slots, "usable_kernel", lambda *_kinds: None):
             by_stacks = f"{_step_ms(_run(loaded, length)):.1f}"
     assert result.prompt is not None
     tokens, times = result.prompt.tokens, result.timings_ms

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.further_passes import further_passes
-from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.select import select

@@ -10,18 +10,16 @@ from typer import Typer
 from ckv_core.cli import (
     analyse,
     cache,
-    check_method,
     compare,
-    heads,
     import_kvpress,
-    lists,
+    methods,
 )
 from ckv_core.cli.options import run_command
 
 HELP = "Compare KV-cache eviction methods."
 # Without markup, help texts appear as they are written.
 app = Typer(help=HELP, rich_markup_mode=None, add_completion=False)
-for _module in (compare, analyse, cache, heads, import_kvpress, check_method, lists):
+for _module in (compare, analyse, cache, import_kvpress, methods):
     app.add_typer(_module.app)
 
 

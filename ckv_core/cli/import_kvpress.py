@@ -8,8 +8,14 @@ from typer import Argument, Option, Typer
 from ckv_core.cli import running
 from ckv_core.cli.options import check_json_path, command
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.kvpress.asked import asked_presses
-from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
+from ckv_core.kvpress.sets import (
+    VARIABLE,
+    Job,
+    KeepMask,
+    asked_presses,
+    kept_by_presses,
+    kvpress_python,
+)
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
 from ckv_core.request.compare_request import CompareRequest

@@ -1,27 +1,32 @@
-"""The selection stages of a run: scores, what every variant and its base keep, their caches."""
+"""The selection stages of a run: scores, what every variant and its base keep, their caches.
 
-from collections.abc import Generator, Iterator
+Passages that a request protects are never evicted; a method's own sinks and window are declared by
+its parts.
+"""
+
+import hashlib
+import re
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from ckv_core.comparison.protection import short_name
-from ckv_core.engine.cache.prompt_slots import Keep
-from ckv_core.engine.chooser import Chooser
+from ckv_core.engine.cache.slots import Keep
+from ckv_core.engine.candidates import Chooser, PromptLayer
 from ckv_core.engine.external_selection import own_selection
-from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.policy_row import Acting
 from ckv_core.engine.prefill import Prefill
-from ckv_core.engine.receipt import receipt, retained_set
-from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
+from ckv_core.engine.rows import Acting, PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
-from ckv_core.engine.select import Selection, select_all
+from ckv_core.engine.select import Selection, receipt, retained_set, select_all
+from ckv_core.errors import PromptError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.models.rope import movers
+from ckv_core.request.compare_request import MAX_PROTECTED, TOKEN_RANGE, no_passage
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
-from ckv_core.results.records import Float32Array, ModelInfo
-from ckv_core.runtime.spans import ranges_text
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import Float32Array, ModelInfo, PromptInfo
+from ckv_core.runtime.spans import merged, ranges_text
 
 VariantKey = tuple[object, ...]
 
@@ -139,3 +144,47 @@ def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:
     values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
     values[list(model.evictable_layers)] = array.cpu().numpy()
     return values
+
+
+_NAME_CHARS = 24
+
+
+def protected_ranges(prompt: PromptInfo, protect: Sequence[str]) -> tuple[range, ...]:
+    """Positions of the compressed prompt that are protected: ascending, apart from one another.
+
+    `protect`: each a text, every occurrence of which counts (case and spacing ignored), or
+    `tokens:FIRST-LAST`, positions of the prompt with both ends.
+
+    Raises:
+        PromptError: a text does not occur, positions lie outside, or the places are too many.
+    """
+    ranges = merged(place for text in protect for place in _places(prompt, text.strip()))
+    if len(ranges) > MAX_PROTECTED:
+        raise PromptError(
+            f"The protected texts occur in {len(ranges):,} places of the prompt; up to "
+            f"{MAX_PROTECTED} can be protected: give longer texts, or positions (tokens:12-39)."
+        )
+    return ranges
+
+
+def short_name(protect: Sequence[str]) -> str:
+    """One word for the texts, to tell variants apart: the first letters, and a digest of all."""
+    digest = hashlib.sha256("\0".join(sorted(protect)).encode()).hexdigest()[:8]
+    letters = re.sub(r"\W+", "_", protect[0], flags=re.ASCII).strip("_")[:_NAME_CHARS]
+    return f"{letters}~{digest}"
+
+
+def _places(prompt: PromptInfo, text: str) -> list[range]:
+    match, compressed = TOKEN_RANGE.fullmatch(text), prompt.compressed_tokens
+    if match is None:
+        places = [range(*span) for span in spans_of(prompt, text)]
+        if not places:
+            raise no_passage(text)
+        return places
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < compressed:
+        raise PromptError(
+            f"{text!r} is no passage of the compressed prompt, whose positions are 0 to "
+            f"{compressed - 1:,}; give the first and the last position."
+        )
+    return [range(first, last + 1)]

@@ -7,14 +7,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import torch
 import transformers
 
-from ckv_core.comparison.choose import choose, compact_rows, score
-from ckv_core.comparison.follow_ups import follow_up_prompts
-from ckv_core.comparison.generate import generate
+from ckv_core.comparison.choose import choose, compact_rows, protected_ranges, score
+from ckv_core.comparison.generate import follow_up_prompts, generate
 from ckv_core.comparison.memory import check_memory
-from ckv_core.comparison.protection import protected_ranges
 from ckv_core.comparison.sweep import sweep
 from ckv_core.engine.external_selection import mean_kept, own_mask
 from ckv_core.engine.further_passes import Planned, further_passes
+from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.head_tables import kept_table, table_of
 from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
@@ -22,7 +21,6 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import resolve_budget
-from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel

@@ -9,16 +9,16 @@ import torch
 
 from ckv_core.comparison.choose import choose, resolved, row_plan
 from ckv_core.comparison.compare import check_length, environment, prepare, read_prompt
-from ckv_core.comparison.follow_ups import answer
+from ckv_core.comparison.generate import answer
 from ckv_core.comparison.memory import check_memory
 from ckv_core.engine.cache.kept import KeptCache, read_cache, write_cache
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.engine.receipt import receipt
 from ckv_core.engine.rows import prompt_rows
 from ckv_core.engine.run import Run
+from ckv_core.engine.select import receipt
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.cache_requests import AskRequest, KeepRequest

@@ -14,17 +14,15 @@ from ckv_core.comparison.sweep import GROUP_ROWS
 from ckv_core.engine.candidates import order_keys
 from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
-from ckv_core.engine.memo import KEPT_ORDERS
 from ckv_core.engine.needle_probe import PROBE_TOKENS
-from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
+from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.errors import NoRoomError
 from ckv_core.measure.rounding_floor import CUTS
 from ckv_core.measure.teacher_forced import teacher_forced_chunk
-from ckv_core.methods.attention_scores import block_rows
-from ckv_core.methods.partial_attention import MAX_LOGITS
+from ckv_core.methods.partial_attention import MAX_LOGITS, block_rows
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.runtime.device_memory import available_bytes, give_back

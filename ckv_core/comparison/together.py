@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from ckv_core.comparison.compare import compare
 from ckv_core.comparison.sweep import GROUP_ROWS
+from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import (
     OUT_OF_MEMORY,
     CkvError,

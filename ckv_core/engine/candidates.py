@@ -3,19 +3,29 @@
 Budget, alpha and budget rule do not change an order, so a run that changes them sorts nothing.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ckv_core.engine.head_tables import table_of
-from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.outside import checked_keep, checked_scorer
-from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.prefill import LayerStates, Prefill
+from ckv_core.errors import EngineError
+from ckv_core.methods.partial_attention import (
+    full_window_attention,
+    value_norm,
+    window_attention,
+    window_rows,
+)
 from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import LAYOUT, page_size
 from ckv_core.methods.parts.top_k import keep_first, order
-from ckv_core.methods.parts.views import LayerView
+from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rope import LayerRotary
 from ckv_core.request.variants import VariantSpec
 
 
@@ -195,3 +205,131 @@ class PageCandidates(SharedCandidates):
 def _score_key(spec: VariantSpec, parameters: Parameters) -> tuple[Hashable, ...]:
     """Equal for equal scores of the same candidates."""
     return (spec.scorer.key(parameters), spec.passages, spec.params.get(LAYOUT.name))
+
+
+class GeneratedLayer:
+    """Generated entries of one layer, or all that a row holds; see `parts.views.LayerView`.
+
+    Attention is that among these entries: the newest queries' over them, which sums to 1.
+    """
+
+    def __init__(self, loaded: LoadedModel, layer: int, states: LayerStates) -> None:
+        self.loaded, self.layer, self._queries = loaded, layer, states.queries
+        self.keys, self.values, self.scaling = states.keys, states.values, states.scaling
+        self.kv_heads, self.query_heads = len(states.keys), len(states.queries)
+
+    def window_queries(self, window: int) -> Tensor:
+        return self._queries[:, -window:]
+
+    def window_rows(self, window: int) -> Iterator[Tensor]:
+        return window_rows(self.window_queries(window), self.keys, self.scaling)
+
+    def window_attention(self, window: int) -> Tensor:
+        return self.statistic(
+            f"window {window}",
+            lambda: window_attention(self.window_queries(window), self.keys, self.scaling),
+        )
+
+    def full_window_attention(self, window: int) -> Tensor:
+        return self.statistic(
+            f"full window {window}",
+            lambda: full_window_attention(self.window_queries(window), self.keys, self.scaling),
+        )
+
+    def value_norms(self, order: int = 1) -> Tensor:
+        projection = cast(nn.Linear, self.loaded.attentions[self.layer].o_proj)
+        return self.statistic(
+            f"norms {order}", lambda: value_norm(self.values, projection.weight, order)
+        )
+
+    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        """Computed each time: the entries are new ones."""
+        return compute()
+
+    def observed(self, gathered: Statistic) -> Tensor:
+        raise EngineError(f"Nothing observes {gathered.key!r} while generating.")
+
+    def rotary(self) -> Rotary:
+        raise EngineError("Queries are not averaged over positions while generating.")
+
+
+class PromptLayer(GeneratedLayer):
+    """One layer of a prompt; its statistics are computed once for all variants."""
+
+    def __init__(self, prefill: Prefill, layer: int) -> None:
+        super().__init__(prefill.loaded, layer, prefill.layers[layer])
+        self._prefill = prefill
+
+    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
+        """A tensor of this kind, as large in every layer; kept for all variants."""
+        layers = len(self._prefill.layers)
+        return self._prefill.memo.statistic(kind, self.layer, layers, compute)
+
+    def observed(self, gathered: Statistic) -> Tensor:
+        return self._prefill.observed[gathered.key][self.layer]
+
+    def rotary(self) -> Rotary:
+        return LayerRotary(self.loaded, self.layer)
+
+
+class GeneratedCandidates:
+    """Those entries but for the window; see `parts.base.Candidates`."""
+
+    layers = 1
+
+    def __init__(self, spec: VariantSpec, layer: GeneratedLayer, spare: int) -> None:
+        self.kv_heads, self.parameters = layer.kv_heads, spec.params
+        self.entries = layer.keys.shape[1] - spec.queries
+        self.scorer = checked_scorer(spec, self.entries)
+        self.columns: slice | Tensor = slice(0, self.entries)
+        self.spare = spare
+        self.protected = spec.queries
+        self._layer = layer
+
+    def view(self, place: int) -> LayerView:  # noqa: ARG002 - there is one
+        return self._layer
+
+    def scores(self, place: int) -> Tensor:
+        return self.scorer.scores(self.view(place), self.parameters)[:, self.columns]
+
+    def first(self) -> Tensor:
+        return self.by("first", lambda view: self.scorer.scores(view, self.parameters))
+
+    def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:  # noqa: ARG002
+        return order(score(self._layer)[:, self.columns])[None]
+
+    # No budget rule asks: every head keeps the same number.
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        raise EngineError(f"Table {name!r} is for the prompt's entries.")
+
+    def joint(self) -> Tensor:
+        raise EngineError("Heads do not compete for generated entries.")
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Chooses among a row's entries by its variant's scorer and selector."""
+
+    spec: VariantSpec
+    loaded: LoadedModel
+
+    def keep(
+        self, layer: int, states: tuple[Tensor, Tensor], queries: Tensor, scaling: float, count: int
+    ) -> Tensor:
+        """The newest entries, as many as the window has, and the best of the others.
+
+        Args:
+            layer: index of the decoder layer.
+            states: keys and values of the entries, [kv_heads, entries, dim].
+            queries: the newest, [query_heads, window, head_dim].
+            scaling: factor of the logits.
+            count: of True in each row of what is given back, [kv_heads, entries] bool.
+        """
+        view = GeneratedLayer(self.loaded, layer, LayerStates(*states, queries, scaling))
+        candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)
+        budgets = torch.full((1, view.kv_heads), candidates.spare)
+        kept = torch.ones_like(view.keys[..., 0], dtype=torch.bool)
+        chosen = checked_keep(self.spec, candidates, slice(0, 1), budgets)
+        kept[:, candidates.columns] = chosen.mask[0]
+        return kept

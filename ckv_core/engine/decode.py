@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ckv_core.engine.policy_row import PolicyRow
-from ckv_core.engine.rows import Rows
+from ckv_core.engine.rows import PolicyRow, Rows
 from ckv_core.errors import RunCancelledError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import length_dependent, read_as_whole

@@ -10,8 +10,8 @@ from typing import cast
 
 import torch
 
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.head_tables import HeadTable, keep_table
-from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.methods.headkv import NEEDLE

@@ -1,5 +1,6 @@
 """One forward pass over the compressed prompt; every variant is selected from what it yields."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
-from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, begun
 from ckv_core.models.attention import inputs_told
@@ -19,6 +19,56 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress
 from ckv_core.runtime.device_memory import trim
 from ckv_core.runtime.devices import is_cuda_like
+
+KEPT_ORDERS = 8  # of entries by score; eight variants of one window and one pooling need three
+
+
+@dataclass(slots=True)
+class Memo:
+    """Tensors by kind and layer, and the last orders by their keys."""
+
+    _statistics: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    _rooms: dict[str, Tensor] = field(default_factory=dict)
+    _orders: OrderedDict[Hashable, Tensor] = field(default_factory=OrderedDict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors held, also of the room of layers that have none yet."""
+        statistics = (self._rooms or self._statistics).values()
+        return sum(tensor.nbytes for tensor in (*statistics, *self._orders.values()))
+
+    def clear(self) -> None:
+        self._statistics.clear()
+        self._rooms.clear()
+        self._orders.clear()
+
+    def statistic(
+        self, kind: str, layer: int, layers: int, compute: Callable[[], Tensor]
+    ) -> Tensor:
+        """One layer's tensor of a kind, computed where it is not here.
+
+        On the CPU those of all layers lie in one tensor: a small tensor left behind by each layer,
+        between large ones that come and go, would split the C library's free memory until it has
+        to ask for more.
+        """
+        if (kind, layer) not in self._statistics:
+            computed = compute()
+            if computed.device.type == "cpu":
+                if kind not in self._rooms:
+                    self._rooms[kind] = computed.new_empty(layers, *computed.shape)
+                computed = self._rooms[kind][layer].copy_(computed)
+            self._statistics[kind, layer] = computed
+        return self._statistics[kind, layer]
+
+    def order(self, key: Hashable, sort: Callable[[], Tensor]) -> Tensor:
+        """The order of that key; `sort` makes it where it is not among the last KEPT_ORDERS."""
+        if key not in self._orders:
+            while len(self._orders) >= KEPT_ORDERS:
+                self._orders.popitem(last=False)
+            self._orders[key] = sort()
+        self._orders.move_to_end(key)
+        return self._orders[key]
+
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through

@@ -1,12 +1,205 @@
-"""Rows of one prompt: what they hold after selection, and the same rows while they are decoded."""
+"""Rows of one prompt: what they hold after selection, and the same rows while they are decoded.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A row whose policy evicts while it generates is decoded by itself, and remembers what left when.
+"""
 
-from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact
-from ckv_core.engine.cache.slots import SlotCache
-from ckv_core.engine.policy_row import Acting, PolicyRow
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from ckv_core.engine.cache.evicting import EvictingSlots, places
+from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.engine.candidates import Chooser
 from ckv_core.engine.prefill import Prefill
+from ckv_core.errors import EngineError
+from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.models.rope import LayerRotary
+from ckv_core.results.records import HeldSeries
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """A policy and the variant that it acts for."""
+
+    policy: StepPolicy
+    parameters: Parameters  # of the variant; `budget` is in tokens
+    # By layer, what the policy knows of the prompt's entries at first; empty for nothing.
+    carried: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    chooser: Chooser | None = None  # ranks entries for policies that ask
+    # By layer, what puts keys at their places among what is held; empty: those in the text stay.
+    rotaries: Mapping[int, LayerRotary] = field(default_factory=dict)
+    # Positions of the prompt that every head has kept and none may evict.
+    passages: tuple[range, ...] = ()
+
+    def slots(self, kept: PromptSlots, mask: Tensor | None, layer: int) -> EvictingSlots:
+        """One layer's entries at the end of the prompt."""
+        queries = self.policy.queries(self.parameters)
+        rotary = self.rotaries.get(layer)
+        return EvictingSlots(kept, mask, self.carried.get(layer, {}), queries, rotary)
+
+    def free(self, positions: Tensor) -> Tensor | None:
+        """Entries that the policy may see, by their positions; as many in every head.
+
+        None for all: picking them by a mask would wait for the device.
+        """
+        if not self.passages:
+            return None
+        free = torch.ones_like(positions, dtype=torch.bool)
+        for place in self.passages:
+            free &= (positions < place.start) | (positions >= place.stop)
+        return free
+
+    @property
+    def own_parameters(self) -> Parameters:
+        """Those of the policy: what it may not see is not in its budget."""
+        if not self.passages:
+            return self.parameters
+        held = sum(map(len, self.passages))
+        return {**self.parameters, "budget": int(self.parameters["budget"]) - held}
+
+
+@dataclass(slots=True)
+class PolicyRow:
+    """One row, decoded as `rows.Rows` are."""
+
+    places: list[int]  # its one place in the batch; empty once it has left
+    row: int  # its place in the batch at first
+    # Its slots; layers that nothing may evict from are not EvictingSlots.
+    layers: list[SlotCache | EvictingSlots]
+    position: int  # of the next token; also how many tokens it has read
+    prompt_len: int  # of the compressed prompt
+    acting: Acting
+    step: int = 0  # generated tokens that have been fed
+    # Entries and bytes in evictable layers, at the choice of each generated token.
+    held: list[tuple[int, int]] = field(default_factory=list)
+    # (step, layer, [kv_heads, entries] int64 positions, -1 where a head has fewer).
+    evicted: list[tuple[int, int, Tensor]] = field(default_factory=list)
+
+    @property
+    def grown_bytes(self) -> int:
+        return sum(layer.grown_bytes for layer in self.layers)
+
+    def commit(self, tokens: int, *, generated: bool) -> None:
+        """Keep the last pass's new entries; after a generated token the policy acts."""
+        if generated and tokens != 1:
+            raise EngineError("A row that evicts while it generates takes one token at a time.")
+        if generated and self.step == 0:
+            self._count()
+        self.position += tokens
+        for layer in self.layers:
+            layer.commit(tokens)
+        if generated:
+            self.step += 1
+            if self.acting.policy.acts(self.step, self.acting.parameters):
+                self._act()
+            self._count()
+
+    def keep(self, rows: list[int], places: list[int]) -> None:
+        """Go on at this place, or let go of everything."""
+        self.places = places
+        if not rows:
+            self.layers = []
+
+    def _act(self) -> None:
+        """Ask the policy in every layer, then wait for the device once, then evict."""
+        answers = [
+            (index, layer, keep)
+            for index, layer in enumerate(self.layers)
+            if isinstance(layer, EvictingSlots) and (keep := self._answer(index, layer)) is not None
+        ]
+        if not answers:
+            return
+        meeting = answers[0][2].device
+        counted = [slots.counted(keep) for _, slots, keep in answers]
+        counts = iter(torch.cat([each.to(meeting) for each in counted]).tolist())
+        for (index, slots, keep), own_counts in zip(answers, counted, strict=True):
+            counts_here = list(islice(counts, len(own_counts)))
+            kept = slots.by_head(counts_here)
+            gone = [held - own for held, own in zip(slots.lengths, kept, strict=True)]
+            if any(gone):
+                positions = slots.positions()
+                leaving = places(~keep & (positions >= 0), max(gone))
+                where = positions.gather(1, leaving.clamp(min=0))
+                self.evicted.append((self.step, index, where.masked_fill_(leaving < 0, -1)))
+                slots.evict(keep, counts_here)
+
+    def _answer(self, index: int, slots: EvictingSlots) -> Tensor | None:
+        """What to go on with in one layer, [kv_heads, entries] bool, False for padding."""
+        policy, everything = self.acting.policy, slots.positions()
+        free = self.acting.free(everything)
+
+        def shown(states: Tensor) -> Tensor:
+            if free is None:
+                return states
+            mask = free.repeat_interleave(len(states) // len(free), 0)
+            return states[mask].view(len(states), -1)
+
+        def whole(answer: Tensor, fill: int) -> Tensor:
+            if free is None:
+                return answer
+            return torch.full_like(free, fill, dtype=answer.dtype).masked_scatter(free, answer)
+
+        positions = shown(everything)
+        first_generated = self.position - self.step
+        view = StepView(
+            step=self.step,
+            layer=index,
+            prompt_len=self.prompt_len,
+            positions=positions,
+            probabilities=shown(slots.probabilities()) if policy.needs_probabilities else None,
+            first_generated=first_generated,
+            choose=lambda count, since: shown(self._choose(index, slots, since, count)),
+            carried={name: shown(each) for name, each in slots.carried().items()},
+        )
+        keep = policy.after_step(view, self.acting.own_parameters)
+        written = view.carried.values()
+        answers = [*written, keep] if keep is not None else list(written)
+        wrong = any(answer.shape != positions.shape for answer in answers)
+        if wrong or (keep is not None and keep.dtype != torch.bool):
+            raise EngineError(
+                f"The policy {policy.name!r} gave an answer of the wrong shape: KV heads x entries "
+                f"{list(positions.shape)} are expected. This is a fault of the method's code."
+            )
+        if view.carried:
+            slots.write({name: whole(each, 0) for name, each in view.carried.items()})
+        return None if keep is None else whole(keep & (positions >= 0), 1)
+
+    def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
+        """Among the entries from `first` on, as the variant does; all earlier ones stay."""
+        if self.acting.chooser is None:
+            raise EngineError(f"{self.acting.policy.name!r} ranks nothing here.")
+        positions, states = slots.positions(), slots.since(first)
+        late, free = positions >= first, self.acting.free(positions)
+        if free is not None:
+            shown = free[late].view(len(positions), -1)
+            keys, values = (each[shown].view(len(each), -1, each.shape[2]) for each in states)
+            late, states = late & free, (keys, values)
+        chosen = self.acting.chooser.keep(layer, states, *slots.queries(), count)
+        return (positions >= 0).masked_scatter_(late, chosen)
+
+    def series(self, tokens: int) -> HeldSeries | None:
+        """The record of the steps to the choice of so many generated tokens; None without any."""
+        if not self.held:
+            return None
+        rows = [torch.empty(0, 4, dtype=torch.int64)]
+        for step, layer, positions in self.evicted:
+            if step < tokens:
+                own = positions.cpu()
+                heads, at = (own >= 0).nonzero().unbind(1)
+                first = heads.new_tensor([[step, layer]]).expand(len(heads), -1)
+                rows.append(torch.cat([first, heads[:, None], own[heads, at][:, None]], 1))
+        entries, sizes = zip(*self.held[:tokens], strict=True)
+        data = torch.cat(rows).numpy().astype("<u4").tobytes()
+        return HeldSeries(entries=entries, cache_bytes=sizes, evicted=data)
+
+    def _count(self) -> None:
+        counted = [layer for layer in self.layers if isinstance(layer, EvictingSlots)]
+        entries = sum(layer.entries for layer in counted)
+        self.held.append((entries, sum(layer.nbytes for layer in counted)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.engine.further_passes import Planned
+from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
-from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec

@@ -8,30 +8,176 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ckv_core.engine.candidates import protected_mask
+from ckv_core.engine.candidates import PromptLayer, protected_mask
 from ckv_core.engine.decode import Decoder
-from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, stage_one
 from ckv_core.errors import RunCancelledError
-from ckv_core.measure.bounds import bounds, sigma_oracle
-from ckv_core.measure.first_step import MeasuredStep
-from ckv_core.measure.oracles import greedy_mask, oracle_mask
-from ckv_core.measure.perturbation import (
+from ckv_core.measure.first_step import (
     METRICS,
+    MeasuredStep,
     distances,
     head_weights,
     log_attention,
     moved_heads,
     project_heads,
 )
-from ckv_core.methods.attention_scores import value_norm
+from ckv_core.methods.partial_attention import value_norm
 from ckv_core.methods.parts.critical import ALPHA, CRITICAL
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import Float32Array
+from ckv_core.runtime.lazy_torch import check_shape
+
+
+def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) -> dict[str, Tensor]:
+    """Masses and bounds of the perturbation of every query head, in the type of `attention`.
+
+    Symbols of the paper (section 3, appendix F): A attention of the decoding query in the full
+    run, v_i the L1 norm of V_i W_O, N' the entries of stage 1, N'' those of stage 2, N = N' + N''.
+
+    With D = sum of A v over the dropped entries and S = the same over the kept ones, theta =
+    C - (2 - 1/sigma_N) S is computed as D + (1 - sigma_N)/sigma_N S (the paper's eq. 11), and
+    theta-hat and its relaxed form likewise, so that no digits are lost where little is dropped.
+
+    L1 <= theta always. theta <= theta_hat always. theta_hat <= theta_relaxed where sigma >= 0.5;
+    below that the factor 2 - 1/sigma is negative and the last step turns around.
+
+    Args:
+        attention: [query_heads, entries], rows sum to 1.
+        norms: [query_heads, entries].
+        kept: [kv_heads, entries] bool, N.
+        stage_one: [kv_heads, entries] bool, N'; part of N.
+
+    Returns:
+        sigma_stage1, sigma_kept, value_mass, theta, theta_hat and theta_relaxed, each
+        [query_heads]; theta is NaN where the kept mass underflows.
+    """
+    check_shape("attention", attention, "query_heads entries", {})
+    kv_heads = kept.shape[0]
+    masks = torch.stack([kept, ~kept, stage_one, ~stage_one, kept & ~stage_one], dim=-1)
+    weighted = attention * norms
+    least = norms.amin(-1, keepdim=True)
+    parts = torch.stack([attention, weighted, attention * (norms - least)])
+    grouped = parts.view(3, kv_heads, -1, attention.shape[1])
+    sums = grouped @ masks.to(attention.dtype)
+    mass, valued, above = sums.flatten(1, 2)
+    tiny = torch.finfo(attention.dtype).tiny
+    sigma_kept, dropped, sigma, outside, _ = mass.unbind(-1)
+    kept_value, dropped_value = valued[:, 0], valued[:, 1]
+    theta = dropped_value + dropped / sigma_kept.clamp_min(tiny) * kept_value
+    # Attention too small for its type says nothing of what the kept entries would be weighted by.
+    theta = theta.masked_fill(sigma_kept < tiny, torch.nan)
+    theta_hat = dropped_value + outside / sigma.clamp_min(tiny) * kept_value
+    slack = (sigma - outside) / sigma.clamp_min(tiny) * above[:, 4]
+    return {
+        "sigma_stage1": sigma,
+        "sigma_kept": sigma_kept,
+        "value_mass": weighted.sum(-1),
+        "theta": theta,
+        "theta_hat": theta_hat,
+        "theta_relaxed": theta_hat + slack,
+    }
+
+
+def sigma_oracle(attention: Tensor, counts: Tensor) -> Tensor:
+    """Largest attention mass that so many entries can hold, [query_heads].
+
+    Of attention [query_heads, entries] and entries in N' per KV head, [kv_heads] int64 from 1 on.
+    """
+    mass = attention.sort(dim=-1, descending=True).values.cumsum(-1)
+    group_size = attention.shape[0] // counts.shape[0]
+    last = counts.repeat_interleave(group_size)[:, None] - 1
+    return mass.gather(-1, last)[:, 0]
+
+
+_BLOCK_SHARE = 32  # each round of the greedy oracle drops 1/32 of what it may still drop
+_CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] product
+
+
+def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
+    """Keep the protected entries and the best of the others; ties go to the earlier entry.
+
+    Args:
+        score: [kv_heads, entries].
+        protected: [entries] bool, kept in any case.
+        counts: [kv_heads] int64 of True in each row of the result, protected ones included.
+    """
+    order = score.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, ranks) < counts[:, None]
+
+
+def greedy_mask(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    protected: Tensor,
+    candidates: Tensor,
+    count: int,
+) -> Tensor:
+    """What a greedy search for the smallest head L1 keeps in one KV head.
+
+    From the candidates kept, each round computes for every entry that may go the sum over the
+    query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the
+    smallest; ties drop the later one.
+
+    Args:
+        attention: [group_size, entries] of the KV head's query heads, rows sum to 1.
+        values: [entries, value_dim].
+        output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
+        protected: [entries] bool, never dropped.
+        candidates: [entries] bool, the set to begin with; holds the protected ones.
+        count: entries to keep, the protected ones included.
+
+    Returns:
+        [entries] bool with `count` True.
+    """
+    # Sums that nearly cancel: in float32 the rounding of a CPU's kernels would choose.
+    attention, values = attention.double(), values.double()
+    attention = attention / attention.sum(-1, keepdim=True)
+    mask = candidates.clone()
+    remaining = (candidates & ~protected).nonzero()[:, 0]
+    most = count - int(protected.sum())  # read once: each round would wait for the device
+    target = attention @ values
+    kept = attention * candidates
+    kept_sum, kept_mass = kept @ values, kept.sum(-1)
+    while (excess := len(remaining) - most) > 0 and len(remaining):
+        losses = torch.cat(
+            [
+                _losses(
+                    attention[:, part], values[part], output_weight, target, kept_sum, kept_mass
+                )
+                for part in torch.split(remaining, _CANDIDATES)
+            ]
+        )
+        block = min(-(-len(remaining) // _BLOCK_SHARE), excess)
+        order = losses.argsort(descending=True, stable=True)
+        dropped = remaining[order[-block:]]
+        mask[dropped] = False
+        remaining = remaining[order[:-block]].sort().values
+        kept_sum -= attention[:, dropped] @ values[dropped]
+        kept_mass -= attention[:, dropped].sum(-1)
+    return mask
+
+
+def _losses(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    target: Tensor,
+    kept_sum: Tensor,
+    kept_mass: Tensor,
+) -> Tensor:
+    """Head L1 of the group without each candidate, [candidates]."""
+    tiny = torch.finfo(attention.dtype).tiny
+    without = kept_sum[:, None] - attention[..., None] * values
+    mass = (kept_mass[:, None] - attention).clamp_min(tiny)
+    moved = target[:, None] - without / mass[..., None]
+    return (moved.to(output_weight.dtype) @ output_weight).abs().sum(-1).sum(0)
+
 
 _SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that it keeps
 

@@ -8,13 +8,11 @@ outputs. A copy of the full row would not do, for it sums in the same order and 
 import torch
 from torch import Tensor
 
-from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact
-from ckv_core.engine.cache.slots import SlotCache
+from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.engine.generation import check_finite
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import Rows
-from ckv_core.engine.running_rows import check_finite
-from ckv_core.measure.first_step import MeasuredStep
-from ckv_core.measure.perturbation import hidden_l1, kl_divergence
+from ckv_core.measure.first_step import MeasuredStep, hidden_l1, kl_divergence
 from ckv_core.methods.partial_attention import Part, join, partial
 from ckv_core.results.records import RoundingFloor
 

@@ -7,11 +7,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.generation import check_finite
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
-from ckv_core.engine.running_rows import check_finite
-from ckv_core.measure.perturbation import kl_divergence
+from ckv_core.measure.first_step import kl_divergence
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.results.records import Candidate, ForcedStep
 

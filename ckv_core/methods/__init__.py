@@ -27,9 +27,7 @@ import ckv_core.methods.tova
 import ckv_core.methods.scissorhands
 import ckv_core.methods.r_kv
 import ckv_core.methods.parts.compaction
-import ckv_core.methods.parts.int8
-import ckv_core.methods.parts.int4
-import ckv_core.methods.parts.think  # noqa: F401 - each registers its own
+import ckv_core.methods.parts.stores  # noqa: F401 - each registers its own
 from ckv_core.methods import plug_ins
 from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_parameters
 

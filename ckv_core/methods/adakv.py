@@ -8,8 +8,8 @@ all heads of a layer together; heads then differ in length.
 """
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.adaptive import ADAPTIVE
 from ckv_core.methods.parts.press import SNAPKV, adaptive
+from ckv_core.methods.parts.shares import ADAPTIVE
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(

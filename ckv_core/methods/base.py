@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Parameter, ParameterValue, choice
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
-from ckv_core.methods.parts.critical import CRITICAL
-from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
+from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.shares import UNIFORM

@@ -96,7 +96,7 @@ _RIDGE = 0.01
 
 def _blend(text: str) -> ParameterValue:
     try:
-        return _RATIO if text == _RATIO else number("blend", 0.0, 100.0)(text)
+        return _RATIO if text == _RATIO else number("blend", 0.5, (0.0, 100.0), "").parse(text)
     except ConfigError:
         message = f"blend must be a number from 0 to 100, or {_RATIO!r}; got {text!r}."
         raise ConfigError(message) from None

@@ -14,8 +14,8 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import ParameterValue, number
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.critical import Ranking
+from ckv_core.methods.parts.shares import TopScores
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.methods.parts.top_scores import TopScores
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import (
     AUTHORS_KERNEL,

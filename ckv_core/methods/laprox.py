@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import SINKS, Parameters
-from ckv_core.methods.parts.top_scores import TopScoresOfAll
+from ckv_core.methods.parts.shares import TopScoresOfAll
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_POOL, AUTHORS_WINDOW, GROUP, KERNEL, Window
 from ckv_core.runtime.lazy_torch import Tensor, torch

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.head_tables import kept_table

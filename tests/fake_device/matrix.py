@@ -19,8 +19,8 @@ from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
 from ckv_core.comparison.compare import compare
-from ckv_core.engine.policy_row import PolicyRow
-from ckv_core.engine.running_rows import RunningRows
+from ckv_core.engine.generation import RunningRows
+from ckv_core.engine.rows import PolicyRow
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact, held_slots
+from ckv_core.engine.cache.slots import Keep, PromptSlots, compact, held_slots
 from ckv_core.engine.rows import PromptRows, RowPlan
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment

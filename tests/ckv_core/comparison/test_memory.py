@@ -14,8 +14,8 @@ import torch
 
 from ckv_core.comparison import memory
 from ckv_core.comparison.compare import compare
-from ckv_core.engine.cache.prompt_slots import Keep, compact
-from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.cache.slots import Keep, compact
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel
@@ -338,7 +338,7 @@ def test_held_is_what_the_tensors_of_the_run_take():
 EVICT = """
 import torch
 from pathlib import Path
-from ckv_core.engine.cache.prompt_slots import Keep, compact
+from ckv_core.engine.cache.slots import Keep, compact
 from ckv_core.runtime.device_memory import give_back
 
 def resident():

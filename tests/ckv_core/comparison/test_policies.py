@@ -12,11 +12,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ckv_core.engine.cache.evicting import EvictingSlots
-from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
-from ckv_core.engine.policy_row import Acting, PolicyRow
-from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
-from ckv_core.engine.running_rows import next_tokens
+from ckv_core.engine.generation import next_tokens
+from ckv_core.engine.rows import Acting, PolicyRow, PromptRows, RowPlan, prompt_rows
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView

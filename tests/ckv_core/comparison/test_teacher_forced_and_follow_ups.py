@@ -131,7 +131,7 @@ def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(monkeypatch):
         prompt = build_prompt(*arguments)
         return replace(prompt, token_ids=(7, *prompt.token_ids[1:]))
 
-    monkeypatch.setattr("ckv_core.comparison.follow_ups.build_prompt", other)
+    monkeypatch.setattr("ckv_core.comparison.generate.build_prompt", other)
     request = replace(BASE, scenario="context-only", follow_ups=("Who then?",))
     with pytest.raises(PromptError, match="Who then"):
         next(compare(request, tiny_model("llama")))

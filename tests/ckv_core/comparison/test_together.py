@@ -7,7 +7,7 @@ import pytest
 from ckv_core.comparison import memory, together
 from ckv_core.comparison.compare import compare
 from ckv_core.comparison.together import compare_together
-from ckv_core.engine.shared_decode import SharedDecode
+from ckv_core.engine.generation import SharedDecode
 from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ckv_core.comparison.choose import row_plan
-from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.policy_row import PolicyRow
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.rows import PolicyRow
 from ckv_core.engine.select import select
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES

@@ -5,9 +5,9 @@ import torch
 
 from ckv_core.comparison.compare import compare
 from ckv_core.comparison.generate import generate
-from ckv_core.engine import candidates, layer_view, memo
+from ckv_core.engine import candidates
 from ckv_core.engine import prefill as engine_prefill
-from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.prefill import (
     CHUNK,
     CUDA_CHUNK,
@@ -104,9 +104,9 @@ def test_scores_added_after_a_prefill_was_kept_count_too():
 
 def test_attention_that_each_heads_alpha_asks_for_is_computed_once(monkeypatch):
     prefills, calls = PrefillCache(2**30), []
-    real = layer_view.full_window_attention
+    real = candidates.full_window_attention
     monkeypatch.setattr(
-        layer_view, "full_window_attention", lambda *given: calls.append(1) or real(*given)
+        candidates, "full_window_attention", lambda *given: calls.append(1) or real(*given)
     )
     for budget in (48, 60):
         run(prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
@@ -128,10 +128,10 @@ def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(monkeypatch):
 def test_orders_of_many_poolings_are_bounded():
     prefills = PrefillCache(2**30)
     many = tuple(f"snapkv:budget=48,kernel={kernel}" for kernel in range(1, 21, 2))
-    assert len(many) > memo.KEPT_ORDERS
+    assert len(many) > engine_prefill.KEPT_ORDERS
     result = run(prefills, variants=many)
     (kept,) = prefills._prefills.values()
-    assert len(kept.memo._orders) == memo.KEPT_ORDERS
+    assert len(kept.memo._orders) == engine_prefill.KEPT_ORDERS
     alone = [run(None, variants=(spec,)).variants[0].retained for spec in many]
     assert [variant.retained for variant in result.variants] == alone
 

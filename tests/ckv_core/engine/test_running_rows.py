@@ -8,7 +8,7 @@ import torch
 
 from ckv_core.comparison import generate
 from ckv_core.comparison.compare import compare
-from ckv_core.engine import running_rows
+from ckv_core.engine import generation
 from ckv_core.engine.decode import Decoder
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.models.loaded import LoadedModel
@@ -31,7 +31,7 @@ def run(
     asked: CompareRequest, late: bool, monkeypatch: pytest.MonkeyPatch, **model: object
 ) -> tuple[list[VariantResult], Generated]:
     """The variants, and the last of what was streamed."""
-    for module in (generate, running_rows):
+    for module in (generate, generation):
         monkeypatch.setattr(module, "fetches_late", lambda _device: late)
     result, streamed = RunResult(), []
     for event in compare(asked, replace(tiny_model("llama"), **model)):
@@ -78,7 +78,7 @@ def test_a_row_that_ends_takes_nothing_of_the_step_it_was_in_for(monkeypatch):
 
 
 def test_a_late_run_is_cancelled_within_a_step(monkeypatch):
-    for module in (generate, running_rows):
+    for module in (generate, generation):
         monkeypatch.setattr(module, "fetches_late", lambda _device: True)
     seen: list[Any] = []
 
@@ -93,7 +93,7 @@ def test_a_late_run_is_cancelled_within_a_step(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_tokens_arrive_from_a_device():
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1))
-    chosen = running_rows.Chosen(logits.cuda())
+    chosen = generation.Chosen(logits.cuda())
     chosen.keep_rows([3, 1])
     assert chosen.tokens.tolist() == chosen.read() == logits.argmax(-1)[[3, 1]].tolist()
 
@@ -105,9 +105,9 @@ def test_tokens_arrive_from_a_device():
 def test_tokens_of_logits_that_are_not_finite_are_refused(wrong):
     logits = torch.zeros(2, 5)
     logits[1, 3] = 1.0
-    assert running_rows.next_tokens(logits) == [0, 3]
+    assert generation.next_tokens(logits) == [0, 3]
     logits[1, 2] = wrong
-    chosen = running_rows.Chosen(logits)  # told when the token arrives
+    chosen = generation.Chosen(logits)  # told when the token arrives
     with pytest.raises(EngineError, match="not finite"):
         chosen.read()
 

@@ -9,16 +9,13 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ckv_core.engine.cache.prompt_slots import Keep, compact
-from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.memo import Memo
-from ckv_core.engine.prefill import LayerStates, Prefill
-from ckv_core.engine.receipt import receipt
+from ckv_core.engine.cache.slots import Keep, compact
+from ckv_core.engine.candidates import PromptLayer
+from ckv_core.engine.prefill import LayerStates, Memo, Prefill
 from ckv_core.engine.rows import PromptRows, RowPlan
-from ckv_core.engine.select import Selection, select, select_all, stage_one
+from ckv_core.engine.select import Selection, receipt, select, select_all, stage_one
 from ckv_core.errors import ConfigError, EngineError, RunCancelledError
-from ckv_core.methods.parts.critical import CRITICAL, first_stage, second_score
-from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
+from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO, first_stage, second_score
 from ckv_core.request.variants import VariantSpec
 from tests.factories.decoding import prefilled
 from tests.factories.models import SPECS as REGISTERED

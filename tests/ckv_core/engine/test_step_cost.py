@@ -14,11 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckv_core.comparison.choose import row_plan
-from ckv_core.engine import running_rows
+from ckv_core.engine import generation
 from ckv_core.engine.decode import Decoder
-from ckv_core.engine.generation import Generation
+from ckv_core.engine.generation import Chosen, Generation, RunningRows
 from ckv_core.engine.rows import Rows
-from ckv_core.engine.running_rows import Chosen, RunningRows
 from ckv_core.request.variants import VariantSpec
 from tests.factories.decoding import PROMPT_LEN, decoder_of, prefilled, selected
 from tests.factories.models import prompt_ids, tiny_model
@@ -111,7 +110,7 @@ def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers(h2o):
 
 
 def test_a_late_fetch_comes_after_the_device_has_its_next_step(monkeypatch):
-    monkeypatch.setattr(running_rows, "fetches_late", lambda _device: True)
+    monkeypatch.setattr(generation, "fetches_late", lambda _device: True)
     order: list[str] = []
     for owner, name in ((Decoder, "feed"), (Chosen, "read")):
         work = getattr(owner, name)

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.engine.cache import prompt_slots, varlen
-from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact
-from ckv_core.engine.cache.slots import SlotCache
+from ckv_core.engine.cache import slots, varlen
+from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
 from tests.factories.decoding import CLOSE, PROMPT_LEN, prefilled, steady_decoder
 from tests.factories.models import SPECS, prompt_ids, tiny_model
 
@@ -53,7 +52,7 @@ def literal_kernel(
 
 @pytest.fixture
 def literal(monkeypatch) -> None:
-    monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
+    monkeypatch.setattr(slots, "usable_kernel", lambda *_: literal_kernel)
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
@@ -63,7 +62,7 @@ def test_the_packed_path_gives_the_logits_of_the_stacks(arch, monkeypatch):
     result = prefilled(loaded, prompt_ids(PROMPT_LEN))
     with torch.inference_mode():
         by_stacks, _ = steady_decoder(result, 24)
-        monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
+        monkeypatch.setattr(slots, "usable_kernel", lambda *_: literal_kernel)
         by_kernel, _ = steady_decoder(result, 24)
         layers = (each.context.parts[0].layers for each in (by_stacks, by_kernel))
         for stacked, packed, window in zip(*layers, loaded.sliding_windows, strict=True):

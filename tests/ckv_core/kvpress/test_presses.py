@@ -12,8 +12,7 @@ from ckv_core.cli import import_kvpress, running
 from ckv_core.engine.external_selection import own_mask
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress import side
-from ckv_core.kvpress.asked import asked_presses
-from ckv_core.kvpress.sets import VARIABLE, Job, kept_by_presses, kvpress_python
+from ckv_core.kvpress.sets import VARIABLE, Job, asked_presses, kept_by_presses, kvpress_python
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.external_selection_json import read_external_selection

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.measure import oracles
-from ckv_core.measure.bounds import bounds, sigma_oracle
-from ckv_core.measure.oracles import greedy_mask, oracle_mask
-from ckv_core.measure.perturbation import (
+from ckv_core.measure import diagnostics
+from ckv_core.measure.diagnostics import bounds, greedy_mask, oracle_mask, sigma_oracle
+from ckv_core.measure.first_step import (
     distances,
     head_l1,
     head_weights,
@@ -190,7 +189,7 @@ def literal_greedy(case: Case, head: int, protected: int, start: int) -> list[se
     return sets
 
 
-@patch.object(oracles, "_BLOCK_SHARE", 8)  # so that a small case drops several at a time
+@patch.object(diagnostics, "_BLOCK_SHARE", 8)  # so that a small case drops several at a time
 @settings(max_examples=25, deadline=None)
 @given(cases, st.integers(1, 4), st.integers(5, ENTRIES))
 def test_the_greedy_oracle_follows_its_definition(case, protected, start):
@@ -219,7 +218,7 @@ def test_large_values_that_nearly_cancel_do_not_change_what_the_oracle_keeps():
     case.attention, case.values = (part.double() for part in single)
     case.attention /= case.attention.sum(-1, keepdim=True)
     candidates = torch.ones(ENTRIES, dtype=torch.bool)
-    with patch.object(oracles, "_BLOCK_SHARE", 8):
+    with patch.object(diagnostics, "_BLOCK_SHARE", 8):
         for head in range(2):
             part = slice(2 * head, 2 * head + 2)
             given_parts = single[0][part], single[1][head], case.weights[part].float()

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.methods.parts.critical import Ranking, first_stage
-from ckv_core.methods.parts.critical_auto import ALPHA_GRID, critical_auto, head_bound
+from ckv_core.methods.parts.critical import (
+    ALPHA_GRID,
+    Ranking,
+    critical_auto,
+    first_stage,
+    head_bound,
+)
 from ckv_core.methods.parts.top_k import order
 from tests.factories.layers import Scores
 from tests.reference import head_alpha as literal

@@ -15,8 +15,8 @@ from ckv_core.cli import main
 from ckv_core.comparison.compare import compare
 from ckv_core.engine import head_tables
 from ckv_core.engine import needle_probe as needle
+from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.head_tables import keep_table, kept_table, parse_table, table_of
-from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.errors import ConfigError, RunCancelledError
 from ckv_core.methods.headkv import shared_budgets

@@ -14,10 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.methods.attention_scores import value_norm, window_attention
-from ckv_core.methods.parts.adaptive import adaptive_budgets, floored_budgets, safeguarded
+from ckv_core.methods.partial_attention import value_norm, window_attention
 from ckv_core.methods.parts.critical import Ranking, first_quotas, first_stage
-from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.shares import (
+    adaptive_budgets,
+    floored_budgets,
+    integer_shares,
+    safeguarded,
+)
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.pyramidkv import pyramid_budgets
 from ckv_core.methods.streaming_llm import Position
@@ -129,7 +133,7 @@ def test_permuting_query_heads_inside_a_group_changes_no_score(attention, parame
 def test_value_norm_equals_one_matrix_product_per_entry(
     kv_heads, group_size, head_dim, block, monkeypatch
 ):
-    monkeypatch.setattr("ckv_core.methods.attention_scores.block_rows", lambda *, on_cuda: block)
+    monkeypatch.setattr("ckv_core.methods.partial_attention.block_rows", lambda *, on_cuda: block)
     generator = torch.Generator().manual_seed(7)
     values = torch.randn(kv_heads, 9, head_dim, generator=generator)
     weight = torch.randn(11, kv_heads * group_size * head_dim, generator=generator)

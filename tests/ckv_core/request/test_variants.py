@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.parameters import Budget
-from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
+from ckv_core.methods.parts.critical import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
 
 # Of parameters that declare no range, or a wider one than every budget here holds.

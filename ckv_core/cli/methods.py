@@ -1,15 +1,19 @@
-"""The command `check-method`: whether a method keeps the contract that all methods are held to."""
+"""The commands `methods`, `models`, `heads` and `check-method`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
-from typer import Argument, Typer
+from typer import Argument, Option, Typer
 
 from ckv_core.cli import running
-from ckv_core.cli.options import command
+from ckv_core.cli.options import command, read_text
+from ckv_core.cli.running import clear_progress, load, show_progress
+from ckv_core.engine.head_tables import keep_table, table_of
 from ckv_core.errors import CkvError, ConfigError, in_short
-from ckv_core.methods import METHODS
+from ckv_core.methods import METHODS, PARAMETERS
+from ckv_core.methods.headkv import NEEDLE, table_name
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
@@ -17,6 +21,68 @@ from ckv_core.results.records import VariantResult
 from ckv_core.runtime.terminal import say
 
 app = Typer()
+
+
+@command(app, "methods")
+def _methods() -> None:
+    """List methods and SPEC keys."""
+    for method in METHODS:
+        others = method.selectors[1:]
+        words = [f"+{selector.name}" for selector in others]
+        say(method.name + (f" [{' | '.join(words)}]" if words else ""))
+        say(f"    {method.summary} {method.source}")
+        say(f"    regime: {method.regime or '-'}")
+        keys = {key for selector in method.selectors for key in method.parameters(selector)}
+        shown = [key for key in PARAMETERS if key in keys] + list(method.options())
+        say(f"    keys: {', '.join(shown) or '-'}")
+    say("\nkeys")
+    for parameter in PARAMETERS.values():
+        other = "" if parameter.kvpress is None else f" (preset kvpress: {parameter.kvpress})"
+        say(f"    {parameter.name}={parameter.default}{other}\n        {parameter.help}")
+
+
+@command(app, "models")
+def _models() -> None:
+    """List models that are at hand."""
+    from ckv_core.models.catalog import list_models
+
+    for model in list_models():
+        say(f"{model.name}\n    {model.note}")
+
+
+FileOption = Annotated[
+    str | None,
+    Option(
+        metavar="FILE",
+        parser=partial(read_text, what="head table"),
+        help="DuoAttention's full_attention_heads.tsv, or one like it",
+    ),
+]
+NameOption = Annotated[str, Option(metavar="NAME", help="what SPECs call it: table=NAME")]
+
+
+@command(app, "heads", "model device")
+def _heads(asked: dict[str, Any], file: FileOption = None, name: NameOption = NEEDLE) -> None:
+    """Make or bring a head table for headkv."""
+    name = str(table_name(name))
+    if (file is None) != (name == NEEDLE):
+        raise ConfigError("Give --file and another --name than 'needle', or neither for the probe.")
+    loaded, _ = load(CompareRequest(context="-", **asked))
+    clear_progress()
+    if file is None:
+        from ckv_core.engine.needle_probe import probe
+
+        for event in probe(loaded):
+            show_progress(event)
+        clear_progress()
+        table = table_of(loaded.info, name)
+    else:
+        table = keep_table(loaded.info, name, file)
+    for layer, row in enumerate(table):
+        say(f"layer {layer + 1:>3}  " + "  ".join(f"{value:.3f}" for value in row))
+    say(f"headkv:table={name} takes it with {loaded.info.name!r}.")
+
+
 BUDGETS = ("25%", "50%")
 TEXT = " ".join(f"House {at} has the code {at * 371 % 1000:03}." for at in range(24))
 EPILOG = """\
