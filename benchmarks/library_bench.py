@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage import library, search
 from storage.database import Database, default_url, open_database
-from storage.models import Prompt, Run, Tag, Variant
+from storage.models import ResultRow, Run, SampleRow, Tag
 from storage.records import RunFilter, RunSort
 
 RUNS = 10_000
@@ -74,19 +74,27 @@ def fill(database: Database) -> None:
             session.add(run)
             session.flush()
             session.execute(
-                insert(Prompt),
-                {"run_id": run.id, "question": words, "answer": "", "context": words * 20},
+                insert(SampleRow),
+                {
+                    "run_id": run.id,
+                    "position": 0,
+                    "sample": "",
+                    "question": words,
+                    "answers": [],
+                    "details": {},
+                    "context": words * 20,
+                },
             )
             session.execute(insert(Tag), {"run_id": run.id, "name": f"t{index % 50}"})
             rows = [
                 {
-                    "run_id": run.id, "position": at, "spec": METHODS[at % 4], "label": "L",
-                    "method": METHODS[at % 4], "budget_tokens": 1 + rng.randrange(2_000),
-                    "document": {"text": words},
+                    "run_id": run.id, "sample": "", "variant": f"{METHODS[at % 4]}:alpha={at}",
+                    "budget": "", "position": at, "method": METHODS[at % 4], "state": "done",
+                    "budget_tokens": 1 + rng.randrange(2_000), "text": words, "document": {},
                 }
                 for at in range(VARIANTS)
             ]  # fmt: skip
-            session.execute(insert(Variant), rows)
+            session.execute(insert(ResultRow), rows)
             search.index_run(session, run.id)
         if database.server is not None:
             session.execute(text("ANALYZE"))  # as PostgreSQL's autovacuum does soon after

@@ -12,7 +12,7 @@ from typer import Argument, Option, Typer
 from ckv_core.cli.options import command
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.runtime.terminal import say
-from storage import audit, credentials, takeover
+from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from storage.backup import copy_database, database_file, restore
 from storage.database import Database, database_url, open_database
@@ -82,7 +82,7 @@ def _take_over(user: UserArgument) -> None:
     """Give a user the runs and studies that nobody owns."""
     _check_known(user)
     with _opened() as database, database.write() as session:
-        runs = takeover.take_over(session, user, None)
+        runs = library.take_over(session, user, None)
     say(f"{runs:,} runs are {user}'s now.")
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from ckv_core.errors import StorageError
 from ckv_core.results.codec import measured_json
 from ckv_core.results.external_selection_json import own_to_json
-from storage import mapping, repository
+from storage import repository, rows
 from storage.models import END_STATES, Run
 from storage.records import Lineage, RunNotes, StoredRun
 
@@ -148,7 +148,7 @@ def entry_name(slug: str) -> str:
 def run_json(run: StoredRun) -> dict[str, Any]:
     """Everything that is stored of a run, as plain JSON values."""
     request = run.request
-    texts = {name: getattr(request, name) for name in mapping.TEXT_FIELDS}
+    texts = {name: getattr(request, name) for name in rows.TEXT_FIELDS}
     return {
         "slug": run.slug,
         "title": run.title,
@@ -157,7 +157,7 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "created_at": run.created_at.isoformat(),
         "started_at": run.started_at.isoformat() if run.started_at else None,
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
-        "request": mapping.request_json(request)
+        "request": rows.request_json(request)
         | texts
         | {"own_indices": own_to_json(request.own_indices)},
         "result": measured_json(run.result),

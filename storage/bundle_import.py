@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.results.events import FloorMeasured, RunFinished, RunPrepared
-from storage import audit, event_rows, library, repository
+from storage import audit, library, recorder, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database
 from storage.import_reader import reading
@@ -136,8 +136,8 @@ def _import_run(
     if is_taken and is_here:
         report.skipped.append(run.slug)
         return
-    slug = repository.create_run(session, run.request, run.title, run.created_at, owner)
-    run_id = repository.active_run_id(session, slug)
+    slug = recorder.create_run(session, run.request, run.title, run.created_at, owner)
+    run_id = recorder.active_run_id(session, slug)
     if run_id is None:
         raise AssertionError("a run that was just made is active")
     if is_taken:
@@ -149,7 +149,7 @@ def _import_run(
     if tags := sorted(set(bundled.notes.tags)):
         session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
     _save_result(session, run_id, bundled)
-    repository.end_run(session, slug, run.state, run.reason, run.finished_at or run.created_at)
+    recorder.end_run(session, run_id, run.state, run.reason, run.finished_at or run.created_at)
     staged = datetime.now(UTC) + STAGED
     session.execute(update(Run).where(Run.id == run_id).values(deleted_at=staged))
     report.imported.append(slug)
@@ -210,11 +210,11 @@ def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
             result.kind,
             result.memory,
         )
-        event_rows.save(session, run_id, prepared)
+        recorder.save_event(session, run_id, prepared)
     if result.floor is not None:
-        event_rows.save(session, run_id, FloorMeasured(result.floor))
+        recorder.save_event(session, run_id, FloorMeasured(result.floor))
     if result.finished:
-        event_rows.save(session, run_id, RunFinished(result.timings_ms))
+        recorder.save_event(session, run_id, RunFinished(result.timings_ms))
     session.execute(
         update(Run)
         .where(Run.id == run_id)

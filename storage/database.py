@@ -269,7 +269,7 @@ def _migrate(url: URL, name: str) -> None:
             _check_encoding(connection, name)
         current = MigrationContext.configure(connection).get_current_heads()
         for schema in current:
-            if schema.isdecimal() or schema.startswith("release_"):
+            if schema.isdecimal() or schema.startswith(("release_", "runs_")):
                 raise StorageError(
                     f"{name} was made before the first release (schema {schema}); export its runs "
                     "with the version that made it (`ckv export --all --out FILE`), or "

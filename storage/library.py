@@ -1,52 +1,57 @@
 """Queries of the library: list, annotate, delete with undo. Take a Session, never commit."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, cast
 
 from sqlalchemy import (
     ColumnElement,
-    Text,
+    Row,
+    and_,
+    case,
     delete,
     false,
     func,
     insert,
     literal,
     not_,
-    or_,
     select,
     update,
 )
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError, StorageError
+from ckv_core.results.outcomes import Tally
 from ckv_core.runtime.json_fields import JsonField
+from ckv_core.studies.records import MAX_NAME
 from ckv_core.studies.spec import read_name
-from storage import search, usage
+from storage import audit, search, usage
 from storage.models import (
     ACTIVE_STATES,
     ALIVE,
     OF_SAMPLES,
+    SAMPLES,
+    SLUG_LENGTH,
     ResultRow,
     Run,
     SampleRow,
     Tag,
-    Variant,
+    UtcDateTime,
 )
 from storage.records import (
     SPOILT,
     LineageKind,
+    ResultCounts,
     RunFilter,
     RunRelative,
     RunSort,
     RunState,
     RunSummary,
+    record_of,
 )
 from storage.repository import missing_run
-from storage.run_summaries import outcome_column, summaries
+from storage.studies import count_results, study_of
 
 TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
@@ -65,6 +70,13 @@ _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "tokens": func.coalesce(Run.prompt_tokens, -1).desc(),
 }
 SORTS: tuple[RunSort, ...] = tuple(_KEYS)
+# What `VariantResult.outcome` is, of a stored one that has not failed.
+_outcome: ColumnElement[str] = case(
+    (ResultRow.answer_found.is_(True), "answered"),
+    (and_(ResultRow.answer_found.is_(False), ResultRow.stopped == "length"), "cut"),
+    (ResultRow.answer_found.is_(False), "missed"),
+    (ResultRow.stopped.is_not(None), "none"),
+)
 
 
 # --- reading ----------------------------------------------------------------------------
@@ -90,7 +102,7 @@ def list_runs(
     keys = session.scalars(
         select(Run.id).where(*conditions).order_by(*order).limit(limit).offset(offset)
     ).all()
-    return summaries(session, keys), total
+    return _summaries(session, keys), total
 
 
 def summary(session: Session, slug: str) -> RunSummary:
@@ -102,7 +114,7 @@ def summary(session: Session, slug: str) -> RunSummary:
     key = session.scalar(select(Run.id).where(Run.slug == slug, ALIVE))
     if key is None:
         raise missing_run(slug)
-    return summaries(session, [key])[0]
+    return _summaries(session, [key])[0]
 
 
 def relatives(
@@ -139,25 +151,149 @@ def _relative(slug: str, title: str | None, kind: str | None, state: str | None)
 def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
     """The models, methods and tags that can be filtered by; of one owner's runs if given."""
     owned = _owned_by(owner)
-    tagged = [Tag.run_id.in_(select(Run.id).where(*owned))] if owned else []
-    compared = [Variant.run_id.in_(select(Run.id).where(*owned))] if owned else []
+    runs = select(Run.id).where(*owned)
     statements = {
-        "models": select(Run.model_name).where(ALIVE, *owned).distinct().order_by(Run.model_name),
-        "methods": select(Variant.method).where(*compared).distinct().order_by(Variant.method),
-        "of_samples": select(Run.request.cast(Text)).where(ALIVE, OF_SAMPLES, *owned),
-        "tags": select(Tag.name).where(*tagged).distinct().order_by(Tag.name),
+        "models": select(Run.model_name).where(ALIVE, *owned).order_by(Run.model_name),
+        "methods": select(ResultRow.method).order_by(ResultRow.method),
+        "tags": select(Tag.name).order_by(Tag.name),
     }
-    found = {name: list(session.scalars(each.limit(200))) for name, each in statements.items()}
-    named = chain.from_iterable(map(_named_methods, found.pop("of_samples")))
-    return {**found, "methods": sorted({*found["methods"], *named})}
+    if owned:
+        statements["methods"] = statements["methods"].where(ResultRow.run_id.in_(runs))
+        statements["tags"] = statements["tags"].where(Tag.run_id.in_(runs))
+    return {
+        name: list(session.scalars(each.distinct().limit(200))) for name, each in statements.items()
+    }
 
 
-def _named_methods(definition: str) -> set[str]:
-    """The methods of a run of many samples; none where its definition is spoilt."""
+# --- runs that nobody owns, once there are logins -----------------------------------------
+
+_OF_NOBODY = Run.owner.is_(None)
+
+
+def count_of_nobody(session: Session) -> int:
+    """How many runs have no owner, those that are deleted included."""
+    return session.scalar(select(func.count()).where(_OF_NOBODY)) or 0
+
+
+def are_runs_of_nobody(session: Session) -> bool:
+    """Whether a run that is not deleted has no owner."""
+    return session.scalar(select(Run.id).where(_OF_NOBODY, ALIVE).limit(1)) is not None
+
+
+def take_over(session: Session, owner: str, actor: str | None) -> int:
+    """Give every run without an owner to a user; returns how many there were.
+
+    A run of many samples whose name the user has already is then called by its name and its slug.
+    """
+    own = select(Run.title).where(OF_SAMPLES, Run.owner == owner)
+    doubled = select(Run).where(OF_SAMPLES, _OF_NOBODY, Run.title.in_(own))
+    for run in session.scalars(doubled).all():
+        run.title = f"{run.title[: MAX_NAME - SLUG_LENGTH - 1]} {run.slug}"
+    session.flush()
+    taken = update(Run).where(_OF_NOBODY).values(owner=owner).returning(Run.id)
+    count = len(session.scalars(taken).all())
+    if count:
+        audit.record(session, actor, "took over", owner)
+    return count
+
+
+# --- lines of a list ---------------------------------------------------------------------
+
+
+def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
+    """The runs of these keys, in their order."""
+    by_key = _rows(session, keys)
+    tags: dict[int, list[str]] = {key: [] for key in keys}
+    for run_id, name in session.execute(
+        select(Tag.run_id, Tag.name).where(Tag.run_id.in_(keys)).order_by(Tag.name)
+    ):
+        tags[run_id].append(name)
+    of_one = [key for key, row in by_key.items() if row.kind != SAMPLES]
+    specs: dict[int, list[str]] = {key: [] for key in keys}
+    for run_id, spec in session.execute(
+        select(ResultRow.run_id, ResultRow.variant)
+        .where(ResultRow.run_id.in_(of_one))
+        .order_by(ResultRow.run_id, ResultRow.position)
+    ):
+        specs[run_id].append(spec)
+    failed = [key for key, row in by_key.items() if row.state == "failed"]
+    outcomes = _outcomes(session, of_one, failed)
+    found = []
+    for key in keys:
+        row, own, counts = by_key[key], tuple(specs[key]), None
+        if row.kind == SAMPLES:
+            own, counts = _of_samples(session, key)
+        found.append(
+            record_of(
+                RunSummary,
+                row,
+                variant_specs=own or _requested(session, key),
+                tags=tuple(tags[key]),
+                outcome=outcomes.get(key, Tally()),
+                counts=counts,
+            )
+        )
+    return found
+
+
+def _rows(session: Session, keys: Sequence[int]) -> dict[int, Row[*tuple[Any, ...]]]:
+    """The columns of the runs; of one that cannot be read, what can."""
+    columns = (Run.id, Run.slug, Run.title, Run.model_name, Run.state, Run.kind, Run.pinned)
+    all_columns = select(*columns, Run.prompt_tokens, Run.created_at, Run.note)
     try:
-        return {re.split("[:+]", spec)[0] for spec in json.loads(definition)["variants"]}
+        return {row.id: row for row in session.execute(all_columns.where(Run.id.in_(keys)))}
     except SPOILT:
-        return set()
+        if len(keys) > 1:  # the others are whole
+            return {key: row for each in keys for key, row in _rows(session, [each]).items()}
+    unknown = (
+        literal(None).label("prompt_tokens"),
+        literal(_LONG_AGO, UtcDateTime).label("created_at"),
+    )
+    rows = session.execute(select(*columns, *unknown, Run.note).where(Run.id.in_(keys)))
+    return {row.id: row for row in rows}
+
+
+def _requested(session: Session, key: int) -> tuple[str, ...]:
+    """The variants of a run that has none yet, as requested; none where that cannot be read."""
+    try:
+        variants = session.scalars(select(Run.request).where(Run.id == key)).one()["variants"]
+        return tuple(map(str, variants))
+    except SPOILT:
+        return ()
+
+
+def _of_samples(session: Session, key: int) -> tuple[tuple[str, ...], ResultCounts | None]:
+    """The points of a run of many samples, and how far it is; nothing where that is spoilt."""
+    try:
+        row = session.execute(select(Run.request, Run.title).where(Run.id == key)).one()
+        study = study_of(row.request, row.title)
+        return tuple(p.spec for p in study.points()), count_results(session, key, study)
+    except SPOILT:
+        return (), None
+
+
+def _outcomes(session: Session, keys: Sequence[int], failed: Sequence[int]) -> dict[int, Tally]:
+    """Counted by the database, as `outcomes.tally` does: a sweep has hundreds of variants.
+
+    `failed`: runs that failed, and with them what had not finished.
+    """
+    is_full, evicts = ResultRow.method == "full", ResultRow.method != "full"
+    has_agreement = ResultRow.agreement.is_not(None)
+    whether = {
+        **{name: and_(evicts, _outcome == name) for name in ("answered", "missed", "cut")},
+        "same": and_(evicts, has_agreement, ResultRow.first_difference.is_(None)),
+        "compared": and_(evicts, has_agreement),
+        "failed": and_(evicts, ResultRow.run_id.in_(failed), ResultRow.stopped.is_(None)),
+        "full_cut": and_(is_full, ResultRow.stopped == "length"),
+    }
+    counts = [func.count(case((is_so, 1))).label(name) for name, is_so in whether.items()]
+    full = func.max(case((is_full, _outcome))).label("full")
+    rows = session.execute(
+        select(ResultRow.run_id, full, *counts)
+        .where(ResultRow.run_id.in_(keys))
+        .group_by(ResultRow.run_id)
+    )
+    return {row.run_id: record_of(Tally, row, full_cut=row.full_cut > 0) for row in rows}
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -264,13 +400,14 @@ def purge_deleted(
 
 
 def _purge_part(session: Session, run_id: int) -> bool:
-    """Remove some results or samples of a run; False if it has none."""
+    """Remove results and samples of a run; whether there may be more of them."""
     for key, of_run, most in (
         (ResultRow.id, ResultRow.run_id == run_id, _RESULTS_AT_ONCE),
         (SampleRow.position, SampleRow.run_id == run_id, _SAMPLES_AT_ONCE),
     ):
-        if keys := session.scalars(select(key).where(of_run).limit(most)).all():
-            session.execute(delete(key.class_).where(of_run, key.in_(keys)))
+        keys = session.scalars(select(key).where(of_run).limit(most)).all()
+        session.execute(delete(key.class_).where(of_run, key.in_(keys)))
+        if len(keys) == most:
             # What is left of it cannot be restored.
             session.execute(update(Run).where(Run.id == run_id).values(deleted_at=_LONG_AGO))
             return True
@@ -304,41 +441,33 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
         conditions.append(Run.created_at < wanted.until)
     if wanted.pinned:
         conditions.append(Run.pinned.is_(True))
-    return conditions + _variant_conditions(wanted) + _answer_conditions(session, wanted.answer)
+    return conditions + _variant_conditions(wanted) + _answer_conditions(wanted.answer)
 
 
 def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    asked: list[ColumnElement[bool]] = []
+    by_budget: list[ColumnElement[bool]] = []
     if wanted.min_budget is not None:
-        asked.append(Variant.budget_tokens >= wanted.min_budget)
+        by_budget.append(ResultRow.budget_tokens >= wanted.min_budget)
     if wanted.max_budget is not None:
-        asked.append(Variant.budget_tokens <= wanted.max_budget)
-    if asked:
-        asked.append(Variant.method != "full")
-    if not wanted.method:
-        return [_has_variant(*asked)] if asked else []
-    has_variant = _has_variant(*asked, Variant.method == wanted.method)
-    return [has_variant if asked else or_(has_variant, _has_spec(wanted.method))]
+        by_budget.append(ResultRow.budget_tokens <= wanted.max_budget)
+    if by_budget:
+        by_budget.append(ResultRow.method != "full")
+    if wanted.method:
+        by_budget.append(ResultRow.method == wanted.method)
+    return [_has_result(*by_budget)] if by_budget else []
 
 
-def _has_spec(method: str) -> ColumnElement[bool]:
-    """Whether a run of many samples names a SPEC of this method."""
-    request = Run.request.cast(Text)
-    named = (request.contains(f'"{method}{end}', autoescape=True) for end in ('"', ":", "+"))
-    return OF_SAMPLES & or_(*named)
+def _has_result(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    # EXISTS stops at a run's first such result; for a constant, SQLite reads an index alone.
+    return select(literal(1)).where(ResultRow.run_id == Run.id, *conditions).exists()
 
 
-def _has_variant(*asked: ColumnElement[bool]) -> ColumnElement[bool]:
-    # EXISTS stops at a run's first such variant; for a constant, SQLite reads an index alone.
-    return select(literal(1)).where(Variant.run_id == Run.id, *asked).exists()
-
-
-def _answer_conditions(session: Session, answer: str) -> list[ColumnElement[bool]]:
-    evicts = Variant.method != "full"
-    lost = _has_variant(evicts, outcome_column(session) == "missed")
+def _answer_conditions(answer: str) -> list[ColumnElement[bool]]:
+    evicts = ResultRow.method != "full"
+    lost = _has_result(evicts, _outcome == "missed")
     if answer == "lost":
         return [lost]
-    kept = _has_variant(evicts, outcome_column(session) == "answered")
+    kept = _has_result(evicts, _outcome == "answered")
     return [kept, not_(lost)] if answer == "kept" else []
 
 

@@ -1,12 +1,15 @@
-"""The tables; docs/schema.md is generated from them by `python -m storage.schema_doc`."""
+"""The tables; docs/schema.md is generated from them by `python -m scripts.schema_doc`."""
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
+    DateTime,
+    Dialect,
     Double,
     ForeignKey,
     Index,
@@ -14,6 +17,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Text,
     UniqueConstraint,
     and_,
     false,
@@ -21,18 +25,66 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-from storage.column_types import AnyText, UtcDateTime
+from sqlalchemy.types import TypeDecorator
 
 SLUG_LENGTH = 12
 ACTIVE_STATES = ("queued", "running")
 END_STATES = ("done", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *END_STATES, "unfinished")
+RESULT_STATES = ("running", "done", "failed")
 SAMPLES = "samples"  # kind of a run of many samples
 JsonObject = dict[str, Any]
+ESCAPE = "\ue000"
+_NOT_STORABLE = re.compile(f"[\x00\ud800-\udfff{ESCAPE}]")
+_ESCAPED = re.compile(f"{ESCAPE}([0-9a-f]{{4}})")
 
 # Only an INTEGER key gives SQLite its automatic row id.
 ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware datetimes, kept in UTC; SQLite itself knows no time zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """Convert to UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("A stored time needs a time zone.")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """Say that it is UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class AnyText(TypeDecorator[str]):
+    r"""Any Python text, byte for byte.
+
+    PostgreSQL's text cannot hold NUL and UTF-8 cannot hold lone surrogates. Each such character
+    is stored as U+E000 and four hex digits (U+E000 itself too), so what is read equals what was
+    written. All other text is stored as it is and can be searched as it is.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
+        """Escape what a database cannot hold."""
+        if value is None:
+            return None
+        return _NOT_STORABLE.sub(lambda match: f"{ESCAPE}{ord(match[0]):04x}", value)
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> str | None:
+        """Undo the escapes."""
+        if value is None or ESCAPE not in value:
+            return value
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
 
 
 class Base(DeclarativeBase):
@@ -60,7 +112,7 @@ class Base(DeclarativeBase):
 
 
 class Run(Base):
-    """One comparison, or one study of many samples: its request, its state, and common facts."""
+    """One comparison of one sample or many: its request, its state, and common facts."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -87,16 +139,16 @@ class Run(Base):
     created_at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
     started_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while queued")
     finished_at: Mapped[datetime | None] = mapped_column(doc="UTC; null until an end state")
-    scenario: Mapped[str] = mapped_column(String(32), doc="as asked: regular or context-only")
+    scenario: Mapped[str] = mapped_column(String(32), doc="as requested: regular or context-only")
     model_name: Mapped[str] = mapped_column(
-        index=True, doc="as asked; the served model's own name once it is loaded"
+        index=True, doc="as requested; the served model's own name once it is loaded"
     )
     device: Mapped[str | None] = mapped_column(String(64), doc="as used, e.g. cpu")
     dtype: Mapped[str | None] = mapped_column(String(32), doc="as used, e.g. float32")
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
     complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
     request: Mapped[JsonObject] = mapped_column(
-        doc="CompareRequest without its texts, which are in prompts; of many samples the study "
+        doc="CompareRequest without its texts, which are in samples; of many samples the study "
         "file's values without its name, which is the title"
     )
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
@@ -111,7 +163,7 @@ class Run(Base):
         String(SLUG_LENGTH), index=True, doc="the run that it was made from, which may be gone"
     )
     lineage: Mapped[str | None] = mapped_column(
-        String(8), doc="rerun: asked the same as its parent; fork: with changes"
+        String(8), doc="rerun: the same request as its parent; fork: with changes"
     )
     owner: Mapped[str | None] = mapped_column(doc="the user who made it; null without logins")
     kind: Mapped[str] = mapped_column(String(16), doc="compare, sweep or samples")
@@ -155,70 +207,105 @@ class Tag(Base):
     name: Mapped[str] = mapped_column(String(40), primary_key=True, doc="letters, digits, _ and -")
 
 
-class Prompt(Base):
-    """The texts of a run and their tokens; the token columns are null until the model is loaded."""
+class SampleRow(Base):
+    """One sample of a run: its texts, and of the only sample of a run its tokens."""
 
     # Small columns first: SQLite reads a row from its start and can then stop before the big ones.
-    __tablename__ = "prompts"
+    __tablename__ = "samples"
+    __table_args__ = (UniqueConstraint("run_id", "sample"),)
 
     run_id: Mapped[int] = mapped_column(
         ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
-    question: Mapped[str] = mapped_column(doc="as typed; empty for none")
-    answer: Mapped[str] = mapped_column(doc="reference answer, or empty")
-    scenario: Mapped[str | None] = mapped_column(String(32), doc="as tokenised")
-    compressed_tokens: Mapped[int | None] = mapped_column(
-        doc="leading tokens from which methods evict"
+    position: Mapped[int] = mapped_column(
+        Integer, primary_key=True, autoincrement=False, doc="0, 1, ... in a random order"
     )
-    context_first: Mapped[int | None] = mapped_column(doc="first token of the user's context")
-    context_end: Mapped[int | None] = mapped_column(doc="one past its last token")
+    sample: Mapped[str] = mapped_column(String(200), doc="its id; empty for the only sample")
+    question: Mapped[str] = mapped_column(doc="as typed; empty for none")
+    answers: Mapped[list[str]] = mapped_column(doc="expected answers")
+    details: Mapped[JsonObject] = mapped_column(
+        doc="metric, source, tags and choices; empty for the only sample"
+    )
+    digest: Mapped[str | None] = mapped_column(
+        String(64), doc="SHA-256 of all that it is, in hex; null for the only sample"
+    )
     context: Mapped[str] = mapped_column(doc="the long text as typed")
-    token_ids: Mapped[bytes | None] = mapped_column(doc="zlib of int32, little-endian")
-    pieces: Mapped[bytes | None] = mapped_column(doc="text of each token; zlib of a JSON list")
+    prompt: Mapped[bytes | None] = mapped_column(
+        doc="the tokenised prompt as in docs/result_json.md: zlib of JSON; null of one of many "
+        "samples, and until the model is loaded"
+    )
     own_indices: Mapped[bytes | None] = mapped_column(
         doc="kept positions given with the request: zlib of a JSON list of documents as in "
         "docs/external_selection.md; null without any"
     )
 
 
-class Variant(Base):
-    """One variant of a run: what lists sort and filter by, and all that is no array."""
+class ResultRow(Base):
+    """One sample at one variant and budget; a failed one is written over when it is retried."""
 
     # The document last: SQLite reads a row from its start and can then stop before it.
-    __tablename__ = "variants"
+    __tablename__ = "results"
     __table_args__ = (
-        UniqueConstraint("run_id", "position"),
+        UniqueConstraint("run_id", "sample", "variant", "budget"),
+        CheckConstraint(f"state IN {RESULT_STATES}", name="state"),
         Index(None, "run_id", "method", "budget_tokens"),
     )
 
     id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
-    position: Mapped[int] = mapped_column(Integer, doc="0, 1, ... as shown")
-    spec: Mapped[str] = mapped_column(doc="as in the SPEC grammar")
-    method: Mapped[str] = mapped_column(String(64), index=True, doc="e.g. snapkv")
-    budget_tokens: Mapped[int | None] = mapped_column(
-        doc="asked entries per KV head (mean); null until selection"
+    sample: Mapped[str] = mapped_column(String(200), doc="id of the sample")
+    variant: Mapped[str] = mapped_column(doc="SPEC; of many samples without the budget")
+    budget: Mapped[str] = mapped_column(
+        String(32), doc="as in the study file; empty for the full cache, and of one sample"
     )
+    position: Mapped[int] = mapped_column(
+        Integer, default=0, doc="0, 1, ... as shown; 0 of many samples"
+    )
+    method: Mapped[str] = mapped_column(String(64), index=True, doc="e.g. snapkv")
+    state: Mapped[str] = mapped_column(String(8), doc="running, done or failed")
+    reason: Mapped[str] = mapped_column(default="", doc="why it failed; else empty")
+    for_good: Mapped[bool] = mapped_column(
+        default=False, doc="it failed and would fail again, so it is not tried again"
+    )
+    finished_at: Mapped[datetime | None] = mapped_column(doc="UTC; null of one sample")
+    score: Mapped[float | None] = mapped_column(
+        doc="0 to 1; null where it failed, or of one sample"
+    )
+    stopped: Mapped[str | None] = mapped_column(
+        String(16), doc="eos or length; null while it runs, and where it failed"
+    )
+    prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
+    budget_tokens: Mapped[int | None] = mapped_column(
+        doc="requested entries per KV head (mean); null until selection"
+    )
+    cache_bytes: Mapped[int | None] = mapped_column(doc="of this point's prompt entries")
+    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
+    head_l1: Mapped[float | None] = mapped_column(doc="mean over heads; null for the full cache")
+    final_l1: Mapped[float | None] = mapped_column(doc="after the last layer")
+    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats")
     agreement: Mapped[float | None] = mapped_column(
         doc="share of the full cache's tokens reproduced before the first difference"
     )
     first_difference: Mapped[int | None] = mapped_column(
         doc="index of the first generated token that differs; null for none"
     )
-    answer_found: Mapped[bool | None] = mapped_column(doc="null without a reference answer")
-    document: Mapped[JsonObject] = mapped_column(
-        doc="a variant as in docs/result_json.md, but for what is in arrays; the columns above "
-        "follow from it"
+    answer_found: Mapped[bool | None] = mapped_column(
+        doc="null without an expected answer, and of many samples"
+    )
+    text: Mapped[str] = mapped_column(doc="generated")
+    document: Mapped[JsonObject | None] = mapped_column(
+        doc="what else docs/result_json.md has of a variant, but for what is in arrays; null of "
+        "many samples"
     )
 
 
 class Array(Base):
-    """A large result of a variant: numbers, or a list as in docs/result_json.md."""
+    """A large part of a result: numbers, or a list as in docs/result_json.md."""
 
     __tablename__ = "arrays"
 
-    variant_id: Mapped[int] = mapped_column(
-        ForeignKey("variants.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    result_id: Mapped[int] = mapped_column(
+        ForeignKey("results.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
     name: Mapped[str] = mapped_column(
         String(32),
@@ -236,63 +323,6 @@ class Array(Base):
         "last axis first",
     )
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
-
-
-class SampleRow(Base):
-    """One sample of a run of many, as it was when it was first run."""
-
-    __tablename__ = "samples"
-    __table_args__ = (UniqueConstraint("run_id", "sample"),)
-
-    run_id: Mapped[int] = mapped_column(
-        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
-    )
-    position: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, doc="0, 1, ... in a random order"
-    )
-    sample: Mapped[str] = mapped_column(String(200), doc="its id")
-    digest: Mapped[str] = mapped_column(String(64), doc="SHA-256 of all that it is, in hex")
-    details: Mapped[JsonObject] = mapped_column(
-        doc="question, answers, metric, source, tags, choices"
-    )
-    context: Mapped[str] = mapped_column(doc="the long text")
-
-
-class ResultRow(Base):
-    """The result of one sample at one point; a failed one is written over when it is retried."""
-
-    __tablename__ = "results"
-    __table_args__ = (
-        UniqueConstraint("run_id", "sample", "variant", "budget"),
-        CheckConstraint("state IN ('done', 'failed')", name="state"),
-    )
-
-    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
-    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
-    sample: Mapped[str] = mapped_column(String(200), doc="id of the sample")
-    variant: Mapped[str] = mapped_column(String(400), doc="SPEC without budget")
-    budget: Mapped[str] = mapped_column(
-        String(32), doc="as in the study file; empty for the full cache"
-    )
-    state: Mapped[str] = mapped_column(String(8), doc="done or failed")
-    reason: Mapped[str] = mapped_column(doc="why it failed; else empty")
-    for_good: Mapped[bool] = mapped_column(
-        server_default=false(), doc="it failed and would fail again, so it is not tried again"
-    )
-    finished_at: Mapped[datetime] = mapped_column(doc="UTC")
-    score: Mapped[float | None] = mapped_column(doc="0 to 1; null where it failed")
-    stopped: Mapped[str | None] = mapped_column(String(16), doc="eos or length")
-    prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
-    budget_tokens: Mapped[int | None] = mapped_column(doc="asked entries per KV head (mean)")
-    cache_bytes: Mapped[int | None] = mapped_column(doc="of this point's prompt entries")
-    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
-    head_l1: Mapped[float | None] = mapped_column(doc="mean over heads; null for the full cache")
-    final_l1: Mapped[float | None] = mapped_column(doc="after the last layer")
-    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats")
-    agreement: Mapped[float | None] = mapped_column(
-        doc="share of the full cache's tokens reproduced before the first difference"
-    )
-    text: Mapped[str] = mapped_column(doc="generated")
 
 
 class ShareLink(Base):

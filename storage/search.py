@@ -5,16 +5,14 @@ same words and find the same runs. Both tables are called run_search and are mad
 they are no mapped classes, because only the column of words is alike.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
 
-from sqlalchemy import BigInteger, Text, TextualSelect, bindparam, cast, column, select, text
+from sqlalchemy import BigInteger, TextualSelect, bindparam, column, select, text
 from sqlalchemy.orm import Session
 
-from storage.models import Prompt, Run, Variant
-from storage.records import SPOILT
+from storage.models import OF_SAMPLES, ResultRow, Run, SampleRow
 
 # Per run. A tsvector must stay under 1 MiB, and folding makes up to 18 characters of one.
 INDEXED_CHARS = 200_000
@@ -50,17 +48,12 @@ def index_run(session: Session, run_id: int) -> None:
 
     Of a run of many samples, title and note alone.
     """
-    row = session.execute(
-        select(Run.title, Run.note, Prompt.question)
-        .outerjoin(Prompt, Prompt.run_id == Run.id)
-        .where(Run.id == run_id)
-    ).one()
-    documents = session.scalars(
-        select(cast(Variant.document, Text))
-        .where(Variant.run_id == run_id)
-        .order_by(Variant.position)
-    )
-    source = "\n".join([*filter(None, row), *map(_generated, documents)])[:INDEXED_CHARS]
+    of_one = (Run.id == run_id, ~OF_SAMPLES)
+    questions = select(SampleRow.question).join(Run, Run.id == SampleRow.run_id).where(*of_one)
+    generated = select(ResultRow.text).join(Run, Run.id == ResultRow.run_id).where(*of_one)
+    title, note = session.execute(select(Run.title, Run.note).where(Run.id == run_id)).one()
+    texts = session.scalars(generated.order_by(ResultRow.position))
+    source = "\n".join([title, note, *session.scalars(questions), *texts])[:INDEXED_CHARS]
     words = " ".join(sorted(_that_fit(words_of(source))))
     forget_run(session, run_id)
     session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})
@@ -86,14 +79,6 @@ def matching_runs(session: Session, asked: str) -> TextualSelect | None:
         expression = _joined((f"'{word}'" for word in words), " & ", ":*")
     statement = text(_statement(session, "match")).bindparams(bindparam("asked", expression))
     return statement.columns(column("run_id", BigInteger))
-
-
-def _generated(document: str) -> str:
-    """What a variant wrote; nothing where its document is spoilt."""
-    try:
-        return str(json.loads(document)["text"])
-    except SPOILT:
-        return ""
 
 
 def _that_fit(words: Iterable[str]) -> list[str]:

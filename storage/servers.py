@@ -1,19 +1,82 @@
-"""Queries on which server an unfinished run lives in. Take a Session, never commit.
+"""Which servers live: one per SQLite file; on PostgreSQL any number, each known by a lock.
 
-On SQLite no run names a server: there is one at a time, see storage/server_lock.py.
+On SQLite no run names a server. Queries take a Session and never commit.
 """
 
-from sqlalchemy import func, select, update
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from storage.database import Database
+from storage.file_lock import hold
 from storage.models import ACTIVE_STATES, Run
+from storage.sqlite_file import sqlite_file
 
+LOGGER = logging.getLogger(__name__)
+CHECK_INTERVAL_S = 5.0
+# PostgreSQL then notices within a minute that a whole machine is gone, not within hours.
+_KEEPALIVE = (
+    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+)
 _IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
 
 
-def assign(session: Session, slug: str, server: int | None) -> None:
-    """Note the server in which a run lives."""
-    session.execute(update(Run).where(Run.slug == slug).values(server=server))
+@contextmanager
+def only_server(database: Database) -> Iterator[None]:
+    """Be a server of this database; the system tells the others at once if the process dies.
+
+    A SQLite file has one server at a time: a second would take the first one's runs for dead. On
+    PostgreSQL each server holds an advisory lock, by its own number, on a connection of its own.
+
+    Raises:
+        StorageError: another server holds the SQLite file, or PostgreSQL failed.
+    """
+    if database.server is None:
+        with hold(sqlite_file(database.engine.url), database.name):
+            yield
+        return
+    with database.explained():
+        connection = _take(database.engine, database.server)
+    stop = threading.Event()
+    held = (database.engine, database.server, connection, stop)
+    keeper = threading.Thread(target=_keep, args=held, name="server-lock", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        keeper.join(CHECK_INTERVAL_S)
+
+
+def _take(engine: Engine, server: int) -> Connection:
+    """A connection outside of the pool that holds the lock as long as it is open."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        connection.detach()
+        connection.exec_driver_sql(_KEEPALIVE)
+        connection.execute(select(func.pg_advisory_lock(server)))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _keep(engine: Engine, server: int, connection: Connection, stop: threading.Event) -> None:
+    """Take the lock again when its connection was lost, as after a restart of PostgreSQL."""
+    while not stop.wait(CHECK_INTERVAL_S):
+        try:
+            if connection.closed:
+                connection = _take(engine, server)
+            connection.execute(select(1))
+        except SQLAlchemyError:
+            LOGGER.warning("The database is out of reach; trying again.")
+            connection.close()
+    connection.close()
 
 
 def gone_servers(session: Session) -> list[int]:

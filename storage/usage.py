@@ -22,8 +22,16 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
-from storage.column_types import AnyText
-from storage.models import ACTIVE_STATES, ALIVE, Array, Base, Prompt, Run, Variant
+from storage.models import (
+    ACTIVE_STATES,
+    ALIVE,
+    AnyText,
+    Array,
+    Base,
+    ResultRow,
+    Run,
+    SampleRow,
+)
 
 ROW_BYTES = 300  # about what a row's numbers, keys and indices take
 
@@ -82,13 +90,13 @@ def stored_bytes(session: Session, owner: str | None) -> int:
 
 
 def count_run(session: Session, run_id: int) -> None:
-    """Note the bytes of a run's rows as they now are; not for one with samples or results."""
-    of_run = Variant.run_id == run_id
+    """Note the bytes of a run's rows as they now are; of many samples `counted` does."""
+    of_run = ResultRow.run_id == run_id
     parts = (
         _size(session, Run).where(Run.id == run_id),
-        _size(session, Prompt).where(Prompt.run_id == run_id),
-        _size(session, Variant).where(of_run),
-        _size(session, Array).join(Variant, Variant.id == Array.variant_id).where(of_run),
+        _size(session, SampleRow).where(SampleRow.run_id == run_id),
+        _size(session, ResultRow).where(of_run),
+        _size(session, Array).join(ResultRow, ResultRow.id == Array.result_id).where(of_run),
     )
     total = sum(session.scalar(part) or 0 for part in parts)
     session.execute(update(Run).where(Run.id == run_id).values(stored_bytes=total))

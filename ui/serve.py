@@ -13,7 +13,7 @@ from ckv_core.runtime.home import home_folder
 from ckv_core.runtime.terminal import say
 from ckv_core.studies.cluster import Cluster
 from storage.database import default_url, open_database
-from storage.server_lock import only_server
+from storage.servers import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as
 from ui.build import Site, build_site
 from ui.server.http_server import HttpServer

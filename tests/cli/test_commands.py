@@ -18,9 +18,9 @@ import ckv_core
 from cli.main import main
 from storage import library, repository
 from storage.database import default_url, open_database
+from storage.library import count_of_nobody
 from storage.models import Run
 from storage.recorder import Recorder
-from storage.takeover import count_of_nobody
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened

@@ -12,7 +12,7 @@ from app import main
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.runtime import logs
 from storage.database import default_url, open_database
-from storage.server_lock import only_server
+from storage.servers import only_server
 from tests.e2e import steps
 from tests.processes import free_port
 

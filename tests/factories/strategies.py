@@ -178,13 +178,13 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
     count = draw(st.integers(1, 3))
     variants = tuple(
         VariantResult(
-            spec=draw(TEXTS),
+            spec=f"{draw(TEXTS)}{index}",
             label=draw(TEXTS),
             method=draw(st.sampled_from(["full", "snapkv"])),
             critical=draw(st.booleans()),
             params=draw(PARAMS),
         )
-        for _ in range(count)
+        for index in range(count)
     )
     environment = draw(st.dictionaries(st.sampled_from(["python", "torch"]), TEXTS))
     kind, memory = draw(st.sampled_from(["compare", "sweep"])), draw(MEMORY)

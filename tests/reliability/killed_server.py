@@ -3,7 +3,7 @@
 from multiprocessing.connection import Connection
 
 from storage.database import open_database
-from storage.server_lock import only_server
+from storage.servers import only_server
 from tests.factories.app import make_client, script, wait_until, worker_pid
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services

@@ -15,7 +15,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunEvent
 from storage import repository
 from storage.database import MIGRATIONS, Database, open_database
-from storage.recorder import Recorder
+from storage.recorder import Recorder, create_run
 from storage.records import Lineage, StoredRun
 from tests.factories.events import big_events
 
@@ -50,7 +50,7 @@ def make(
     """A run that waits, created so many minutes after START; its slug."""
     asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
-    return database.tell(repository.create_run, asked, title, now, None, lineage)
+    return database.tell(create_run, asked, title, now, None, lineage)
 
 
 def record(
@@ -78,8 +78,8 @@ def with_next_schema(folder: Path, monkeypatch: pytest.MonkeyPatch, *statements:
     lines = (
         "import sqlalchemy as sa",
         "from alembic import op",
-        "revision = 'runs_0002'",
-        "down_revision = 'runs_0001'",
+        "revision = 'results_0002'",
+        "down_revision = 'results_0001'",
         "def upgrade():",
         *(f"    {statement}" for statement in statements),
     )

@@ -16,9 +16,10 @@ import pytest
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from cli.main import main
-from storage import backup, repository
+from storage import backup
 from storage.database import default_url, open_database
-from storage.server_lock import only_server
+from storage.recorder import create_run
+from storage.servers import only_server
 from tests.storage.conftest import record, with_next_schema
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def test_a_backup_taken_while_the_database_is_in_use_restores_to_the_same_conten
     home, slug, tmp_path, capsys
 ):
     with closing(open_database(default_url(home))) as database, database.write() as session:
-        repository.create_run(session, CompareRequest(context="c"), "open", datetime.now(UTC))
+        create_run(session, CompareRequest(context="c"), "open", datetime.now(UTC))
         assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
     before = dump(tmp_path / "b.sqlite3")
     assert slugs(home) > {slug}
@@ -252,7 +253,7 @@ def test_a_database_is_kept_before_it_is_migrated(home, slug, tmp_path, monkeypa
             open_database(default_url(home)).close()
         assert slugs(home) == {slug}
     (kept,) = home.glob("*.bak")
-    assert kept.name == "ckv.sqlite3.schema-runs_0001.bak"
+    assert kept.name == "ckv.sqlite3.schema-results_0001.bak"
     assert dump(kept) == old
     assert dump(home / "ckv.sqlite3") != old
     with pytest.raises(StorageError, match="newer version of the app"):
@@ -271,14 +272,14 @@ def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(
             open_database(default_url(home))
 
     start()
-    first = home / "ckv.sqlite3.schema-runs_0001.bak"
+    first = home / "ckv.sqlite3.schema-results_0001.bak"
     old = dump(first)
     with closing(sqlite3.connect(home / "ckv.sqlite3")) as changed, changed:
         changed.execute("UPDATE runs SET title = 'changed'")
     start()
     start()
     assert dump(first) == old
-    second = home / "ckv.sqlite3.schema-runs_0001-2.bak"
+    second = home / "ckv.sqlite3.schema-results_0001-2.bak"
     assert dump(second) != old
     assert sorted(home.glob("*.bak")) == sorted([first, second])
 

@@ -70,8 +70,8 @@ def test_a_taken_slug_with_other_content_gets_a_new_one(here, there):
     import_bundle(here, data)
     with here.write() as session:
         session.connection().exec_driver_sql(
-            "DELETE FROM arrays WHERE name = 'token_texts' AND variant_id IN (SELECT variants.id "
-            f"FROM variants JOIN runs ON runs.id = run_id WHERE slug = '{slugs[0]}')"
+            "DELETE FROM arrays WHERE name = 'token_texts' AND result_id IN (SELECT results.id "
+            f"FROM results JOIN runs ON runs.id = run_id WHERE slug = '{slugs[0]}')"
         )
     report = import_bundle(here, data)
     assert report.skipped == [slugs[1]]

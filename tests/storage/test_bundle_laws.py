@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckv_core.errors import StorageError
-from storage import repository
+from storage import recorder
 from storage.bundle import is_same_content
 from storage.bundle_import import ImportReport, import_bundle
 from tests.factories.events import assert_same_result, folded
@@ -48,7 +48,7 @@ def test_an_imported_run_equals_the_exported_one(there, opened, stream):
 
 def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
     slugs = [made(there), made(there)]
-    real, calls = repository.end_run, []
+    real, calls = recorder.end_run, []
 
     def failing(*values):
         calls.append(values)
@@ -56,7 +56,7 @@ def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
             raise StorageError("The bundle: disk full, nothing was imported.")
         return real(*values)
 
-    monkeypatch.setattr(repository, "end_run", failing)
+    monkeypatch.setattr(recorder, "end_run", failing)
     assert_refused(here, exported(there, *slugs))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 
-from storage.column_types import AnyText, UtcDateTime
+from storage.models import AnyText, UtcDateTime
 
 DIALECT = sqlite.dialect()
 HOSTILE = st.text(st.sampled_from("a0\x00\ud800\udfff\ue000\U0001f600")) | st.text()

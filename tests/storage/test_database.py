@@ -135,10 +135,11 @@ def test_opening_waits_for_a_program_that_writes(tmp_path):
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ("runs_9999", r"newer version of the app \(schema runs_9999\)"),
+        ("results_9999", r"newer version of the app \(schema results_9999\)"),
         ("0001", r"before the first release \(schema 0001\); export its runs with the version"),
         ("0012", "or start with another database"),
         ("release_0001", "before the first release"),
+        ("runs_0001", "before the first release"),
     ],
 )
 def test_a_schema_of_another_version_is_refused_and_left_alone(new_url, schema, told):

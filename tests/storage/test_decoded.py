@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, mapping, repository
+from storage import library, repository, rows
 from storage.database import Database
 from storage.decoded import DecodedRuns, _size
 from storage.recorder import Recorder
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def decodes(monkeypatch) -> list[object]:
     """One item for each variant that is decoded."""
     seen: list[object] = []
-    decode = mapping.variant_record
-    monkeypatch.setattr(mapping, "variant_record", lambda *row: seen.append(1) or decode(*row))
+    decode = rows.variant_record
+    monkeypatch.setattr(rows, "variant_record", lambda *row: seen.append(1) or decode(*row))
     return seen
 
 

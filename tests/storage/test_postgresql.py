@@ -14,11 +14,11 @@ from sqlalchemy import text
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import SampleResult
-from storage import library, repository, server_lock
+from storage import library, repository, servers
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
-from storage.server_lock import only_server
+from storage.servers import only_server
 from storage.studies import Studies
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.factories.events import assert_same_result
@@ -37,7 +37,7 @@ MOMENT = timedelta(milliseconds=1)
 OTHER = """
     import sys
     from storage.database import open_database
-    from storage.server_lock import only_server
+    from storage.servers import only_server
     from tests.factories.app import ENDLESS, generating, make_client, script, wait_until
     from ui.services.services import Services
     database = open_database(sys.argv[1])
@@ -52,7 +52,7 @@ OTHER = """
 AT_A_STUDY = """
     import sys
     from storage.database import open_database
-    from storage.server_lock import only_server
+    from storage.servers import only_server
     from storage.studies import Studies
     from tests.factories.app import make_client
     from tests.ui.services.test_studies import STUDY, samples
@@ -150,9 +150,9 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
 
     def start_twice() -> None:
         with first.write() as session:
-            repository.mark_running(session, slug, datetime.now(UTC))
+            session.execute(text("UPDATE runs SET state = 'running'"))
             drop_connections(postgresql)
-            repository.mark_running(session, slug, datetime.now(UTC))
+            session.execute(text("UPDATE runs SET state = 'running'"))
 
     with pytest.raises(StorageError, match="ended the connection"):
         start_twice()
@@ -294,7 +294,7 @@ def theirs(served):
 
 
 def test_a_lock_whose_connection_was_lost_is_taken_again(served, postgresql, monkeypatch):
-    monkeypatch.setattr(server_lock, "CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(servers, "CHECK_INTERVAL_S", 0.05)
     with closing(open_database(served)) as database, closing(open_database(served)) as other:
         with only_server(database):
             Recorder(database).create(REQUEST)

@@ -214,7 +214,7 @@ def test_deleting_a_run_deletes_all_that_hangs_on_it(database):
     with database.read() as session:
         counts = [
             session.scalar(text(f"SELECT count(*) FROM {table}"))
-            for table in ("runs", "prompts", "variants", "arrays")
+            for table in ("runs", "samples", "results", "arrays")
         ]
     assert counts == [1, 1, 2, 12]
 

@@ -16,7 +16,7 @@ from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.results.records import RetainedSet
 from storage import library, repository
 from storage.models import Run
-from storage.recorder import Recorder
+from storage.recorder import Recorder, create_run
 from storage.repository import RunMissingError
 from tests.factories.events import assert_same_result, big_events, folded
 from tests.factories.runs import selection_file
@@ -65,7 +65,7 @@ def test_a_list_of_runs_need_not_read_the_positions(database):
     slugs = [make(database, own_indices=OWN), make(database)]
     with database.read() as session:
         requests = session.scalars(select(Run.request)).all()
-        stored = session.scalars(text("SELECT own_indices FROM prompts ORDER BY run_id")).all()
+        stored = session.scalars(text("SELECT own_indices FROM samples ORDER BY run_id")).all()
         listed = [run.slug for run in library.list_runs(session)[0]]
     assert sorted(listed) == sorted(slugs)
     assert "Mine" not in json.dumps(requests)
@@ -74,12 +74,12 @@ def test_a_list_of_runs_need_not_read_the_positions(database):
 
 def test_times_of_any_zone_are_stored_as_utc(database):
     local = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
-    slug = database.tell(repository.create_run, CompareRequest(context="c"), "t", local)
+    slug = database.tell(create_run, CompareRequest(context="c"), "t", local)
     created = load(database, slug).created_at
     assert created == local
     assert created.utcoffset() == timedelta(0)
     with pytest.raises(StorageError, match="time zone"):
-        database.tell(repository.create_run, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
+        database.tell(create_run, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
 
 
 def test_one_kept_set_is_read_without_the_rest(database):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from scripts.schema_doc import schema_markdown
 from storage.models import Base
-from storage.schema_doc import schema_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 

@@ -14,7 +14,7 @@ import pytest
 from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
 from storage.file_lock import hold
-from storage.server_lock import only_server
+from storage.servers import only_server
 from tests.processes import forked, python
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.storage.conftest import make, record
 
 REQUEST = CompareRequest(context="one two", question="Where is the door?", answer="here")
 OF_RUN = "(SELECT id FROM runs WHERE slug = :slug)"
-OF_VARIANT = f"(SELECT id FROM variants WHERE run_id = {OF_RUN})"
+OF_RESULT = f"(SELECT id FROM results WHERE run_id = {OF_RUN})"
 SPOILT = {
     "request": "UPDATE runs SET request = '{' WHERE slug = :slug",
     "request of another kind": "UPDATE runs SET request = '[1]' WHERE slug = :slug",
@@ -26,13 +26,13 @@ SPOILT = {
     "model": "UPDATE runs SET model = '[[' WHERE slug = :slug",
     "memory": "UPDATE runs SET memory = '[' WHERE slug = :slug",
     "creation": "UPDATE runs SET created_at = 'yesterday' WHERE slug = :slug",
-    "a document": f"UPDATE variants SET document = '{{', method = 'full', answer_found = 0 WHERE "
+    "a document": f"UPDATE results SET document = '{{', method = 'full', answer_found = 0 WHERE "
     f"run_id = {OF_RUN}",
-    "a document of another method": f"UPDATE variants SET document = '{{', answer_found = 0 WHERE "
+    "a document of another method": f"UPDATE results SET document = '{{', answer_found = 0 WHERE "
     f"run_id = {OF_RUN}",
-    "an empty document": f"UPDATE variants SET document = '{{}}' WHERE run_id = {OF_RUN}",
-    "a list as document": f"UPDATE variants SET document = '[]' WHERE run_id = {OF_RUN}",
-    "an array": f"UPDATE arrays SET data = x'00' WHERE variant_id IN {OF_VARIANT}",
+    "an empty document": f"UPDATE results SET document = '{{}}' WHERE run_id = {OF_RUN}",
+    "a list as document": f"UPDATE results SET document = '[]' WHERE run_id = {OF_RUN}",
+    "an array": f"UPDATE arrays SET data = x'00' WHERE result_id IN {OF_RESULT}",
 }
 
 
@@ -60,7 +60,7 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
     assert here.ask(library.choices)["models"]
     assert here.ask(usage_by_owner)[0].runs == 2
     assert here.ask(repository.load_run, good).state == "done"
-    if not (is_waiting and ("variants" in change or "arrays" in change)):  # it has none yet
+    if not (is_waiting and ("UPDATE results" in change or "arrays" in change)):  # it has none yet
         for act in (
             lambda: here.ask(repository.load_run, bad),
             lambda: here.ask(write_bundle, [good, bad]),

@@ -13,8 +13,9 @@ from ckv_core.studies.export import Exported
 from ckv_core.studies.records import Sample, SampleResult, Study
 from storage import library
 from storage.models import ResultRow, Run, SampleRow
+from storage.recorder import fail_unfinished
 from storage.records import RunFilter
-from storage.repository import fail_unfinished, load_request, load_run
+from storage.repository import load_request, load_run
 from storage.studies import Studies
 from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
 from tests.storage.conftest import at_once, make
@@ -220,7 +221,8 @@ def test_a_deletion_can_be_undone_unless_another_has_the_name_by_now(studies, op
     assert [row.slug for row in listed(opened)] == [again]
 
 
-def test_what_is_being_removed_cannot_come_back(studies, opened):
+def test_what_is_being_removed_cannot_come_back(studies, opened, monkeypatch):
+    monkeypatch.setattr(library, "_RESULTS_AT_ONCE", 3)
     slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
     studies.commit(slug, results_of(SAMPLES[0]))
     opened.tell(library.delete_runs, [slug], now)
@@ -278,7 +280,7 @@ def test_administrators_see_how_many_and_how_big(studies, opened):
     with opened.read() as session:
         after = {each.owner: each for each in usage_by_owner(session)}
     grown = after["ann"].run_bytes - before["ann"].run_bytes
-    assert grown == (5 + ROW_BYTES) * len(STUDY.points())
+    assert grown == sum(len(point.variant) + 5 + ROW_BYTES for point in STUDY.points())
     assert after[None] == before[None]
     delete(opened, mine)
     assert opened.ask(stored_bytes, "ann") < before["ann"].run_bytes
@@ -310,13 +312,14 @@ def test_what_the_app_is_to_run_is_remembered(studies):
 )
 def test_one_that_cannot_be_read_is_listed_says_why_and_is_deleted(studies, opened, spoilt, said):
     sound = studies.save(STUDY, SAMPLES)
+    studies.commit(sound, results_of(SAMPLES[0], text=""))
     bad = studies.save(replace(STUDY, name="other"), SAMPLES, "ann")
     studies.want(bad)
     with opened.write() as session:
         change = text("UPDATE runs SET request = :spoilt WHERE slug = :slug")
         session.execute(change, {"spoilt": spoilt, "slug": bad})
     row, whole = listed(opened)
-    assert opened.ask(library.choices)["methods"] == ["adakv", "snapkv"]
+    assert opened.ask(library.choices)["methods"] == ["adakv", "full", "snapkv"]
     assert (whole.slug, whole.counts.total) == (sound, 20)
     assert (row.slug, row.title, row.state, row.counts) == (bad, "other", "queued", None)
     for act in (studies.load, studies.results):

@@ -6,9 +6,8 @@ from sqlalchemy import JSON, LargeBinary, String, select, type_coerce
 
 from ckv_core.request.compare_request import CompareRequest
 from storage import library
-from storage.column_types import AnyText
 from storage.database import Database
-from storage.models import Array, Prompt, ResultRow, Run, SampleRow, Variant
+from storage.models import AnyText, Array, ResultRow, Run, SampleRow
 from storage.studies import Studies
 from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
 from tests.storage.conftest import make, record
@@ -47,7 +46,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     studies.commit(study, results_of(SAMPLES[1]))
     here.tell(library.annotate, study, "Another nämé", "note", [])
     total = here.ask(stored_bytes, None)
-    assert total == rows_of(here, Run, Prompt, Variant, Array, SampleRow, ResultRow)
+    assert total == rows_of(here, Run, SampleRow, ResultRow, Array)
     of_ann = here.ask(stored_bytes, "ann")
     nobody = next(each for each in here.ask(usage_by_owner) if each.owner is None)
     assert (nobody.runs, nobody.run_bytes) == (2, total - of_ann)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ckv_core.errors import ConfigError
 from ckv_core.results.kept_folder import KeptFolder, unclaimed
 from ckv_core.runtime.home import home_folder
-from storage import audit, credentials, repository, takeover, usage
+from storage import audit, credentials, library, repository, usage
 from storage.audit import AuditFilter, AuditRecord
 from storage.credentials import AccountRecord
 from storage.database import Database
@@ -103,14 +103,14 @@ class Administration:
         if not self._access.with_logins:
             return 0
         with self._database.read() as session:
-            return takeover.count_of_nobody(session)
+            return library.count_of_nobody(session)
 
     def take_over(self) -> None:
         """Make the runs that nobody owns the administrator's own."""
         self._access.check_admin()
         actor = self._access.account()
         with self._database.write() as session:
-            takeover.take_over(session, actor, actor)
+            library.take_over(session, actor, actor)
 
     def users(self) -> list[UserRow]:
         self._access.check_admin()

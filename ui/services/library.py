@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from ckv_core.results.kept_folder import KeptFolder
-from storage import audit, library, repository, takeover, usage
+from storage import audit, library, repository, usage
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
 from storage.shares import saved_runs
@@ -46,7 +46,7 @@ class Library:
         if self._access.user() is None:
             return False
         with self._database.read() as session:
-            return takeover.are_runs_of_nobody(session)
+            return library.are_runs_of_nobody(session)
 
     def summary(self, slug: str) -> RunSummary:
         self._access.check_run(slug)

@@ -12,7 +12,7 @@ from storage.models import Base
 INTRO = """\
 # Database schema
 
-Generated from `storage/models.py` by `python -m storage.schema_doc`; do not edit by hand.
+Generated from `storage/models.py` by `python -m scripts.schema_doc`; do not edit by hand.
 
 SQLite by default (WAL mode, foreign keys on), PostgreSQL by `CKV_DATABASE_URL`. Alembic
 migrations in `storage/migrations/versions` bring a database to this schema whenever it is opened.

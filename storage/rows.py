@@ -1,0 +1,200 @@
+"""Records to columns, documents and compressed arrays, and back; no query here."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.results.codec import plain, record_json, revived
+from ckv_core.results.external_selection_json import own_from_json, own_to_json
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import (
+    HeldSeries,
+    Perturbation,
+    PromptInfo,
+    RetainedSet,
+    VariantResult,
+)
+from ckv_core.runtime.json_fields import JsonField
+from storage.models import Array, JsonObject, ResultRow, SampleRow
+
+Columns = dict[str, Any]
+ONLY_SAMPLE = ""  # id of the sample of a run of one
+# Texts of a request live in the table samples, so that a list of runs need not read them.
+TEXT_FIELDS = ("context", "question", "answer")
+_ZLIB, _BITS = "zlib", "bits+zlib"
+_PERTURBATION = ("head_l1", "base_head_l1", "layer_hidden_l1")
+# Long members of a variant, by the names of the arrays that hold them.
+_LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups")
+_ARRAYS = {
+    **{name: (name,) for name in (*_LISTS, "retained")},
+    "perturbation": _PERTURBATION,
+    "held": ("held", "evicted"),
+}
+# Members of a variant that are columns of its result; its document has the rest.
+_COLUMNS = {"spec": "variant"} | {
+    name: name
+    for name in ("method", "text", "stopped", "agreement", "first_difference", "answer_found")
+}
+
+
+# --- requests and prompts ---------------------------------------------------------------
+
+
+def request_json(request: CompareRequest) -> JsonObject:
+    """A request without its texts and its external selections."""
+    return record_json(request, leave_out=(*TEXT_FIELDS, "own_indices"))
+
+
+def sample_columns(request: CompareRequest) -> Columns:
+    """Columns of the only sample of a run."""
+    return {
+        "position": 0,
+        "sample": ONLY_SAMPLE,
+        "question": request.question,
+        "answers": [request.answer] if request.answer else [],
+        "details": {},
+        "context": request.context,
+        "own_indices": own_column(request.own_indices),
+    }
+
+
+def own_column(own_indices: tuple[ExternalSelection, ...]) -> bytes | None:
+    """Kept positions that came with a request."""
+    return encode_json(own_to_json(own_indices)) if own_indices else None
+
+
+def request_record(stored: JsonObject, sample: SampleRow) -> CompareRequest:
+    """The request as it was made."""
+    documents = decode_json(sample.own_indices) if sample.own_indices else []
+    own = own_from_json([JsonField(each) for each in documents])
+    texts = {"context": sample.context, "question": sample.question}
+    texts["answer"] = sample.answers[0] if sample.answers else ""
+    return replace(revived(CompareRequest, {**stored, **texts}), own_indices=own)
+
+
+def prompt_column(prompt: PromptInfo) -> bytes:
+    """The tokenised prompt."""
+    return encode_json(record_json(prompt))
+
+
+def prompt_record(sample: SampleRow) -> PromptInfo | None:
+    """The tokenised prompt; None before tokenisation."""
+    return None if sample.prompt is None else revived(PromptInfo, decode_json(sample.prompt))
+
+
+# --- variants ---------------------------------------------------------------------------
+
+
+def result_columns(members: Mapping[str, Any], document: JsonObject | None = None) -> Columns:
+    """Columns of `results` that these members of a variant fill; they join its document."""
+    columns = {_COLUMNS[name]: value for name, value in members.items() if name in _COLUMNS}
+    in_document = members.keys() - {"analysis", *_COLUMNS, *_ARRAYS}
+    more = {name: plain(members[name]) for name in sorted(in_document)}
+    if members.get("perturbation") is not None:
+        more["perturbation"] = record_json(members["perturbation"], leave_out=_PERTURBATION)
+    if more:
+        columns["document"] = {**(document or {}), **more}
+    if members.get("receipt") is not None:
+        columns["budget_tokens"] = members["receipt"].budget_tokens
+    if "stopped" in members:
+        columns["state"] = "done" if members["stopped"] else "running"
+    return columns
+
+
+def variant_arrays(members: Mapping[str, Any]) -> dict[str, Columns | None]:
+    """Rows of `arrays` of these members of a variant, by name; None where there is none."""
+    rows: dict[str, Columns | None] = {
+        name: _encode(array, "<f4") for name, array in members.get("analysis", {}).items()
+    }
+    for member in _ARRAYS.keys() & members.keys():
+        rows |= dict.fromkeys(_ARRAYS[member])
+        value = members[member]
+        if member in _LISTS and value:
+            data = encode_json(plain(value))
+            rows[member] = {"dtype": "json", "shape": [len(value)], "codec": _ZLIB, "data": data}
+        elif member == "retained" and value is not None:
+            shape, data = [value.layers, value.kv_heads, value.positions], zlib.compress(value.bits)
+            rows[member] = {"dtype": "bool", "shape": shape, "codec": _BITS, "data": data}
+        elif member == "held" and value is not None:
+            rows["held"] = _encode(np.array([value.entries, value.cache_bytes]), "<i8")
+            rows["evicted"] = _encode(value.evictions(), "<u4")
+        elif member == "perturbation" and value is not None:
+            arrays = {name: getattr(value, name) for name in _PERTURBATION}
+            rows |= {name: _encode(a, "<f4") for name, a in arrays.items() if a is not None}
+    return rows
+
+
+def variant_record(row: ResultRow, arrays: Mapping[str, Array]) -> VariantResult:
+    """One variant as its events left it."""
+    document = row.document or {}
+    members = {name: value for name, value in document.items() if name not in _ARRAYS}
+    members |= {name: getattr(row, column) for name, column in _COLUMNS.items()}
+    members |= {name: decode_json(arrays[name].data) for name in _LISTS if name in arrays}
+    names = [name for name in (*_PERTURBATION, *QUANTITIES) if name in arrays]
+    floats: dict[str, Any] = {name: _decode(arrays[name], "<f4") for name in names}
+    measured = None
+    if "head_l1" in floats:
+        scalars = document.get("perturbation") or {"kl": None}  # all of them were NaN
+        of_heads = {name: floats.pop(name, None) for name in _PERTURBATION}
+        measured = revived(Perturbation, scalars | of_heads)
+    return replace(
+        revived(VariantResult, members),
+        retained=decode_retained(arrays["retained"]) if "retained" in arrays else None,
+        perturbation=measured,
+        analysis=floats,
+        held=_decode_held(arrays["held"], arrays["evicted"]) if "held" in arrays else None,
+    )
+
+
+# --- compressed values ------------------------------------------------------------------
+
+
+def encode_json(value: object) -> bytes:
+    """Compress JSON values; half a character (a lone surrogate) is kept as it is."""
+    return zlib.compress(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def decode_json(data: bytes) -> Any:
+    """Undo `encode_json`; tuples come back as lists."""
+    return json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass"))
+
+
+def _encode(array: NDArray[Any], dtype: str) -> Columns:
+    """Compress an array of any shape; NaN and infinity survive."""
+    data = zlib.compress(np.ascontiguousarray(array, dtype=dtype).tobytes())
+    return {"dtype": dtype, "shape": list(array.shape), "codec": _ZLIB, "data": data}
+
+
+def _decode(row: Array, dtype: str) -> NDArray[Any]:
+    """Undo `_encode`; the array is read-only, as it may be shared."""
+    _check(row, _ZLIB, dtype)
+    values = np.frombuffer(zlib.decompress(row.data), dtype=dtype).reshape(row.shape)
+    return values.astype(np.dtype(dtype).newbyteorder("="), copy=False)
+
+
+def decode_retained(row: Array) -> RetainedSet:
+    """The kept set of a variant.
+
+    Raises:
+        StorageError: the row has another encoding.
+    """
+    _check(row, _BITS, "bool")
+    return RetainedSet(zlib.decompress(row.data), *row.shape)
+
+
+def _decode_held(series: Array, evicted: Array) -> HeldSeries:
+    entries, sizes = map(tuple, _decode(series, "<i8").tolist())
+    return HeldSeries(entries=entries, cache_bytes=sizes, evicted=_decode(evicted, "<u4").tobytes())
+
+
+def _check(row: Array, codec: str, dtype: str) -> None:
+    if (row.codec, row.dtype) != (codec, dtype):
+        raise StorageError(f"The database holds an array of unknown codec {row.codec!r}.")
