@@ -2,32 +2,20 @@
 
 import hashlib
 import io
+import re
 import stat
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.request.compare_request import (
-    ANALYSES,
-    KINDS,
-    MAX_FOLLOW_UPS,
-    MAX_NEW_TOKENS,
-    MAX_PROTECTED,
-    MAX_SWEEP_POINTS,
-    MAX_TEXT_CHARS,
-    MAX_VARIANTS,
-    SCENARIOS,
-    CompareRequest,
-    Kind,
-    Scenario,
-)
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.codec import from_json
-from ckv_core.results.external_selection_json import own_from_json
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.checked import By, Plain, chars, many, one_of, read, require, wrong
 from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 from storage.bundle import (
     FORMAT,
@@ -62,6 +50,57 @@ _ZIP_ERRORS = (
 )
 
 
+Slug = Annotated[str, chars(SLUG_LENGTH, _SLUG)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    slug: Slug
+    sha256: Annotated[str, chars(64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manifest:
+    format: Annotated[str, one_of(FORMAT)]
+    version: object
+    runs: Annotated[tuple[_Entry, ...], many(MAX_RUNS)]
+
+
+def _read_time(value: Any, _: Plain) -> datetime:
+    form = r"\d{4}-\d\d-\d\dT[\d:.]{5,15}(Z|[+-]\d\d:\d\d)"
+    is_time = isinstance(value, str) and re.fullmatch(form, value, re.ASCII)
+    require(is_time, "a time with a time zone is expected")
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError from error  # as of a month that does not exist
+
+
+Time = Annotated[datetime, By(_read_time)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lineage:
+    parent: Slug
+    kind: LineageKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    slug: str
+    title: Annotated[str, chars(1000)]
+    state: Annotated[str, one_of(*END_STATES)]
+    reason: Annotated[str, chars(10_000)]
+    created_at: Time
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    request: CompareRequest
+    result: object
+    note: Annotated[str, chars(NOTE_LIMIT)] | None = None
+    tags: Annotated[tuple[Annotated[str, chars(64, TAG)], ...], many(TAGS_LIMIT)] | None = None
+    lineage: _Lineage | None = None
+
+
 def read_bundle(data: bytes) -> Iterator[BundledRun]:
     """All runs of a bundle, one by one; nothing is stored.
 
@@ -89,25 +128,23 @@ def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
     if MANIFEST not in entries:
         _refuse("it has no manifest.json; export the runs as a bundle first")
     text = _read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)
-    manifest = JsonField(BOUNDS.read(text), whole="manifest")
-    manifest["format"].one_of(FORMAT)
-    if manifest["version"].value != VERSION:
+    manifest = read(_Manifest, BOUNDS.read(text), "manifest")
+    if manifest.version != VERSION:
         _refuse("it was made by another version of the app; install that version")
-    listed = manifest["runs"].items(MAX_RUNS)
-    slugs = [item["slug"].text(SLUG_LENGTH, _SLUG) for item in listed]
-    if not slugs or len(set(slugs)) != len(slugs):
+    listed = {run.slug: run.sha256 for run in manifest.runs}
+    if not listed or len(listed) < len(manifest.runs):
         _refuse("its manifest lists no run, or one twice")
-    if entries.keys() != {MANIFEST, *map(entry_name, slugs)}:
+    if entries.keys() != {MANIFEST, *map(entry_name, listed)}:
         _refuse("its files are not those that its manifest lists")
     total = 0
-    for slug, item in zip(slugs, listed, strict=True):
+    for slug, checksum in listed.items():
         text = _read(archive, entries[entry_name(slug)], MAX_RUN_BYTES)
         total += len(text)
         if total > MAX_TOTAL_BYTES:
             _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
-        if hashlib.sha256(text).hexdigest() != item["sha256"].text(64):
+        if hashlib.sha256(text).hexdigest() != checksum:
             _refuse(f"the checksum of run {slug} is wrong")
-        yield _bundled(JsonField(BOUNDS.read(text), whole="run"), slug)
+        yield _bundled(BOUNDS.read(text), slug)
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
@@ -129,68 +166,24 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
     return text
 
 
-def _bundled(field: JsonField, slug: str) -> BundledRun:
-    tags = field["tags"].maybe(lambda tags: tags.items(TAGS_LIMIT)) or []
+def _bundled(document: object, slug: str) -> BundledRun:
+    run = read(_Run, document, "run")
+    if run.slug != slug:
+        raise wrong("run", ("slug",), f"{slug} is expected", run.slug)
     return BundledRun(
-        _run(field, slug),
-        RunNotes(
-            field["note"].maybe(lambda note: note.text(NOTE_LIMIT)) or "",
-            tuple(tag.text(64, TAG) for tag in tags),
+        StoredRun(
+            slug=slug,
+            title=run.title,
+            state=cast("RunState", run.state),
+            reason=run.reason,
+            created_at=run.created_at,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            request=run.request,
+            result=from_json(run.result),
         ),
-        field["lineage"].maybe(_lineage),
-    )
-
-
-def _lineage(field: JsonField) -> Lineage:
-    kind = cast("LineageKind", field["kind"].one_of("rerun", "fork"))
-    return Lineage(field["parent"].text(SLUG_LENGTH, _SLUG), kind)
-
-
-def _run(field: JsonField, slug: str) -> StoredRun:
-    field["slug"].one_of(slug)
-    created_at = _time(field["created_at"])
-    return StoredRun(
-        slug=slug,
-        title=field["title"].text(1000),
-        state=cast("RunState", field["state"].one_of(*END_STATES)),
-        reason=field["reason"].text(10_000),
-        created_at=created_at,
-        started_at=field["started_at"].maybe(_time),
-        finished_at=field["finished_at"].maybe(_time),
-        request=_request(field["request"]),
-        result=from_json(field["result"].value),
-    )
-
-
-def _time(field: JsonField) -> datetime:
-    text = field.text(40, r"\d{4}-\d\d-\d\dT[\d:.]{5,15}(Z|[+-]\d\d:\d\d)")
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        field.fail("a time with a time zone is expected")
-
-
-def _request(field: JsonField) -> CompareRequest:
-    defaults = field["defaults"].members(64)
-    return CompareRequest(
-        context=field["context"].text(MAX_TEXT_CHARS),
-        question=field["question"].text(MAX_TEXT_CHARS),
-        answer=field["answer"].text(MAX_TEXT_CHARS),
-        scenario=cast("Scenario", field["scenario"].one_of(*SCENARIOS)),
-        model=field["model"].text(500),
-        variants=tuple(item.text(1000) for item in field["variants"].items(MAX_SWEEP_POINTS)),
-        defaults={key: item.text(200) for key, item in defaults.items()},
-        max_new_tokens=field["max_new_tokens"].integer(0, MAX_NEW_TOKENS),
-        ignore_eos=field["ignore_eos"].boolean(),
-        device=field["device"].one_of("auto", "cpu", "cuda"),
-        dtype=field["dtype"].one_of("auto", "float32", "bfloat16", "float16"),
-        kind=cast("Kind", field["kind"].one_of(*KINDS)),
-        analysis=tuple(item.one_of(*ANALYSES) for item in field["analysis"].items(len(ANALYSES))),
-        follow_ups=tuple(
-            item.text(MAX_TEXT_CHARS) for item in field["follow_ups"].items(MAX_FOLLOW_UPS)
-        ),
-        protect=tuple(item.text(MAX_TEXT_CHARS) for item in field["protect"].items(MAX_PROTECTED)),
-        own_indices=own_from_json(field["own_indices"].items(MAX_VARIANTS)),
+        RunNotes(run.note or "", run.tags or ()),
+        None if run.lineage is None else Lineage(run.lineage.parent, run.lineage.kind),
     )
 
 

@@ -23,7 +23,6 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.results.outcomes import Tally
-from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.records import MAX_NAME
 from ckv_core.studies.spec import read_name
 from storage import audit, search, usage
@@ -478,7 +477,7 @@ def _check_name(session: Session, run_id: int, title: str) -> None:
     if own is None:
         return
     try:
-        read_name(JsonField(title, whole="title"))
+        read_name(title, "title")
     except ConfigError as error:
         raise StorageError(str(error)) from error
     same = (OF_SAMPLES, ALIVE, Run.owner == own.owner, Run.title == title, Run.id != run_id)

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import MAX_TEXT_CHARS
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.runtime.json_text import NoJsonError

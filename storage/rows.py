@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.request.external_selection import ExternalSelection, own_from_json, own_to_json
 from ckv_core.results.codec import plain, record_json, revived
-from ckv_core.results.external_selection_json import own_from_json, own_to_json
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import (
     HeldSeries,
@@ -22,7 +21,6 @@ from ckv_core.results.records import (
     RetainedSet,
     VariantResult,
 )
-from ckv_core.runtime.json_fields import JsonField
 from storage.models import Array, JsonObject, ResultRow, SampleRow
 
 Columns = dict[str, Any]
@@ -74,7 +72,7 @@ def own_column(own_indices: tuple[ExternalSelection, ...]) -> bytes | None:
 def request_record(stored: JsonObject, sample: SampleRow) -> CompareRequest:
     """The request as it was made."""
     documents = decode_json(sample.own_indices) if sample.own_indices else []
-    own = own_from_json([JsonField(each) for each in documents])
+    own = own_from_json(documents)
     texts = {"context": sample.context, "question": sample.question}
     texts["answer"] = sample.answers[0] if sample.answers else ""
     return replace(revived(CompareRequest, {**stored, **texts}), own_indices=own)

@@ -8,11 +8,10 @@ from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.request.compare_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
-    MAX_TEXT_CHARS,
-    MAX_VARIANTS,
     CompareRequest,
     too_many_tokens,
 )
+from ckv_core.request.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 
 
 class LimitError(CkvError):

@@ -19,8 +19,7 @@ from ckv_core.kvpress.sets import (
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import ExternalSelection, pack
-from ckv_core.results.external_selection_json import MAX_LABEL, own_to_json
+from ckv_core.request.external_selection import MAX_LABEL, ExternalSelection, own_to_json, pack
 from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.runtime.terminal import say
 

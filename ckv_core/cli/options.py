@@ -18,10 +18,9 @@ from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.plug_ins import fault
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
-from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.request.external_selection import ExternalSelection, read_external_selection
 from ckv_core.request.grid import with_points
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.runtime.terminal import neutralised, say
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C

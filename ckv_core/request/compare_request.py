@@ -4,11 +4,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.request.external_selection import (
+    MAX_TEXT_CHARS,
+    MAX_VARIANTS,
+    ExternalSelection,
+    own_from_json,
+)
 from ckv_core.request.variants import VariantSpec, written_parameters
+from ckv_core.runtime.checked import EXACT, By, chars, many, one_of, within
 
 Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
@@ -23,12 +29,12 @@ DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 HUB_ID = f"HuggingFaceTB/{DEFAULT_MODEL}"
-MAX_VARIANTS = 16
 MAX_SWEEP_POINTS = 256
 MAX_NEW_TOKENS = 1024
 MAX_FOLLOW_UPS = 8
 MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter of a record
-MAX_TEXT_CHARS = 4_000_000
+LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
+Flag = Annotated[bool, EXACT]
 TOKEN_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)  # positions that are protected
 
 
@@ -36,27 +42,35 @@ TOKEN_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)  # positions t
 class CompareRequest:
     """One comparison as the user asked for it; plain values, safe to store and to send."""
 
-    context: str  # the long text
-    question: str = ""  # asked about it; empty for none
+    context: LongText  # the long text
+    question: LongText = ""  # asked about it; empty for none
     # `regular` compresses context and question, `context-only` the context.
     scenario: Scenario = "regular"
-    model: str = DEFAULT_MODEL  # default name, Hugging Face id or local folder
-    variants: tuple[str, ...] = ("full",)  # SPECs, in the order shown
+    # The default name, a Hugging Face id or a local folder.
+    model: Annotated[str, chars(500)] = DEFAULT_MODEL
+    # SPECs, in the order shown.
+    variants: Annotated[tuple[Annotated[str, chars(1000)], ...], many(MAX_SWEEP_POINTS)] = ("full",)
     # Run-wide parameter values as text, for keys that a SPEC leaves out.
-    defaults: Mapping[str, str] = field(default_factory=dict)
-    answer: str = ""  # reference answer, or empty
-    max_new_tokens: int = 64  # tokens to generate per variant
-    ignore_eos: bool = False  # go on after the end-of-sequence token
-    device: str = "auto"  # auto, cpu or cuda
-    dtype: str = "auto"  # auto, float32, bfloat16 or float16
+    defaults: Annotated[Mapping[str, Annotated[str, chars(200)]], many(64)] = field(
+        default_factory=dict
+    )
+    answer: LongText = ""  # expected answer, or empty
+    max_new_tokens: Annotated[int, within(0, MAX_NEW_TOKENS)] = 64  # to generate per variant
+    ignore_eos: Flag = False  # generate past the end-of-sequence token
+    device: Annotated[str, one_of(*DEVICES)] = "auto"
+    dtype: Annotated[str, one_of(*DTYPES)] = "auto"
     # Compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
     kind: Kind = "compare"
-    analysis: tuple[str, ...] = ()  # parts of the diagnostics to run, of ANALYSES
-    follow_ups: tuple[str, ...] = ()  # further questions to the same evicted caches; context-only
+    # Parts of the diagnostics to run.
+    analysis: Annotated[tuple[Annotated[str, one_of(*ANALYSES)], ...], many(len(ANALYSES))] = ()
+    # Further questions to the same evicted caches; context-only.
+    follow_ups: Annotated[tuple[LongText, ...], many(MAX_FOLLOW_UPS)] = ()
     # Variants whose kept positions are given; they come after `variants`.
-    own_indices: tuple[ExternalSelection, ...] = ()
+    own_indices: Annotated[
+        tuple[ExternalSelection, ...], By(lambda value, _: own_from_json(value))
+    ] = ()
     # Passages that no method may evict; see `protection.protected_ranges`.
-    protect: tuple[str, ...] = ()
+    protect: Annotated[tuple[LongText, ...], many(MAX_PROTECTED)] = ()
 
     @cached_property
     def specs(self) -> tuple[VariantSpec, ...]:

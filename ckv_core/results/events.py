@@ -5,11 +5,12 @@ The command line, the recorder and the pages all hold a `RunResult`, whole or st
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from ckv_core.errors import CkvError
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.request.compare_request import MAX_SWEEP_POINTS, Kind
+from ckv_core.request.compare_request import MAX_SWEEP_POINTS, Flag, Kind
+from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.results.records import (
     Float32Array,
     FollowUp,
@@ -26,7 +27,7 @@ from ckv_core.results.records import (
     VariantResult,
     Versions,
 )
-from ckv_core.runtime.bounds import Many
+from ckv_core.runtime.checked import Checked, Plain, many, require
 
 Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -176,22 +177,39 @@ def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 @dataclass(slots=True)
-class RunResult:
+class RunResult(Checked):
     """A run folded from its events; whole once `finished` is true.
 
     Attributes:
         floor: None until measured.
     """
 
+    needed: ClassVar = ("timings_ms", "environment", "variants")
+
     kind: Kind = "compare"
-    finished: bool = False
+    finished: Flag = False
     model: ModelInfo | None = None
     prompt: PromptInfo | None = None
     timings_ms: Milliseconds = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
     floor: RoundingFloor | None = None
-    variants: Annotated[list[VariantResult], Many(MAX_SWEEP_POINTS)] = field(default_factory=list)
+    variants: Annotated[list[VariantResult], many(MAX_SWEEP_POINTS)] = field(default_factory=list)
     environment: Versions = field(default_factory=dict)
+
+    @classmethod
+    def filled(cls, value: Plain, known: Plain) -> Plain:
+        """Variants need a model and a prompt, and are not more than a run has."""
+        variants = value["variants"]
+        require(isinstance(variants, list), "an array is expected", "variants", got=variants)
+        is_known = value.get("model") is not None and value.get("prompt") is not None
+        most = MAX_SWEEP_POINTS if value.get("kind") == "sweep" else MAX_VARIANTS
+        most = most if is_known else 0
+        few = f"at most {most} values are allowed"
+        require(len(variants) <= most, few, "variants", got=len(variants))
+        kept = (each.get("retained") for each in variants if isinstance(each, dict))
+        sets = [each for each in kept if isinstance(each, list)]
+        known |= {"first_kept": sets[0] if sets else None, "kept_sets": len(sets)}
+        return {"finished": True} | value
 
     def apply(self, event: RunEvent) -> None:
         """Take in one event; events of one run in the order in which they were sent."""

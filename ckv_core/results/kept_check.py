@@ -7,7 +7,9 @@ the cache is asked, by `engine/cache/kept.py`.
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +17,22 @@ from numpy.typing import NDArray
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.kept_record import KeptRecord, read_record, read_tensors
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.checked import many, one_of, read, within
 
 TENSOR = re.compile(r"layers\.(\d{1,4})\.(\d{1,4})\.(\w+(?:\.\w+)?)", re.ASCII)
 _BYTES = {"U8": 1, "I8": 1, "BOOL": 1, "F16": 2, "BF16": 2, "I16": 2, "F32": 4, "I32": 4}
 _BYTES |= {"F64": 8, "I64": 8}
 _Shape = tuple[str, tuple[int, ...]]  # type and sizes
+_Offset = Annotated[int, within(0, 2**40)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """One tensor in the header; begin and end are counted from the header's end."""
+
+    dtype: Annotated[str, one_of(*_BYTES)]
+    shape: Annotated[tuple[Annotated[int, within(0, 2**31)], ...], many(8)]
+    data_offsets: tuple[_Offset, _Offset]
 
 
 def check_file(path: Path) -> KeptRecord:
@@ -44,17 +56,18 @@ class _File:
     """The tensors of a safetensors file; what safetensors itself would refuse is refused."""
 
     def __init__(self, path: Path, record: KeptRecord) -> None:
-        tensors = read_tensors(path, record)
+        tensors = {
+            name: read(_Tensor, each, "cache's header", at=(name[:60],))
+            for name, each in read_tensors(path, record).items()
+        }
         self.shapes: dict[str, _Shape] = {}
         self._path, self._at = path, {}
         end = 0
-        for name, field in sorted(tensors.items(), key=lambda item: _begin(item[1])):
-            kind = field["dtype"].one_of(*_BYTES)
-            sizes = tuple(each.integer(0, 2**31) for each in field["shape"].items(8))
-            begin, after = field["data_offsets"].integers(0, 2**40, 2)
-            if begin != end or after != begin + math.prod(sizes) * _BYTES[kind]:
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
+            begin, after = tensor.data_offsets
+            if begin != end or after != begin + math.prod(tensor.shape) * _BYTES[tensor.dtype]:
                 raise _unfit(f"the tensor {name[:60]!r} is not where its size puts it.")
-            self.shapes[name] = kind, sizes
+            self.shapes[name] = tensor.dtype, tensor.shape
             self._at[name], end = begin, after
 
     def integers(self, name: str) -> NDArray[np.int32]:
@@ -65,13 +78,6 @@ class _File:
             count = math.prod(sizes)
             file.seek(begin)
             return np.frombuffer(file.read(4 * count), "<i4", count).reshape(sizes)
-
-
-def _begin(field: JsonField) -> int:
-    offsets = field["data_offsets"].integers(0, 2**40, 2)
-    if len(offsets) != 2:
-        field["data_offsets"].fail("begin and end are expected")
-    return offsets[0]
 
 
 def _check(record: KeptRecord, file: _File) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.request.compare_request import MAX_TEXT_CHARS
-from ckv_core.results.codec import Reader, record_json
+from ckv_core.request.external_selection import MAX_TEXT_CHARS
+from ckv_core.results.codec import record_json
 from ckv_core.results.records import ModelInfo, Params, Receipt, Versions
-from ckv_core.runtime.bounds import Chars, Within
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.checked import chars, check_schema, read, within
 from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 
 SCHEMA = 1
@@ -42,12 +41,12 @@ class KeptRecord:
     """
 
     model: ModelInfo
-    spec: Annotated[str, Chars(1000)]
-    label: Annotated[str, Chars(200)]
+    spec: Annotated[str, chars(1000)]
+    label: Annotated[str, chars(200)]
     params: Params
-    compressed_tokens: Annotated[int, Within(1, MAX_TEXT_CHARS)]
+    compressed_tokens: Annotated[int, within(1, MAX_TEXT_CHARS)]
     receipt: Receipt
-    created: Annotated[str, Chars(32, r"[0-9T:+.-]{10,32}")]
+    created: Annotated[str, chars(32, r"[0-9T:+.-]{10,32}")]
     environment: Versions
 
 
@@ -74,23 +73,21 @@ def read_record(path: Path) -> KeptRecord:
     text = metadata.get(METADATA_KEY)
     if not isinstance(text, str):
         raise _refused("its metadata has no receipt of a cache")
-    root = JsonField(_object(text.encode("utf-8", "replace")), whole="cache's receipt")
-    root["schema"].integer(SCHEMA, SCHEMA)
-    record = Reader(root).record(root, KeptRecord)
+    receipt = _object(text.encode("utf-8", "replace"))
+    check_schema(receipt, "cache's receipt", SCHEMA)
+    record = read(KeptRecord, receipt, "cache's receipt")
     most = _most_tensors(record)
     if raw.count(b"data_offsets") > most:
         raise _refused(f"it has more than the {most:,} tensors that its receipt allows")
     return record
 
 
-def read_tensors(path: Path, record: KeptRecord) -> dict[str, JsonField]:
+def read_tensors(path: Path, record: KeptRecord) -> dict[str, Any]:
     """What the header of a file with that record says of each tensor; raises as `read_record`."""
     containers = min(3 * _most_tensors(record) + 2, MAX_HEADER_BYTES // 16)
     bounds = JsonBounds(containers=containers, values=5 * containers, depth=4)
-    header = JsonField(_object(_header(path)[0], bounds), whole="cache's header")
-    tensors = header.members(containers)
-    tensors.pop("__metadata__", None)
-    return tensors
+    header = _object(_header(path)[0], bounds)
+    return {name: each for name, each in header.items() if name != "__metadata__"}
 
 
 def _most_tensors(record: KeptRecord) -> int:

@@ -1,12 +1,15 @@
 """Plain results that cross process and package borders: no tensor, no torch.
 
-A field is declared here alone: `codec.py` writes and reads the result JSON by its type and the
-bounds in it, the database stores what that writes.
+A field is declared here alone: `codec.py` writes the result JSON by it, `runtime/checked.py` reads
+that by its type and bounds, and the database stores what is written.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,39 +18,159 @@ from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import (
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
-    MAX_TEXT_CHARS,
+    Flag,
+    LongText,
     Scenario,
 )
+from ckv_core.request.external_selection import MAX_HEADS, MAX_LAYERS, MAX_TEXT_CHARS, MAX_TOKEN_ID
 from ckv_core.results.loops import loops
-from ckv_core.runtime.bounds import Axes, Chars, Many, Measured, Needed, Within
+from ckv_core.runtime.checked import (
+    By,
+    Checked,
+    Plain,
+    chars,
+    items,
+    many,
+    measured,
+    require,
+    whole_number,
+    within,
+)
 
-MAX_LAYERS = 1024
-MAX_HEADS = 1024
-MAX_TOKEN_ID = 2**31 - 1
+MAX_SLOTS = 2**29  # layers x KV heads x prompt tokens; a mask takes a byte for each
+MAX_ALL_SLOTS = 2**30  # of all variants; each keeps a bit of them
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 Float32Array = NDArray[np.float32]
-Count = Annotated[int, Within(0, 2**62)]
-TokenId = Annotated[int, Within(0, MAX_TOKEN_ID)]
-Share = Annotated[float, Within(0, 1)]
-Name = Annotated[str, Chars(500)]
-Word = Annotated[str, Chars(32, r"[\w.:-]{1,32}")]
-LongText = Annotated[str, Chars(MAX_TEXT_CHARS)]
-TokenIds = Annotated[tuple[TokenId, ...], Many(MAX_NEW_TOKENS)]
-TokenTexts = Annotated[tuple[LongText, ...], Many("token_ids")]
-Step = Annotated[int, Within(0, MAX_NEW_TOKENS)]
+
+
+# --- readers of members; `known` has the sizes of model and prompt --------------------------
+
+
+def read_array(value: Any, sizes: tuple[int, ...], *at: int | str) -> Float32Array:
+    """A float32 array; a row of NaN is null."""
+    rows = enumerate(items(value, sizes[0], *at))
+    if len(sizes) == 1:
+        return np.array([measured(each, *at, i, most=MAX_FLOAT32) for i, each in rows], np.float32)
+    array = np.full(sizes, np.nan, np.float32)
+    for i, row in rows:
+        if row is not None:
+            array[i] = read_array(row, sizes[1:], *at, i)
+    return array
+
+
+def _read_analysis(value: Any, known: Plain) -> dict[str, Float32Array]:
+    """Arrays of known names; sizes as the model has them, one length for all that have steps."""
+    require(isinstance(value, dict), "an object is expected")
+    arrays, lengths = {}, set()
+    for name, rows in value.items():
+        axes = known["quantities"].get(name)
+        require(axes, "the name of a known quantity is expected", str(name)[:64], got=rows)
+        if axes == ("steps",):
+            require(isinstance(rows, list), "an array is expected", name, got=rows)
+            known["steps"] = whole_number(len(rows), 0, MAX_NEW_TOKENS, name)
+            lengths.add(len(rows))
+        arrays[name] = read_array(rows, tuple(known[axis] for axis in axes), name)
+    require(len(lengths) < 2, "one number of steps for all quantities is expected")
+    return arrays
+
+
+def _read_evicted(value: Any, known: Plain) -> Any:
+    """Rows of step, layer, KV head and position; no entry is evicted twice."""
+    steps = known["steps"]
+    ends = (steps, known["layers"], known["kv_heads"], known["tokens"] + steps)
+    require(isinstance(value, list), "an array is expected")
+    require(len(value) <= math.prod(ends[1:]), "fewer rows are expected", got=len(value))
+    rows = [
+        tuple(
+            whole_number(each, 0, end - 1, i, j)
+            for j, (each, end) in enumerate(zip(items(row, 4, i), ends, strict=True))
+        )
+        for i, row in enumerate(value)
+    ]
+    is_ascending = all(here < there for here, there in pairwise(rows))
+    require(is_ascending, "ascending rows are expected")
+    is_once = len({row[1:] for row in rows}) == len(rows)
+    require(is_once, "each entry is expected once")
+    return np.array(rows, "<u4").tobytes()
+
+
+def _read_retained(value: Any, known: Plain) -> "RetainedSet | None":
+    """Ascending positions per layer and KV head; null in a layer that is not evictable."""
+    if value is None:
+        return None
+    heads, end = known["kv_heads"], known["compressed_tokens"]
+    mask = np.ones((known["layers"], heads, end), np.bool_)
+    for layer, row in enumerate(items(value, known["layers"])):
+        if layer not in known["evictable"]:
+            require(row is None, "null is expected, as it is not evictable", layer, got=row)
+            continue
+        for head, kept in enumerate(items(row, heads, layer)):
+            mask[layer, head] = False
+            mask[layer, head, list(_ascending(kept, end, layer, head))] = True
+    return RetainedSet.from_mask(mask)
+
+
+def _ascending(value: Any, end: int, *at: int | str) -> tuple[int, ...]:
+    """Whole numbers from 0 below an end, each above the one before."""
+    is_short = isinstance(value, list) and len(value) <= end
+    require(is_short, f"an array of at most {end} values is expected", *at, got=value)
+    for place, each in enumerate(value):
+        if type(each) is not int or not 0 <= each < end:
+            whole_number(each, 0, end - 1, *at, place)
+    is_ascending = all(left < right for left, right in pairwise(value))
+    require(is_ascending, "an ascending array is expected", *at, got=value)
+    return tuple(value)
+
+
+def _check_final(value: Plain, final: float) -> None:
+    there = value.get("final_hidden_l1")
+    name = "final_hidden_l1"
+    is_last = there is None or np.isclose(
+        measured(there, name, most=MAX_FLOAT32), final, rtol=1e-3, equal_nan=True
+    )
+    require(is_last, "the last value of layer_hidden_l1 is expected", name, got=there)
+
+
+def _read_setting(value: Any, _: Plain) -> ParameterValue:
+    if isinstance(value, str):
+        is_sound = len(value) <= 200 and not re.search("[\ud800-\udfff]", value)
+    else:
+        is_sound = type(value) is int and abs(value) <= 2**53
+        is_sound |= isinstance(value, float) and math.isfinite(value)
+    require(is_sound, "a finite number, or text of at most 200 characters, is expected")
+    return value  # type: ignore[no-any-return]  # checked
+
+
+# --- types of members -----------------------------------------------------------------------
+
+Count = Annotated[int, within(0, 2**62)]
+TokenId = Annotated[int, within(0, MAX_TOKEN_ID)]
+Share = Annotated[float, within(0, 1)]
+Name = Annotated[str, chars(500)]
+Word = Annotated[str, chars(32, r"[\w.:-]{1,32}")]
+TokenIds = Annotated[tuple[TokenId, ...], many(MAX_NEW_TOKENS)]
+TokenTexts = Annotated[tuple[LongText, ...], many(MAX_NEW_TOKENS)]
+Step = Annotated[int, within(0, MAX_NEW_TOKENS)]
 Stop = Literal["eos", "length"]
 # Of one generation. cut: the limit of new tokens ended it before an answer, so that it is neither
 # right nor wrong, and neither is failed; none: no answer is expected.
 Outcome = Literal["answered", "missed", "cut", "failed", "none"]
 _IS_RIGHT: dict[Outcome | None, bool] = {"answered": True, "missed": False}
-Params = Annotated[Mapping[str, ParameterValue], Many(64), Needed()]
-Milliseconds = Annotated[Mapping[str, Annotated[float, Within(0)]], Many(64), Needed()]
-Memory = Annotated[Mapping[str, Count], Many(64)]
-Versions = Annotated[Mapping[str, Name], Many(64), Needed()]
-Heads = Annotated[Float32Array, Axes(("layers", "query_heads"))]
+Setting = Annotated[ParameterValue, By(_read_setting)]
+Params = Annotated[Mapping[str, Setting], many(64)]
+Milliseconds = Annotated[Mapping[str, Annotated[float, within(0)]], many(64)]
+Memory = Annotated[Mapping[str, Count], many(64)]
+Versions = Annotated[Mapping[str, Name], many(64)]
+Measured = Annotated[float, By(lambda value, _: measured(value))]
+Heads = Annotated[
+    Float32Array,
+    By(lambda value, known: read_array(value, (known["layers"], known["query_heads"]))),
+]
+Layers = Annotated[Float32Array, By(lambda value, known: read_array(value, (known["layers"],)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Checked):
     """The model that served a run.
 
     Attributes:
@@ -59,19 +182,38 @@ class ModelInfo:
     """
 
     name: Name
-    sha256: Annotated[str, Chars(200)]
-    layers: Annotated[int, Within(1, MAX_LAYERS)]
-    query_heads: Annotated[int, Within(1, MAX_HEADS)]
-    kv_heads: Annotated[int, Within(1, "query_heads")]
-    head_dim: Annotated[int, Within(1, 65_536)]
+    sha256: Annotated[str, chars(200)]
+    layers: Annotated[int, within(1, MAX_LAYERS)]
+    query_heads: Annotated[int, within(1, MAX_HEADS)]
+    kv_heads: Annotated[int, within(1, MAX_HEADS)]
+    head_dim: Annotated[int, within(1, 65_536)]
     dtype: Word
     device: Word
-    evictable_layers: Annotated[tuple[int, ...], Many("layers", ascending=True)]
+    evictable_layers: Annotated[tuple[int, ...], many(MAX_LAYERS)]
     context_limit: Count
+
+    @classmethod
+    def filled(cls, value: Plain, known: Plain) -> Plain:
+        """Files made elsewhere do not list the layers: those of the first kept set, or all."""
+        layers = value.get("layers")
+        every = [0] * min(layers if isinstance(layers, int) else 0, MAX_LAYERS)
+        kept = known.get("first_kept") or every
+        listed = [layer for layer, row in enumerate(kept) if row is not None]
+        return {"context_limit": 0, "evictable_layers": listed} | value
+
+    def checked(self, value: Plain, known: Plain) -> "ModelInfo":
+        """Its sizes are known from here on."""
+        heads = self.query_heads
+        is_divisor = heads % self.kv_heads == 0
+        require(is_divisor, f"a divisor of {heads} is expected", "kv_heads", got=self.kv_heads)
+        _ascending(list(value["evictable_layers"]), self.layers, "evictable_layers")
+        known |= {name: getattr(self, name) for name in ("layers", "query_heads", "kv_heads")}
+        known["evictable"] = self.evictable_layers
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptInfo:
+class PromptInfo(Checked):
     """The tokenised prompt.
 
     Attributes:
@@ -85,10 +227,34 @@ class PromptInfo:
     derived: ClassVar = ("tokens",)
 
     scenario: Scenario
-    token_ids: Annotated[tuple[TokenId, ...], Many(MAX_TEXT_CHARS)]
-    compressed_tokens: Annotated[int, Within(0, "token_ids")]
-    pieces: Annotated[tuple[LongText, ...], Many("token_ids")]
-    context_tokens: tuple[int, int]
+    token_ids: Annotated[tuple[TokenId, ...], many(MAX_TEXT_CHARS)]
+    compressed_tokens: Count
+    pieces: Annotated[tuple[LongText, ...], many(MAX_TEXT_CHARS)]
+    context_tokens: tuple[Count, Count]
+
+    @classmethod
+    def filled(cls, value: Plain, known: Plain) -> Plain:
+        """Files made elsewhere lack the texts of the tokens and the context's range."""
+        del known
+        ids = value.get("token_ids")
+        texts = [""] * (len(ids) if isinstance(ids, list) else 0)
+        return {"pieces": texts, "context_tokens": [0, value.get("compressed_tokens")]} | value
+
+    def checked(self, value: Plain, known: Plain) -> "PromptInfo":
+        """Its sizes are known from here on; no mask of it takes too much memory."""
+        tokens, compressed = self.tokens, self.compressed_tokens
+        whole_number(value.get("tokens"), tokens, tokens, "tokens")
+        whole_number(compressed, 0, tokens, "compressed_tokens")
+        items(value["pieces"], tokens, "pieces")
+        whole_number(self.context_tokens[0], 0, tokens, "context_tokens", 0)
+        whole_number(self.context_tokens[1], *(self.context_tokens[0], tokens, "context_tokens", 1))
+        known |= {"tokens": tokens, "compressed_tokens": compressed}
+        slots = known.get("layers", 0) * known.get("kv_heads", 0) * compressed
+        is_small = slots <= MAX_SLOTS and slots * known.get("kept_sets", 0) <= MAX_ALL_SLOTS
+        few = f"layers x KV heads x compressed tokens of at most {MAX_SLOTS}"
+        few += f", {MAX_ALL_SLOTS} in all variants, are expected"
+        require(is_small, few, "compressed_tokens", got=compressed)
+        return self
 
     @property
     def tokens(self) -> int:
@@ -129,7 +295,7 @@ class RetainedSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSeries:
+class HeldSeries(Checked):
     """What a variant that evicts while it generates held, token by token, in evictable layers.
 
     Attributes:
@@ -140,9 +306,22 @@ class HeldSeries:
             is not among them.
     """
 
-    entries: Annotated[tuple[Count, ...], Many(MAX_NEW_TOKENS)]
-    cache_bytes: Annotated[tuple[Count, ...], Many("entries")]
-    evicted: bytes
+    entries: Annotated[tuple[Count, ...], many(MAX_NEW_TOKENS, 1)]
+    cache_bytes: Annotated[tuple[Count, ...], many(MAX_NEW_TOKENS)]
+    evicted: Annotated[bytes, By(_read_evicted)]
+
+    @classmethod
+    def filled(cls, value: Plain, known: Plain) -> Plain:
+        """The number of steps is known before the evictions are read."""
+        entries = value.get("entries")
+        known["steps"] = len(entries) if isinstance(entries, list) else 0
+        return value
+
+    def checked(self, value: Plain, known: Plain) -> "HeldSeries":
+        """As many bytes as entries."""
+        del known
+        items(value["cache_bytes"], len(self.entries), "cache_bytes")
+        return self
 
     def evictions(self) -> NDArray[np.uint32]:
         """[entries evicted, 4]: step, layer, KV head and position of each."""
@@ -182,11 +361,11 @@ class Receipt:
     retained_entries: Count
     cache_bytes: Count
     full_cache_bytes: Count
-    warnings: Annotated[tuple[Annotated[str, Chars(2000)], ...], Many(100), Needed()] = ()
+    warnings: Annotated[tuple[Annotated[str, chars(2000)], ...], many(100)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Perturbation:
+class Perturbation(Checked):
     """How far eviction moved the outputs at the first decoding step (n = one step).
 
     Attributes:
@@ -200,9 +379,15 @@ class Perturbation:
     derived: ClassVar = ("improved_head_share", "final_hidden_l1", "worst_head_l1")
 
     head_l1: Heads
-    base_head_l1: Heads | None
-    layer_hidden_l1: Annotated[Float32Array, Axes(("layers",))]
-    kl: Annotated[float, Measured(1e300)]
+    base_head_l1: Heads | None = None
+    layer_hidden_l1: Layers
+    kl: Measured = math.nan
+
+    def checked(self, value: Plain, known: Plain) -> "Perturbation":
+        """Refused where the final L1 in the file is another one."""
+        del known
+        _check_final(value, self.final_hidden_l1)
+        return self
 
     @property
     def final_hidden_l1(self) -> float:
@@ -231,7 +416,7 @@ class Perturbation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoundingFloor:
+class RoundingFloor(Checked):
     """How far rounding alone moves a run's first decoding step.
 
     Of the full cache whose attention is summed in another order, against the full cache: what
@@ -244,8 +429,17 @@ class RoundingFloor:
 
     derived: ClassVar = ("final_hidden_l1",)
 
-    layer_hidden_l1: Annotated[Float32Array, Axes(("layers",), low=0)]
-    kl: Annotated[float, Within(0)]
+    layer_hidden_l1: Layers
+    kl: Annotated[float, within(0)]
+
+    def checked(self, value: Plain, known: Plain) -> "RoundingFloor":
+        """Every layer has a finite floor, and the final one is the last."""
+        del known
+        for layer, each in enumerate(self.layer_hidden_l1.tolist()):
+            is_floor = 0 <= each < math.inf
+            require(is_floor, "a number from 0 is expected", "layer_hidden_l1", layer, got=each)
+        _check_final(value, self.final_hidden_l1)
+        return self
 
     @property
     def final_hidden_l1(self) -> float:
@@ -253,16 +447,15 @@ class RoundingFloor:
         return float(self.layer_hidden_l1[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One possible next token and the probability that a model gives it."""
 
     token_id: TokenId
-    text: Annotated[str, Chars(10_000)]
+    text: Annotated[str, chars(10_000)]
     probability: Share
 
 
-Candidates = Annotated[tuple[Candidate, ...], Many(64)]
+Candidates = Annotated[tuple[Candidate, ...], many(64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +467,7 @@ class ForcedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowUp:
+class FollowUp(Checked):
     """One variant's answer to one follow-up question; agreement as in `VariantResult`."""
 
     question: LongText
@@ -282,12 +475,18 @@ class FollowUp:
     token_ids: TokenIds
     token_texts: TokenTexts
     stopped: Stop
-    agreement: Share | None
-    first_difference: Step | None
+    agreement: Share | None = None
+    first_difference: Step | None = None
+
+    def checked(self, value: Plain, known: Plain) -> "FollowUp":
+        """A text for each token."""
+        del known
+        items(value["token_texts"], len(self.token_ids), "token_texts")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class VariantResult:
+class VariantResult(Checked):
     """One variant of a run; fields fill up as the run goes on.
 
     Attributes:
@@ -309,29 +508,57 @@ class VariantResult:
     """
 
     derived: ClassVar = ("outcome", "loops")
+    needed: ClassVar = ("params", "text", "token_ids", "timings_ms")
 
-    spec: Annotated[str, Chars(1000)]
-    label: Annotated[str, Chars(200)]
-    method: Annotated[str, Chars(64, "[a-z0-9_]{1,64}")]
-    critical: bool
+    spec: Annotated[str, chars(1000)]
+    label: Annotated[str, chars(200)]
+    method: Annotated[str, chars(64, "[a-z0-9_]{1,64}")]
+    critical: Flag
     params: Params = field(default_factory=dict)
-    retained: RetainedSet | None = None
+    retained: Annotated[RetainedSet | None, By(_read_retained)] = None
     receipt: Receipt | None = None
     perturbation: Perturbation | None = None
-    text: Annotated[LongText, Needed()] = ""
-    token_ids: Annotated[TokenIds, Needed()] = ()
+    text: LongText = ""
+    token_ids: TokenIds = ()
     token_texts: TokenTexts = ()
     stopped: Stop | None = None
     agreement: Share | None = None
     first_difference: Step | None = None
-    answer_found: bool | None = None
+    answer_found: Flag | None = None
     timings_ms: Milliseconds = field(default_factory=dict)
-    answer_scores: Annotated[Mapping[str, Share], Many(16)] = field(default_factory=dict)
-    analysis: Mapping[str, Float32Array] = field(default_factory=dict)
-    forced_steps: Annotated[tuple[ForcedStep, ...], Many(MAX_NEW_TOKENS)] = ()
-    follow_ups: Annotated[tuple[FollowUp, ...], Many(MAX_FOLLOW_UPS)] = ()
+    answer_scores: Annotated[Mapping[str, Share], many(16)] = field(default_factory=dict)
+    analysis: Annotated[Mapping[str, Float32Array], By(_read_analysis)] = field(
+        default_factory=dict
+    )
+    forced_steps: Annotated[tuple[ForcedStep, ...], many(MAX_NEW_TOKENS)] = ()
+    follow_ups: Annotated[tuple[FollowUp, ...], many(MAX_FOLLOW_UPS)] = ()
     held: HeldSeries | None = None
-    failure: Annotated[str, Chars(10_000)] = ""
+    failure: Annotated[str, chars(10_000)] = ""
+
+    @classmethod
+    def filled(cls, value: Plain, known: Plain) -> Plain:
+        """Nothing was measured of the full cache; a text cut before an answer is null in files."""
+        known["steps"] = 0
+        moved = value.get("perturbation")
+        if isinstance(moved, dict) and moved.get("head_l1") is None:
+            value = value | {"perturbation": None}
+        if value.get("outcome") == "cut" and value.get("answer_found") is None:
+            value = value | {"answer_found": False}
+        return value
+
+    def checked(self, value: Plain, known: Plain) -> "VariantResult":
+        """A text for each token; as many forced steps as the measured arrays have, or none."""
+        if "token_texts" in value:
+            items(value["token_texts"], len(self.token_ids), "token_texts")
+        measured_steps = {
+            len(array)
+            for name, array in self.analysis.items()
+            if known["quantities"][name] == ("steps",)
+        }
+        steps = len(self.forced_steps)
+        is_same = not steps or measured_steps <= {steps}
+        require(is_same, "one step for each in analysis is expected", "forced_steps", got=steps)
+        return self
 
     @property
     def outcome(self) -> Outcome | None:

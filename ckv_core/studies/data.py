@@ -4,24 +4,19 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest, check_context
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import MAX_TEXT_CHARS
+from ckv_core.runtime.checked import read
 from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 from ckv_core.runtime.read_apart import SMALL_BYTES, Data, read_apart
-from ckv_core.studies.records import (
-    MAX_ANSWER_CHARS,
-    MAX_ANSWERS,
-    MAX_CLASSES,
-    MAX_ID,
-    Sample,
-)
+from ckv_core.studies.records import MAX_ANSWERS, MAX_SAMPLES, Sample
 from ckv_core.studies.scores import METRICS
-from ckv_core.studies.spec import MAX_SAMPLES
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_VALUES = 2**21  # in all lines of JSON
@@ -201,40 +196,19 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
                 f"the data set {dataset} needs Chinese word splitting, which is not built in; "
                 "take an English one."
             )
-    field = {name: JsonField(values.get(columns.get(name, name)), name) for name in COLUMNS}
-    context = _text(field["context"], MAX_TEXT_CHARS)
-    check_context(context)
-    choices = JsonField(values.get("all_classes" if dataset else "choices"), "choices")
-    classes = [] if choices.absent else choices.items(MAX_CLASSES)
-    metric = _LONGBENCH_METRICS.get(dataset, "token_f1") if dataset else ""
-    return Sample(
-        id=_id(field["id"]) or place,
-        context=context,
-        question=_text(field["question"], MAX_TEXT_CHARS),
-        answers=_answers(field["answers"]),
-        metric=metric or field["metric"].maybe(lambda at: at.one_of("", *METRICS)) or "",
-        source=_text(field["source"], MAX_ID),
-        tags={"task": dataset} if dataset else {},
-        choices=tuple(name.text(1_000) for name in classes),
-    )
-
-
-def _text(field: JsonField, most: int) -> str:
-    """A text or a number; what is not there is empty."""
-    return "" if field.absent else field.text_or_number(most)
-
-
-def _id(field: JsonField) -> str:
-    text = _text(field, MAX_ID).strip()
-    if not text.isprintable():
-        field.fail("an id without control characters is expected")
-    return text
-
-
-def _answers(field: JsonField) -> tuple[str, ...]:
-    given = field.items(MAX_ANSWERS) if isinstance(field.value, list) else [field]
-    found = [_text(each, MAX_ANSWER_CHARS).strip() for each in given]
-    answers = tuple(each for each in found if each)
-    if not answers:
+    given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
+    given["choices"] = values.get("all_classes" if dataset else "choices")
+    given = {name: value for name, value in given.items() if value is not None}
+    answers = given.get("answers", [])
+    answers = answers if isinstance(answers, list) else [answers]
+    given["answers"] = [each for each in answers if each not in (None, "")]
+    if not given["answers"]:
         raise ConfigError("answers is empty; give at least one reference answer.")
-    return answers
+    if not str(given.get("id", "")).strip():
+        given["id"] = place
+    if dataset:
+        given["metric"] = _LONGBENCH_METRICS.get(dataset, "token_f1")
+        given["tags"] = {"task": dataset}
+    sample = read(Sample, {"question": "", "context": "", **given}, "sample", metrics=[*METRICS])
+    stripped = filter(None, map(str.strip, sample.answers))
+    return replace(sample, answers=tuple(stripped))

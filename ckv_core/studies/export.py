@@ -2,25 +2,26 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import CONFIDENCE
-from ckv_core.request.compare_request import check_context
-from ckv_core.results.codec import Reader, record_json
+from ckv_core.request.compare_request import MAX_SWEEP_POINTS
+from ckv_core.results.codec import record_json
 from ckv_core.results.records import ModelInfo, Versions
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.checked import check_schema, many, read, wrong
 from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 from ckv_core.runtime.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.studies.decision import Decision, decide_study
 from ckv_core.studies.harness import LM_EVAL
 from ckv_core.studies.reading import PairedRow, Row, read_results
-from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.studies.records import MAX_SAMPLES, Sample, SampleResult, Study
 from ckv_core.studies.savings import budgets_saved
 from ckv_core.studies.scores import METRICS
-from ckv_core.studies.spec import MAX_SAMPLES, STUDY_KEYS, study_of, study_values
+from ckv_core.studies.spec import STUDY_KEYS, study_of, study_values
 
 SCHEMA = 1
+_WHOLE = "file of a study"
 MAX_CHARS = 512 * 2**20
 BOUNDS = JsonBounds(containers=2**20, values=2**23)
 _COSTS = ("failed", "cut", "cache_share", "head_l1")
@@ -98,62 +99,57 @@ def _exported(parts: Iterator[Exported | Sample | SampleResult]) -> Exported:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    samples: Annotated[tuple[Sample, ...], many(MAX_SAMPLES)]
+    results: Annotated[tuple[SampleResult, ...], many(MAX_SAMPLES * MAX_SWEEP_POINTS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    model_info: ModelInfo | None = None
+    environment: Versions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    study: dict[str, Any]
+    data: dict[str, Any] | None = None
+
+
 def _parts(text: Data) -> Iterator[Exported | Sample | SampleResult]:
     """The study without samples and results, then those one by one."""
     try:
-        root = JsonField(BOUNDS.read(text), whole="file of a study")
+        root = BOUNDS.read(text)
     except NoJsonError as error:
         raise ConfigError(
             f"The file is no JSON ({error}); take one of `ckv export --data`."
         ) from None
-    root["schema"].integer(SCHEMA, SCHEMA)
-    if root["data"].absent:
-        root["data"].fail("samples and results are expected, so export it with its data")
-    head, reader = root["study"], Reader(root)
-    values = head.members(64)
-    study = study_of({key: field.value for key, field in values.items() if key in STUDY_KEYS})
-    samples = [
-        _checked(at, reader.record(at, Sample)) for at in root["data"]["samples"].items(MAX_SAMPLES)
-    ]
-    ids = {sample.id for sample in samples}
-    if len(ids) < len(samples):
-        root["data"]["samples"].fail("each id is expected once")
-    points = study.points()
-    listed = root["data"]["results"].items(len(samples) * len(points))
-    results = {result.key: result for result in (_result(reader, at) for at in listed)}
-    wanted = {(name, point.variant, point.budget) for name in ids for point in points}
-    if len(results) < len(listed) or not results.keys() <= wanted:
-        root["data"]["results"].fail("one result at most of each sample and point is expected")
+    check_schema(root, _WHOLE, SCHEMA)
+    file = read(_File, root, _WHOLE)
+    if file.data is None:
+        missing = "samples and results are expected, so export it with its data"
+        raise wrong(_WHOLE, ("data",), missing, None)
+    study = study_of({key: value for key, value in file.study.items() if key in STUDY_KEYS})
+    facts = read(_Facts, file.study, _WHOLE, at=("study",))
+    data = read(_Data, file.data, _WHOLE, at=("data",), metrics=[*METRICS, LM_EVAL])
+    ids = {sample.id for sample in data.samples}
+    if len(ids) < len(data.samples):
+        raise wrong(_WHOLE, ("data", "samples"), "each id is expected once", data.samples)
+    found = {result.key for result in data.results}
+    wanted = {(name, point.variant, point.budget) for name in ids for point in study.points()}
+    if len(found) < len(data.results) or not found <= wanted:
+        once = "one result at most of each sample and point is expected"
+        raise wrong(_WHOLE, ("data", "results"), once, len(data.results))
     yield Exported(
         study=study,
         samples=(),
         results=(),
-        model=head["model_info"].maybe(lambda at: reader.record(at, ModelInfo)),
-        environment=cast(
-            "Mapping[str, str] | None",
-            head["environment"].maybe(lambda at: reader.read(at, Versions)),
-        ),
+        model=facts.model_info,
+        environment=facts.environment,
     )
-    yield from samples
-    yield from results.values()
-
-
-def _result(reader: Reader, at: JsonField) -> SampleResult:
-    result = reader.record(at, SampleResult)
-    if result.outcome == "cut" and result.score is not None:
-        at["score"].fail("null is expected of a text that was cut")
-    return result
-
-
-def _checked(at: JsonField, sample: Sample) -> Sample:
-    at["metric"].maybe(lambda metric: metric.one_of("", LM_EVAL, *METRICS))
-    if not (sample.answers and sample.id and sample.id.isprintable()):
-        at.fail("a sample with an id that can be typed and an answer is expected")
-    try:
-        check_context(sample.context)
-    except CkvError as error:
-        at["context"].fail(str(error).rstrip("."))
-    return sample
+    yield from data.samples
+    yield from data.results
 
 
 def decision_values(decision: Decision) -> dict[str, Any]:

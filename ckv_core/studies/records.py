@@ -5,17 +5,20 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from ckv_core.errors import ConfigError, about
-from ckv_core.methods.parameters import Budget, ParameterValue
+from ckv_core.methods.parameters import Budget
 from ckv_core.request.compare_request import (
     DEFAULT_MODEL,
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     SCENARIOS,
+    Flag,
+    LongText,
     Scenario,
 )
+from ckv_core.request.external_selection import MAX_TEXT_CHARS
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import Count, LongText, Outcome, Share, Stop
-from ckv_core.runtime.bounds import Chars, Many, Measured
+from ckv_core.results.records import Count, Measured, Outcome, Setting, Share, Stop
+from ckv_core.runtime.checked import Checked, Plain, chars, loose, many, require, within
 
 FULL = "full"
 MAX_TOLERANCE = 100.0  # points
@@ -27,9 +30,13 @@ MAX_ANSWERS = 64
 MAX_ANSWER_CHARS = 20_000
 MAX_CLASSES = 256
 MAX_TAGS = 16
-Id = Annotated[str, Chars(MAX_ID)]
-SpecText = Annotated[str, Chars(200)]
-L1 = Annotated[float, Measured(1e300)]
+MAX_SAMPLES = 5_000
+Id = Annotated[str, loose(MAX_ID, is_line=True)]
+SpecText = Annotated[str, loose(200, 1)]
+Name = Annotated[str, loose(MAX_NAME, 1, is_line=True)]
+BudgetText = Annotated[str, loose(20, 1)]
+AnyText = Annotated[str, loose(MAX_TEXT_CHARS)]  # a file may have a number for it
+Tolerance = Annotated[float, within(0, MAX_TOLERANCE)]
 Key = tuple[str, str, str | None]  # sample, variant and budget of a result
 
 
@@ -55,7 +62,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Checked):
     """One question to one context.
 
     Attributes:
@@ -68,13 +75,23 @@ class Sample:
     """
 
     id: Id
-    context: LongText
-    question: LongText
-    answers: Annotated[tuple[Annotated[str, Chars(MAX_ANSWER_CHARS)], ...], Many(MAX_ANSWERS)]
-    metric: Annotated[str, Chars(40)] = ""
+    context: AnyText
+    question: AnyText
+    answers: Annotated[tuple[Annotated[str, loose(MAX_ANSWER_CHARS)], ...], many(MAX_ANSWERS, 1)]
+    metric: Annotated[str, chars(40)] = ""
     source: Id = ""
-    tags: Annotated[Mapping[str, ParameterValue], Many(MAX_TAGS)] = field(default_factory=dict)
-    choices: Annotated[tuple[Annotated[str, Chars(1_000)], ...], Many(MAX_CLASSES)] = ()
+    tags: Annotated[Mapping[str, Setting], many(MAX_TAGS)] = field(default_factory=dict)
+    choices: Annotated[tuple[Annotated[str, chars(1_000)], ...], many(MAX_CLASSES)] = ()
+
+    def checked(self, value: Plain, known: Plain) -> "Sample":
+        """It has an id and a context, and its metric is one of those that are known."""
+        del value
+        require(self.id, "text is expected", "id", got=self.id)
+        require(self.context.strip(), "text is expected", "context", got=self.context)
+        metrics = known["metrics"]
+        is_known = not self.metric or self.metric in metrics
+        require(is_known, f"one of {', '.join(metrics)} is expected", "metric", got=self.metric)
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +111,18 @@ class Study:
             counts all methods that were ever tried.
     """
 
-    name: str
+    name: Name
     data: Mapping[str, Any]
-    model: str = DEFAULT_MODEL
+    model: Annotated[str, loose(500, 1)] = DEFAULT_MODEL
     scenario: Scenario = "regular"
-    variants: tuple[str, ...] = ()
-    budgets: tuple[str, ...] = ()
-    max_new_tokens: int = 32
-    metric: str = "string_match"
-    tolerance: float = DEFAULT_TOLERANCE
-    read_once: bool = False
-    earlier_tolerances: tuple[float, ...] = ()
-    earlier_variants: tuple[str, ...] = ()
+    variants: Annotated[tuple[SpecText, ...], many(64)] = ()
+    budgets: Annotated[tuple[BudgetText, ...], many(32)] = ()
+    max_new_tokens: Annotated[int, within(1, MAX_NEW_TOKENS)] = 32
+    metric: Annotated[str, chars(40)] = "string_match"
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    read_once: Flag = False
+    earlier_tolerances: Annotated[tuple[Tolerance, ...], many(64)] = ()
+    earlier_variants: Annotated[tuple[SpecText, ...], many(64)] = ()
 
     def after(self, old: "Study") -> "Study":
         """The same in place of another one of its name that has results."""
@@ -186,7 +203,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleResult:
+class SampleResult(Checked):
     """What came of one sample at one point.
 
     Attributes:
@@ -205,10 +222,10 @@ class SampleResult:
 
     sample: Id
     variant: SpecText
-    budget: Annotated[str, Chars(20)] | None
+    budget: BudgetText | None
     state: ResultState
-    reason: Annotated[str, Chars(2_000)] = ""
-    for_good: bool = False
+    reason: Annotated[str, chars(2_000)] = ""
+    for_good: Flag = False
     score: Share | None = None
     text: LongText = ""
     stopped: Stop | None = None
@@ -216,10 +233,17 @@ class SampleResult:
     budget_tokens: Count | None = None
     cache_bytes: Count | None = None
     full_cache_bytes: Count | None = None
-    head_l1: L1 | None = None
-    final_l1: L1 | None = None
-    kl: L1 | None = None
+    head_l1: Measured | None = None
+    final_l1: Measured | None = None
+    kl: Measured | None = None
     agreement: Share | None = None
+
+    def checked(self, value: Plain, known: Plain) -> "SampleResult":
+        """A text that was cut before an answer has no score."""
+        del value, known
+        has_none = self.outcome != "cut" or self.score is None
+        require(has_none, "null is expected of a text that was cut", "score", got=self.score)
+        return self
 
     @property
     def key(self) -> Key:

@@ -3,15 +3,27 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any
 
 import yaml  # type: ignore[import-untyped]
 
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, Scenario
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.checked import (
+    By,
+    Plain,
+    loose,
+    many,
+    one_of,
+    read,
+    require,
+    whole_number,
+    within,
+    wrong,
+)
 from ckv_core.studies.harness import LM_EVAL
-from ckv_core.studies.records import DEFAULT_TOLERANCE, MAX_NAME, MAX_TOLERANCE, Study
+from ckv_core.studies.records import MAX_SAMPLES, Name, Study
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 
@@ -20,29 +32,50 @@ MAX_FILE_CHARS = 100_000
 MAX_PARTS = 10_000  # values and keys; a study names up to 5,000 runs
 # YAML reads digits with colons as sums of powers of 60, too.
 _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxX_:.]{40}")
-MAX_SAMPLES = 5_000
 MAX_LENGTH = 1_000_000  # tokens
 _WHOLE = "study file"
-STUDY_KEYS = {
-    "name",
-    "model",
-    "data",
-    "scenario",
-    "variants",
-    "budgets",
-    "max_new_tokens",
-    "metric",
-    "tolerance",
-    "read_once",
-    "earlier_tolerances",
-    "earlier_variants",
-}
-_DATA_KEYS = {
-    "file": {"file", "columns"},
-    "task": {"task", "length", "samples", "seed"},
-    "runs": {"runs"},
-    LM_EVAL: {LM_EVAL, "samples", "metric", "context"},
-}
+STUDY_KEYS = {each.name for each in fields(Study)}
+Length = int | list[int]
+Samples = Annotated[int, within(1, MAX_SAMPLES)]
+Word = Annotated[str, loose(200, 1)]
+
+
+def _read_length(value: Any, _: Plain) -> Length:
+    """Tokens, or an array of up to 16 of such numbers."""
+    if not isinstance(value, list):
+        return whole_number(value, 64, MAX_LENGTH)
+    require(1 <= len(value) <= 16, "at least one value and at most 16 values are expected")
+    return [whole_number(each, 64, MAX_LENGTH, i) for i, each in enumerate(value)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    file: Annotated[str, loose(4_000, 1)]
+    columns: Annotated[Mapping[str, Word], many(16)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    task: Annotated[str, one_of(*TASKS)]
+    length: Annotated[Length, By(_read_length)]
+    samples: Samples
+    seed: Annotated[int, within(0, 2**31)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    runs: Annotated[list[Name], many(MAX_SAMPLES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Harness:
+    lm_eval: Word
+    samples: Samples
+    metric: Word | None = None
+    context: Word | None = None
+
+
+_DATA: dict[str, type] = {"file": _File, "task": _Task, "runs": _Runs, LM_EVAL: _Harness}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -68,27 +101,13 @@ def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
 
 def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
     """The study that plain values of a file describe; `read_study` has the arguments."""
-    top = JsonField(values, whole=_WHOLE)
     if not isinstance(values, dict):
-        top.fail("key: value lines are expected")
-    _refuse_unknown(values, STUDY_KEYS, "")
-    tolerance = top["tolerance"].maybe(lambda at: at.number(0, MAX_TOLERANCE))
-    study = Study(
-        name=read_name(top["name"]),
-        model=default_model if top["model"].absent else _word(top["model"], 500),
-        data=_read_data(top["data"]),
-        scenario=cast("Scenario", _one_of(top["scenario"], SCENARIOS, "regular")),
-        variants=tuple(_word(each, 200) for each in top["variants"].items(64)),
-        budgets=tuple(_word(each, 20) for each in top["budgets"].items(32)),
-        max_new_tokens=top["max_new_tokens"].maybe(lambda at: at.integer(1, MAX_NEW_TOKENS)) or 32,
-        metric=_one_of(top["metric"], METRICS, "string_match"),
-        tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
-        read_once=top["read_once"].maybe(JsonField.boolean) or False,
-        earlier_tolerances=tuple(
-            each.number(0, MAX_TOLERANCE) for each in _listed(top["earlier_tolerances"])
-        ),
-        earlier_variants=tuple(_word(each, 200) for each in _listed(top["earlier_variants"])),
-    )
+        raise wrong(_WHOLE, (), "key: value lines are expected", values)
+    given = _known(values, Study, "")
+    data = _read_data(given.get("data"))
+    study = read(Study, {"model": default_model} | given | {"data": data}, _WHOLE)
+    if study.metric not in METRICS:
+        raise wrong(_WHOLE, ("metric",), f"one of {', '.join(METRICS)} is expected", study.metric)
     study.validate()
     return study
 
@@ -126,16 +145,9 @@ def read_values(values: Mapping[str, Any]) -> Study:
     return Study(**{**values, **lists})
 
 
-def read_name(field: JsonField) -> str:
-    """A study's name: one line that can be typed.
-
-    Raises:
-        ConfigError: empty, too long or with control characters.
-    """
-    name = _word(field, MAX_NAME)
-    if not name.isprintable():
-        field.fail("a name without control characters is expected")
-    return name
+def read_name(name: object, whole: str) -> str:
+    """A study's name: one line that can be typed; else ConfigError."""
+    return read(Name, name, whole)
 
 
 def _load(text: str) -> object:
@@ -172,63 +184,25 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
             raise ConfigError(f"The {_WHOLE} is nested too deeply.")
 
 
-def _read_data(field: JsonField) -> dict[str, Any]:
-    if not isinstance(field.value, dict):
-        field.fail("{file: NAME.jsonl} or {task: NAME, length: N, samples: N} is expected")
-    kinds = [kind for kind in _DATA_KEYS if kind in field.value]
+def _read_data(value: object) -> Plain:
+    if not isinstance(value, dict):
+        form = "{file: NAME.jsonl} or {task: NAME, length: N, samples: N} is expected"
+        raise wrong(_WHOLE, ("data",), form, value)
+    kinds = [kind for kind in _DATA if kind in value]
     if len(kinds) != 1:
-        field.fail(f"one of {', '.join(_DATA_KEYS)} is expected")
-    (kind,) = kinds
-    _refuse_unknown(field.value, _DATA_KEYS[kind], "data.")
-    if kind == "file":
-        data: dict[str, Any] = {"file": _word(field["file"], 4_000)}
-        if not field["columns"].absent:
-            columns = field["columns"].members(16)
-            data["columns"] = {key: _word(each, 200) for key, each in columns.items()}
-        return data
-    if kind == "runs":
-        return {"runs": [_word(each, MAX_NAME) for each in field["runs"].items(MAX_SAMPLES)]}
-    samples = field["samples"].integer(1, MAX_SAMPLES)
-    if kind == LM_EVAL:
-        named = [name for name in ("metric", "context") if not field[name].absent]
-        return {
-            LM_EVAL: _word(field[LM_EVAL], 200),
-            "samples": samples,
-            **{name: _word(field[name], 200) for name in named},
-        }
-    length = field["length"]
-    lengths = length.items(16) if isinstance(length.value, list) else [length]
-    found = [each.integer(64, MAX_LENGTH) for each in lengths]
-    if not found:
-        length.fail("a number of tokens is expected")
-    return {
-        "task": field["task"].one_of(*TASKS),
-        "length": found if isinstance(length.value, list) else found[0],
-        "samples": samples,
-        "seed": field["seed"].maybe(lambda at: at.integer(0, 2**31)) or 0,
-    }
+        raise wrong(_WHOLE, ("data",), f"one of {', '.join(_DATA)} is expected", value)
+    record = _DATA[kinds[0]]
+    found: Any = read(record, _known(value, record, "data."), _WHOLE, at=("data",))
+    return {key: value for key, value in asdict(found).items() if value is not None}
 
 
-def _refuse_unknown(values: Mapping[Any, Any], known: set[str], place: str) -> None:
+def _known(values: Mapping[Any, Any], record: type, place: str) -> Plain:
+    """The members that are not null; a key that the record lacks is refused."""
+    known = {each.name for each in fields(record)}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
         raise ConfigError(
             f"The {_WHOLE} has the unknown key {(place + unknown[0])[:80]!r}; known are "
             f"{', '.join(sorted(known))}."
         )
-
-
-def _one_of(field: JsonField, words: Iterable[str], default: str) -> str:
-    return default if field.absent else field.one_of(*words)
-
-
-def _listed(field: JsonField) -> list[JsonField]:
-    return [] if field.absent else field.items(64)
-
-
-def _word(field: JsonField, most: int) -> str:
-    """A text, or a number that YAML read out of one; not empty."""
-    text = field.text_or_number(most).strip()
-    if not text:
-        field.fail("text is expected")
-    return text
+    return {key: value for key, value in values.items() if value is not None}

@@ -7,7 +7,7 @@ import pytest
 
 from ckv_core.cli.analyse import _read_prompts
 from ckv_core.errors import CkvError
-from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.kept_record import read_record
 from ckv_core.runtime.process_limits import memory_limited
 from ckv_core.studies.data import read_samples

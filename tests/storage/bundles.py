@@ -11,8 +11,8 @@ import pytest
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.events import RunEvent
-from ckv_core.results.external_selection_json import read_external_selection
 from storage.bundle import FORMAT, VERSION, entry_name, write_bundle
 from storage.bundle_import import import_bundle
 from storage.database import Database

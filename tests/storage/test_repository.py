@@ -12,7 +12,7 @@ from sqlalchemy import event, select, text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.records import RetainedSet
 from storage import library, repository
 from storage.models import Run

@@ -5,8 +5,9 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import gradio as gr
 from gradio.context import LocalContext
@@ -17,16 +18,16 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.checked import one_of, read, within
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
-from ui.api.requests import compare_request
+from ui.api.requests import WHOLE, ShortText, compare_request
 from ui.run.routes import NOT_YET
-from ui.runs.query import TEXT_CHARS, run_row
+from ui.runs.query import run_row
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -40,6 +41,23 @@ MOST_RUNS = 100
 MOST_POSITIONS = 4_000_000
 STOPPING = "The run was asked to stop; what it has so far is kept."
 BROKEN = "The server could not do this; its log says why."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    wait_s: Annotated[float, within(0, LONGEST_WAIT_S)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _List:
+    text: ShortText
+    model: ShortText
+    method: ShortText
+    tag: ShortText
+    state: Annotated[str, one_of("", *STATES)]
+    sort: Annotated[str, one_of(*SORTS)]
+    limit: Annotated[int, within(1, MOST_RUNS)]
+    offset: Annotated[int, within(0, 10**9)]
 
 
 class Api:
@@ -98,7 +116,7 @@ class Api:
             own_indices: Kept positions of other code as more variants; docs/external_selection.md.
             protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
-        return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))
+        return self._start(compare_request(locals(), self._settings))
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.
@@ -107,7 +125,7 @@ class Api:
             slug: Name of the run, as compare and list_runs give it.
             wait_s: Seconds, up to 60, to wait for the end of a run that is not over.
         """
-        longest = JsonField(wait_s, "wait_s", "request").number(0, LONGEST_WAIT_S)
+        longest = read(_Wait, {"wait_s": wait_s}, WHOLE).wait_s
         until = asyncio.get_running_loop().time() + longest
         while True:
             snapshot = await in_turn(self._find, slug)
@@ -155,16 +173,13 @@ class Api:
             limit: Runs to return, up to 100.
             offset: Runs to leave out at the start.
         """
-        given = JsonField(locals(), whole="request")
-        texts: dict[str, Any] = {
-            name: given[name].text(TEXT_CHARS) for name in ("text", "model", "method", "tag")
-        }
-        wanted = RunFilter(**texts, state=given["state"].one_of(*STATES) if state else "")
+        wanted = read(_List, locals(), WHOLE)
+        names = ("text", "model", "method", "tag", "state")
         runs, total = self._services.library.list_runs(
-            wanted,
-            cast("RunSort", given["sort"].one_of(*SORTS)),
-            given["limit"].integer(1, MOST_RUNS),
-            given["offset"].integer(0, 10**9),
+            RunFilter(**{name: getattr(wanted, name) for name in names}),
+            cast("RunSort", wanted.sort),
+            wanted.limit,
+            wanted.offset,
         )
         return {"total": total, "runs": [run_row(run) for run in runs]}
 

@@ -9,12 +9,8 @@ from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
-from ckv_core.request.compare_request import (
-    DEFAULT_MODEL,
-    MAX_NEW_TOKENS,
-    MAX_VARIANTS,
-    CompareRequest,
-)
+from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.request.grid import SweepGrid, sweep_cost, with_points
 from ckv_core.request.variants import VariantSpec
 from ui.charts.layout import display_names

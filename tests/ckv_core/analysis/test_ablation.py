@@ -10,7 +10,8 @@ from ckv_core.analysis.ablation_means import ablation_means
 from ckv_core.analysis.aggregate_runs import join
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import mean_interval
-from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Perturbation, VariantResult

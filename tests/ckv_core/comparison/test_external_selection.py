@@ -15,9 +15,9 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
+from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
-from ckv_core.results.external_selection_json import read_external_selection
 from tests.factories.models import tiny_model, tiny_tokenizer
 from tests.factories.runs import selection_file
 from tests.factories.tiny_runs import BASE, reference, run

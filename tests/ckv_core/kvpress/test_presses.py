@@ -15,7 +15,7 @@ from ckv_core.kvpress import side
 from ckv_core.kvpress.sets import VARIABLE, Job, asked_presses, kept_by_presses, kvpress_python
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.request.external_selection import read_external_selection
 from tests.factories.models import tiny_model
 
 JOB = Job(0, (("SnapKVPress", {}),), 5)

@@ -8,7 +8,7 @@ import pytest
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
-from ckv_core.request.compare_request import MAX_VARIANTS
+from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.request.variants import VariantSpec
 from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from tests.factories.tables import numbers, rows_of

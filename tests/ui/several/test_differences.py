@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.agreement import first_difference
-from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.records import RetainedSet, VariantResult
 from tests.factories.app import request, running, snapshot
 from tests.factories.runs import done_result, full_variant, kept_variant, selection_file

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
-from ckv_core.request.external_selection import unpack
-from ckv_core.results.external_selection_json import own_to_json, read_external_selection
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.external_selection import (
+    MAX_VARIANTS,
+    own_to_json,
+    read_external_selection,
+    unpack,
+)
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import selection_file
 from tests.factories.strategies import own_variants
@@ -91,7 +95,7 @@ def test_the_short_digest_tells_positions_apart():
             "retained[0]: 2 values are expected, got 1",
         ),
         (selection_file([5], prompt={"compressed_tokens": 5}), "a whole number from 0 to 4"),
-        (selection_file([0], prompt={"compressed_tokens": 0}), "a whole number from 1"),
+        (selection_file([0], prompt={"compressed_tokens": 0}), "a number of at least 1"),
         (
             selection_file([0], prompt={"compressed_tokens": 3, "token_ids": [1]}),
             "for each compressed",
@@ -113,7 +117,7 @@ def test_a_wrong_file_is_one_sentence(text, sentence):
 
 
 def test_a_text_that_is_too_long_is_not_parsed(monkeypatch):
-    monkeypatch.setattr("ckv_core.results.external_selection_json.MAX_CHARS", 10)
+    monkeypatch.setattr("ckv_core.request.external_selection.MAX_CHARS", 10)
     with pytest.raises(ConfigError, match="10 can be read"):
         read_external_selection(selection_file([0]))
 
