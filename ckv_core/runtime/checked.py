@@ -126,7 +126,7 @@ def _adapter(kind: Any) -> Any:
 
 
 class Checked:
-    """A record that checks more than each member, or fills in what files may lack."""
+    """A record that checks more than each member, or fills in what files lack; null is absent."""
 
     __slots__ = ()
     needed: ClassVar[tuple[str, ...]] = ()  # may not be missing, although they have defaults
@@ -148,6 +148,7 @@ class Checked:
 
         def check(value: Any, members: Callable[[Any], Any], info: Any) -> Any:
             if isinstance(value, dict):
+                value = {name: each for name, each in value.items() if each is not None}
                 for name in cls.needed:
                     require(name in value, "a value is expected", name, got=None)
                 value = cls.filled(value, info.context)

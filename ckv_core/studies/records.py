@@ -222,7 +222,7 @@ class SampleResult(Checked):
 
     sample: Id
     variant: SpecText
-    budget: BudgetText | None
+    budget: BudgetText | None = None
     state: ResultState
     reason: Annotated[str, chars(2_000)] = ""
     for_good: Flag = False

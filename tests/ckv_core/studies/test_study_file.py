@@ -32,6 +32,7 @@ metric: string_match
 
 
 MANY = [*range(64, 81)]
+COLUMNS = {str(each): "x" for each in MANY}
 
 
 def changed(old: str, new: str) -> str:
@@ -90,7 +91,10 @@ def test_a_sample_has_so_many_points_and_no_more():
             changed("{file: samples.jsonl}", "{file: a, task: vt}"),
             "one of file, task",
         ),
-        (changed("samples.jsonl", f"a, columns: {dict.fromkeys(map(str, MANY), 'x')}"), "at most 16 val"),
+        (
+            changed("samples.jsonl", f"a, columns: {COLUMNS}"),
+            "at most 16 val",
+        ),
         (changed("file: samples.jsonl", f"task: vt, length: {MANY}, samples: 1"), "at most 16 val"),
         (FILE + "tolerance: -1", "wrong at tolerance"),
         (FILE + "tolerance: 2.55", "in steps of 0.1"),
