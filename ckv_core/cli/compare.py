@@ -112,18 +112,15 @@ def _print_analysis(variant: VariantResult) -> None:
         )
 
 
-def _asked(variant: VariantResult) -> str:
-    asked = asked_bytes(variant)
-    return "" if asked is None else f" ({asked:,} asked for)"
-
-
 def _print_measured(variant: VariantResult) -> None:
     receipt, perturbation = variant.receipt, variant.perturbation
     if receipt is not None:
+        requested = asked_bytes(variant)
+        asked = "" if requested is None else f" ({requested:,} asked for)"
         say(
             f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
             f"entries; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
-            f"{_asked(variant)}"
+            f"{asked}"
         )
         if variant.held is not None:
             first, last = variant.held.entries[0], variant.held.entries[-1]

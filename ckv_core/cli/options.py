@@ -145,10 +145,6 @@ def _own_indices(path: str) -> tuple[ExternalSelection, ...]:
         raise ConfigError(f"--own {path!r}: {error}") from None
 
 
-def _analyses(text: str) -> tuple[str, ...]:
-    return () if text.strip() == "none" else comma_list(text)
-
-
 JsonOption = Annotated[
     str | None, Option(metavar="FILE|-", help="write the result as JSON; - for stdout")
 ]
@@ -181,7 +177,7 @@ FIELDS = {
     "analysis": Option(
         "--analyse",
         metavar="LIST",
-        parser=_analyses,
+        parser=lambda text: () if text.strip() == "none" else comma_list(text),
         help=f"also measure, of {','.join(ANALYSES)} (slow), or none; at several budgets: bounds",
     ),
     "follow_ups": Option(

@@ -9,7 +9,6 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
-from torch import Tensor
 
 from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.candidates import Chooser, PromptLayer
@@ -25,7 +24,7 @@ from ckv_core.request.compare_request import MAX_PROTECTED, TOKEN_RANGE, no_pass
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
 from ckv_core.results.passages import spans_of
-from ckv_core.results.records import Float32Array, ModelInfo, PromptInfo
+from ckv_core.results.records import PromptInfo
 from ckv_core.runtime.spans import merged, ranges_text
 
 VariantKey = tuple[object, ...]
@@ -92,21 +91,24 @@ def compact_rows(
         plans = [row_plan(spec, selection, prefilled) for spec, selection in chosen]
         everything = RowPlan([Keep(None)] * len(prefilled.layers))
         rows = prompt_rows(prefilled, plans + [everything] * (run.rows - len(plans)))
+    info = run.loaded.info
     for row, spec in enumerate(run.specs):
         selection = selections[row]
         shown = spec.method.name != "full" and run.request.kind != "sweep"
         yield VariantSelected(
             index=row,
             params=resolved(run, spec, selection),
-            retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
-            if shown
-            else None,
-            receipt=receipt(selection, run.loaded.info, rows, row),
+            retained=retained_set(selection, info, prefilled.prompt_len) if shown else None,
+            receipt=receipt(selection, info, rows, row),
             timings_ms={"select": run.select_ms[row]},
         )
         if selection.arrays:
             arrays = selection.arrays.items()
-            yield VariantAnalysed(row, {k: _by_layer(v, run.loaded.info) for k, v in arrays})
+            found = {}
+            for name, array in arrays:  # [layers, kv_heads]; NaN in layers that are not evicted
+                found[name] = np.full((info.layers, info.kv_heads), np.nan, np.float32)
+                found[name][list(info.evictable_layers)] = array.cpu().numpy()
+            yield VariantAnalysed(row, found)
     return rows
 
 
@@ -139,13 +141,6 @@ def row_plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> Row
     return RowPlan(keeps, Acting(policy, parameters, carried, chooser, rotaries, spec.passages))
 
 
-def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:
-    """[layers, kv_heads]; NaN in layers that are not evicted."""
-    values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
-    values[list(model.evictable_layers)] = array.cpu().numpy()
-    return values
-
-
 _NAME_CHARS = 24
 
 
@@ -158,7 +153,7 @@ def protected_ranges(prompt: PromptInfo, protect: Sequence[str]) -> tuple[range,
     Raises:
         PromptError: a text does not occur, positions lie outside, or the places are too many.
     """
-    ranges = merged(place for text in protect for place in _places(prompt, text.strip()))
+    ranges = merged(place for text in protect for place in _places_of(prompt, text.strip()))
     if len(ranges) > MAX_PROTECTED:
         raise PromptError(
             f"The protected texts occur in {len(ranges):,} places of the prompt; up to "
@@ -174,7 +169,7 @@ def short_name(protect: Sequence[str]) -> str:
     return f"{letters}~{digest}"
 
 
-def _places(prompt: PromptInfo, text: str) -> list[range]:
+def _places_of(prompt: PromptInfo, text: str) -> list[range]:
     match, compressed = TOKEN_RANGE.fullmatch(text), prompt.compressed_tokens
     if match is None:
         places = [range(*span) for span in spans_of(prompt, text)]

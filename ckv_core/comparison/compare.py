@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 
 import torch
 import transformers
@@ -26,9 +26,8 @@ from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
-from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
+from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch
 from ckv_core.runtime.version import __version__
@@ -141,6 +140,9 @@ def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[
         movers(loaded, info.evictable_layers)
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))
+    tables = {name for spec in specs for name in spec.tables}
+    for name in sorted(tables - {NEEDLE}):
+        table_of(info, name)
     own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
     budgets = [
         resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
@@ -157,17 +159,9 @@ def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[
         follow_up_prompts=further,
         own_masks=own_masks,
         further_passes=planned,
-        probes=_probes(specs, info),
+        probes=NEEDLE in tables and kept_table(info, NEEDLE) is None,
         passages=passages,
     )
-
-
-def _probes(specs: Sequence[VariantSpec], model: ModelInfo) -> bool:
-    """Whether the needle probe must be made; ConfigError where another table is missing."""
-    names = {name for spec in specs for name in spec.tables}
-    for name in sorted(names - {NEEDLE}):
-        table_of(model, name)
-    return NEEDLE in names and kept_table(model, NEEDLE) is None
 
 
 def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:

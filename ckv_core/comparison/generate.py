@@ -213,7 +213,9 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
         yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
         with run.stopwatch.measure("follow_ups"):
             tail = prompt.token_ids[prompt.compressed_tokens :]
-            generation = _generation(run)
+            loaded, limit = run.loaded, run.request.max_new_tokens
+            ends = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
+            generation = Generation(loaded.tokenizer, run.rows, limit, ends)
             for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
                 pass
         for row, found in enumerate(answers):
@@ -241,12 +243,6 @@ def answer(
         running.step()
         generation.append(running.tokens)
         yield
-
-
-def _generation(run: Run) -> Generation:
-    loaded, request = run.loaded, run.request
-    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
-    return Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
 
 
 def _follow_up(question: str, generation: Generation, row: int, reference: int) -> FollowUp:

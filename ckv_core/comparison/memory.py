@@ -4,7 +4,7 @@ Tensors that live at different times within one stage are added up, so that the 
 too high. It is no bound: runs of many methods at once have taken a third more.
 """
 
-from collections.abc import Callable
+from bisect import bisect
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -334,7 +334,12 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
     free = {device: available_bytes(device) for device in by_device}
     # A run whose rows wait holds on to its prefill.
     waits = run.shared is not None and run.shared.rows > 0
-    droppable = 0 if prefills is None or waits else _droppable(run, prefills, sizes)
+    droppable = 0
+    if prefills is not None and not waits:
+        droppable = prefills.nbytes
+        if own_prefill := prefills.get(run.prompt.token_ids[: sizes.tokens], run.needs):
+            # Of this prompt's own only what the estimate counts once more.
+            droppable -= max(own_prefill.nbytes - sizes.states - sizes.scores, 0)
     for device, own in by_device.items():
         room = free[device] + droppable * own.own_layers // sizes.layers
         if own.total > room:
@@ -368,20 +373,14 @@ def _by_device(loaded: LoadedModel, sizes: Sizes) -> dict[torch.device, Sizes]:
     return by_device
 
 
-def _droppable(run: Run, prefills: PrefillCache, sizes: Sizes) -> int:
-    """Bytes of kept prefills, of this prompt's own only what the estimate counts once more."""
-    own = prefills.get(run.prompt.token_ids[: sizes.tokens], run.needs)
-    if own is None:
-        return prefills.nbytes
-    return prefills.nbytes - own.nbytes + min(own.nbytes, sizes.states + sizes.scores)
-
-
 def _refusal(sizes: Sizes, available: int, device: str) -> str:
     fewer = []
-    tokens = _largest(sizes.tokens, lambda n: replace(sizes, tokens=n).total <= available)
+    # The largest numbers that fit, by bisection; 0 if none does.
+    tokens = bisect(range(1, sizes.tokens), available, key=lambda n: replace(sizes, tokens=n).total)
     if tokens:
         fewer.append(f"shorten the context by {sizes.tokens - tokens:,} tokens to {tokens:,}")
-    count = _largest(len(sizes.budgets), lambda n: _with_variants(sizes, n).total <= available)
+    variants = range(1, len(sizes.budgets))
+    count = bisect(variants, available, key=lambda n: _with_variants(sizes, n).total)
     if count:
         fewer.append(
             f"choose {count} of the {sizes.count} {'points' if sizes.sweep else 'variants'}"
@@ -403,12 +402,3 @@ def _with_variants(sizes: Sizes, count: int) -> Sizes:
         rows=min(sizes.rows, count + 1),
         masks=min(sizes.masks, 2 * count),
     )
-
-
-def _largest(below: int, fits: Callable[[int], bool]) -> int:
-    """Largest number under `below` that fits, by bisection; 0 if none does."""
-    low, high = 0, below
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -70,16 +70,15 @@ class _Together:
     def run(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
             yield from self._go_on(self._begun(place, request))
-            while self._is_group_full():
+            while self._shared.rows >= GROUP_ROWS or self._waiting_tokens() >= GROUP_TOKENS:
                 yield from self._decode()
         while self._waiting:
             yield from self._decode()
 
-    def _is_group_full(self) -> bool:
-        if self._loaded.device.type != "cpu":
-            return self._shared.rows >= GROUP_ROWS
-        tokens = sum(run.result.prompt.tokens for run in self._waiting if run.result.prompt)
-        return self._shared.rows >= GROUP_ROWS or tokens >= GROUP_TOKENS
+    def _waiting_tokens(self) -> int:
+        """Tokens of the prompts whose rows wait; 0 where long prompts need not be decoded alone."""
+        prompts = [run.result.prompt for run in self._waiting if self._loaded.device.type == "cpu"]
+        return sum(prompt.tokens for prompt in prompts if prompt)
 
     def _begun(self, place: int, request: CompareRequest) -> _Run:
         events = compare(request, self._loaded, self._should_stop, self._prefills, self._shared)
@@ -97,7 +96,8 @@ class _Together:
                     return
         except (CkvError, MemoryError, RuntimeError) as error:
             outcome = _expected(error)
-        if self._waiting and _lacks_room(outcome):
+        lacks_room = isinstance(outcome, NoRoomError) or str(outcome) == OUT_OF_MEMORY
+        if self._waiting and lacks_room:
             while self._waiting:
                 yield from self._decode()
             yield from self._go_on(self._begun(run.place, run.request))
@@ -121,16 +121,14 @@ class _Together:
         for run in waiting:
             run.events.close()
         for place, request in again:
-            yield place, self._alone(request)
-
-    def _alone(self, request: CompareRequest) -> RunResult | CkvError:
-        result = RunResult()
-        try:
-            for event in compare(request, self._loaded, self._should_stop, self._prefills):
-                result.apply(event)
-        except (CkvError, MemoryError, RuntimeError) as error:
-            return _expected(error)
-        return result
+            outcome: RunResult | CkvError
+            outcome = result = RunResult()
+            try:
+                for event in compare(request, self._loaded, self._should_stop, self._prefills):
+                    result.apply(event)
+            except (CkvError, MemoryError, RuntimeError) as error:
+                outcome = _expected(error)
+            yield place, outcome
 
 
 def _expected(error: Exception) -> CkvError:
@@ -140,7 +138,3 @@ def _expected(error: Exception) -> CkvError:
     if isinstance(error, RunCancelledError) or not isinstance(error, CkvError):
         raise error
     return error
-
-
-def _lacks_room(outcome: RunResult | CkvError) -> bool:
-    return isinstance(outcome, NoRoomError) or str(outcome) == OUT_OF_MEMORY

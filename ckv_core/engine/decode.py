@@ -138,15 +138,13 @@ class Decoder:
         def passes(some: Tensor) -> Tensor:
             acting = any(isinstance(part, PolicyRow) for part in self.context.parts)
             parts = torch.split(some, 1 if one_by_one or acting else some.shape[1], dim=1)
-            logits = [self._pass(part) for part in parts]
+            logits = []
+            for part in parts:
+                logits.append(self._forward(part, part.shape[1]).float())
+                self.context.commit(part.shape[1], generated=True)
             return logits[0] if len(logits) == 1 else torch.cat(logits, 1)
 
         return self._in_turn(self._groups(by_pace=token_ids.shape[1] > 1), token_ids, passes)
-
-    def _pass(self, token_ids: Tensor) -> Tensor:
-        logits = self._forward(token_ids, token_ids.shape[1]).float()
-        self.context.commit(token_ids.shape[1], generated=True)
-        return logits
 
     def _groups(self, *, by_pace: bool) -> list[list[Part]]:
         """Parts that can share a pass: by whether a policy acts, and by length where RoPE asks."""

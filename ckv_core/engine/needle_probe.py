@@ -52,12 +52,12 @@ def probe(
     """
     info = loaded.info
     table = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
-    asked = [(*needle, depth) for needle in _NEEDLES for depth in _DEPTHS]
-    for done, (sentence, question, depth) in enumerate(asked):
+    prompts = [(*needle, depth) for needle in _NEEDLES for depth in _DEPTHS]
+    for done, (sentence, question, depth) in enumerate(prompts):
         ids, place = _prompt(loaded, sentence, question, depth)
         answer = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
         reading = prefill(loaded, ids + answer[:-1], Needs(len(answer)), should_stop)
-        result = yield from _told(reading, done, len(asked))
+        result = yield from _counted(reading, done, len(prompts))
         for layer in info.evictable_layers:
             table[layer] += _looked_at(PromptLayer(result, layer), place, len(answer))
         del result  # the next one takes as much room
@@ -66,7 +66,7 @@ def probe(
     return keep_table(info, NEEDLE, text + "\n")
 
 
-def _told(
+def _counted(
     reading: Generator[Progress, None, Prefill], done: int, count: int
 ) -> Generator[Progress, None, Prefill]:
     """What one reading gives; its progress as that of all."""

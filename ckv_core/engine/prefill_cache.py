@@ -40,7 +40,9 @@ class PrefillCache:
         most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // chunk * chunk
         found = {}
         for key, kept in self._prefills.items():
-            tokens = _shared(key, wanted[: max(most, 0)], chunk)
+            tokens = 0  # of the whole chunks that both start with
+            while tokens < most and key[tokens : tokens + chunk] == wanted[tokens : tokens + chunk]:
+                tokens += chunk
             if tokens and kept.lends(tokens):
                 found[key] = tokens
         key = max(found, key=lambda each: found[each], default=())
@@ -75,11 +77,3 @@ class PrefillCache:
     @property
     def nbytes(self) -> int:
         return sum(prefill.nbytes for prefill in self._prefills.values())
-
-
-def _shared(one: tuple[int, ...], other: tuple[int, ...], chunk: int) -> int:
-    """Tokens of the chunks that both start with; `other` has whole chunks only."""
-    tokens = 0
-    while tokens < len(other) and one[tokens : tokens + chunk] == other[tokens : tokens + chunk]:
-        tokens += chunk
-    return tokens

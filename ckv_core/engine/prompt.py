@@ -19,15 +19,12 @@ TEMPLATE_BYTES = 2**30  # a prompt of 4 million characters takes 50 MiB
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """The prompt's text and where the user's own text lies in it (characters).
-
-    `from_template` is false for plain text, which gets the tokenizer's own special tokens
-    (a leading BOS, say); a template writes its own.
-    """
+    """The prompt's text and where the user's own text lies in it."""
 
     text: str
-    body_start: int
-    body_end: int
+    body: slice  # characters of the user's own text
+    # False for plain text, which gets the tokenizer's own special tokens (a leading BOS, say); a
+    # template writes its own.
     from_template: bool
 
 
@@ -48,8 +45,11 @@ def build_prompt(
     body = context + _SEPARATOR + question if question.strip() else context
     rendered = _render(tokenizer, body)
     ids, spans = _encode(tokenizer, rendered)
-    inner = rendered.text[rendered.body_start : rendered.body_end]
-    context_start, context_end = _context_span(rendered, inner, body, context)
+    inner, context_start = rendered.text[rendered.body], rendered.body.start
+    if inner not in (body, body.strip()):
+        raise ModelError("The model's chat template changes the text; choose another model.")
+    trimmed = 0 if inner == body else len(body) - len(body.lstrip())  # templates trim edges
+    context_end = context_start + min(len(context) - trimmed, len(inner))
     ends_inside = [end <= context_end for _, end in spans]
     compressed = ends_inside.index(False) if False in ends_inside else len(spans)
     first = next((i for i, (_, end) in enumerate(spans) if end > context_start), 0)
@@ -105,22 +105,13 @@ def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
 
 def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
     if not tokenizer.chat_template:
-        return _Rendered(body + "\n", 0, len(body), from_template=False)
+        return _Rendered(body + "\n", slice(0, len(body)), from_template=False)
     prefix, suffix = _ends(tokenizer)
     text = _fill(tokenizer, body)
     end = len(text) - len(suffix)
     if not text.startswith(prefix) or not text.endswith(suffix) or end < len(prefix):
         raise ModelError("The model's chat template rearranges the text; choose another model.")
-    return _Rendered(text, len(prefix), end, from_template=True)
-
-
-def _context_span(rendered: _Rendered, inner: str, body: str, context: str) -> tuple[int, int]:
-    """Characters of the context in the rendered text; templates may trim the body's edges."""
-    if inner not in (body, body.strip()):
-        raise ModelError("The model's chat template changes the text; choose another model.")
-    trimmed = 0 if inner == body else len(body) - len(body.lstrip())
-    end = min(len(context) - trimmed, len(inner))
-    return rendered.body_start, rendered.body_start + end
+    return _Rendered(text, slice(len(prefix), end), from_template=True)
 
 
 def _encode(
@@ -131,12 +122,12 @@ def _encode(
     ids, spans = _encode_part(tokenizer, rendered.text, 0, own_special=own_special)
     special = set(tokenizer.all_special_ids)
     if not any(
-        token in special and rendered.body_start <= start < end <= rendered.body_end
+        token in special and rendered.body.start <= start < end <= rendered.body.stop
         for token, (start, end) in zip(ids, spans, strict=True)
     ):
         return ids, spans
     ids, spans = [], []
-    borders = (0, rendered.body_start, rendered.body_end, len(rendered.text))
+    borders = (0, rendered.body.start, rendered.body.stop, len(rendered.text))
     for part, (start, end) in enumerate(pairwise(borders)):
         is_body = part == 1
         part_ids, part_spans = _encode_part(

@@ -249,11 +249,8 @@ class PromptRows:
     @property
     def own_bytes(self) -> int:
         """Bytes held beside the prefill's own tensors."""
-        return sum(layer.own_bytes for layers in self._groups for layer in layers)
-
-    @property
-    def _groups(self) -> list[list[PromptSlots]]:
-        return [self.layers, *self.alone.values()]
+        groups = [self.layers, *self.alone.values()]
+        return sum(layer.own_bytes for layers in groups for layer in layers)
 
     def row_bytes(self, layer: int, row: int) -> int:
         """Bytes of the tensors that hold one row's prompt entries in one layer."""

@@ -142,8 +142,14 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             "Keys move to positions inside the cache while it generates; head L1 and bounds are "
             "those of the kept set at its positions in the text."
         )
-    if size := page_size(spec.params):
-        notes.append(_page_note(kept, size))
+    if size := page_size(spec.params):  # then all heads keep the same
+        padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
+        pages = int(padded.view(len(kept), -1, size).any(-1).sum())
+        notes.append(
+            f"In pages of {size} positions: {pages / len(kept):.1f} pages per layer on average, "
+            f"{int(kept[:, 0].sum()) / max(1, pages * size):.0%} of their room filled; a server "
+            "holds them whole."
+        )
     return Selection(budget, tuple(masks), tuple(notes), arrays)
 
 
@@ -173,18 +179,6 @@ def _keep(
         for name, array in chosen.arrays.items():
             arrays.setdefault(name, []).append(array.to(kept.device).expand(-1, heads))
     return kept, {name: torch.cat(parts) for name, parts in arrays.items()}
-
-
-def _page_note(kept: Tensor, size: int) -> str:
-    """How many pages a server would hold, and how full; `kept` is alike in all heads."""
-    layers, _, prompt_len = kept.shape
-    padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
-    pages = int(padded.view(layers, -1, size).any(-1).sum())
-    share = int(kept[:, 0].sum()) / max(1, pages * size)
-    return (
-        f"In pages of {size} positions: {pages / layers:.1f} pages per layer on average, "
-        f"{share:.0%} of their room filled; a server holds them whole."
-    )
 
 
 def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) -> Receipt:

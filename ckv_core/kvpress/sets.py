@@ -78,7 +78,15 @@ def kept_by_presses(
         "model": str(model),
         "module": module and str(module),
         "texts": [list(tokens) for tokens in texts],
-        "jobs": [_document(job, len(texts[job.text])) for job in jobs],
+        "jobs": [
+            {
+                "text": job.text,
+                # A hundredth of an entry more, so that int() there does not round one away.
+                "removed": max(1 - (job.budget + 0.01) / len(texts[job.text]), 0.0),
+                "press": job.press,
+            }
+            for job in jobs
+        ],
     }
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
@@ -93,18 +101,25 @@ def kept_by_presses(
             raise ConfigError(f"{python!r} cannot be run: {error.strerror or error}.") from None
         with process:
             try:
-                said = _answers(process, document)
-                _check_version(next(said, {}), log)
+                answers = _answers(process, document)
+                first = next(answers, {})
+                if "version" not in first:
+                    raise CkvError(first.get("error") or _stopped(log))
+                if first["version"] != VERSION:
+                    raise ConfigError(
+                        f"kvpress {first['version']} is there, and {VERSION} is what is known "
+                        "here; set that up with 'make kvpress'."
+                    )
                 for job in jobs:
-                    yield _kept(next(said, None), len(texts[job.text]), log)
+                    if (answer := next(answers, None)) is None:
+                        raise CkvError(_stopped(log))
+                    if "error" in answer:
+                        yield CkvError(answer["error"])
+                        continue
+                    tokens = len(texts[job.text])
+                    yield np.stack([unpacked(layer, tokens) for layer in answer["kept"]])
             finally:
                 process.kill()
-
-
-def _document(job: Job, tokens: int) -> dict[str, Any]:
-    # A hundredth of an entry more, so that int() there does not round one away.
-    removed = max(1 - (job.budget + 0.01) / tokens, 0.0)
-    return {"text": job.text, "removed": removed, "press": job.press}
 
 
 def _answers(process: "subprocess.Popen[str]", document: dict[str, Any]) -> Iterator[Any]:
@@ -113,24 +128,6 @@ def _answers(process: "subprocess.Popen[str]", document: dict[str, Any]) -> Iter
         json.dump(document, process.stdin)  # type: ignore[arg-type]
     for line in process.stdout or ():
         yield json.loads(line)
-
-
-def _check_version(answer: dict[str, Any], log: IO[str]) -> None:
-    if "version" not in answer:
-        raise CkvError(answer.get("error") or _stopped(log))
-    if answer["version"] != VERSION:
-        raise ConfigError(
-            f"kvpress {answer['version']} is there, and {VERSION} is what is known here; set that "
-            "up with 'make kvpress'."
-        )
-
-
-def _kept(answer: dict[str, Any] | None, tokens: int, log: IO[str]) -> KeepMask | CkvError:
-    if answer is None:
-        raise CkvError(_stopped(log))
-    if "error" in answer:
-        return CkvError(answer["error"])
-    return np.stack([unpacked(layer, tokens) for layer in answer["kept"]])
 
 
 def unpacked(text: str, tokens: int) -> KeepMask:
@@ -143,7 +140,7 @@ def unpacked(text: str, tokens: int) -> KeepMask:
 def _stopped(log: IO[str]) -> str:
     """What stands last in the log of a process that ended early."""
     log.seek(0)
-    last = (log.read().strip().splitlines() or ["it said nothing"])[-1][:200]
+    last = (log.read().strip().splitlines() or ["it wrote nothing"])[-1][:200]
     return f"kvpress's process stopped: {last}"
 
 
@@ -200,13 +197,10 @@ def _chain(node: ast.AST) -> Chain:
     """The presses of a call, from the outermost in; ValueError for anything but presses."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) < 2):
         raise ValueError
-    own = {str(each.arg): _argument(each) for each in node.keywords}
+    own = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
+    if {"None", "press", "compression_ratio"} & own.keys() or not all(
+        isinstance(value, Argument) for value in own.values()
+    ):
+        raise ValueError
     inner = _chain(node.args[0]) if node.args else ()
     return ((node.func.id, own), *inner)
-
-
-def _argument(keyword: ast.keyword) -> Argument:
-    value = ast.literal_eval(keyword.value)
-    if keyword.arg in (None, "press", "compression_ratio") or not isinstance(value, Argument):
-        raise ValueError
-    return value

@@ -236,7 +236,14 @@ def analyse(
     everything in N'.
     """
     rows = [row for row in range(len(run.specs)) if row != run.reference]
-    specs = [_with_stage_one(run, run.specs[row]) for row in rows]
+    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
+    # Where a variant has a score and no stage 1 of its own, the run's alpha makes one.
+    specs = [
+        spec
+        if spec.critical or spec.method.scorer is None
+        else spec.with_selector(CRITICAL, alpha=alpha)
+        for spec in (run.specs[row] for row in rows)
+    ]
     stages = [
         stage_one(spec, prefilled, selections[row]) for row, spec in zip(rows, specs, strict=True)
     ]
@@ -271,14 +278,6 @@ def analyse(
 def _check(run: Run) -> None:
     if run.should_stop():
         raise RunCancelledError
-
-
-def _with_stage_one(run: Run, spec: VariantSpec) -> VariantSpec:
-    """The variant, or with the run's alpha where it has a score and no stage 1 of its own."""
-    if spec.critical or spec.method.scorer is None:
-        return spec
-    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
-    return spec.with_selector(CRITICAL, alpha=alpha)
 
 
 def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:
@@ -351,26 +350,21 @@ def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
         for key in keys:
             if key not in searched:
                 _check(run)
-                searched[key] = _search(state, variant, start, key[1])
+                head, group = key[1], state.attention.shape[1]
+                searched[key] = greedy_mask(
+                    state.attention[head],
+                    state.values[head],
+                    state.weights[head * group : (head + 1) * group],
+                    variant.protected,
+                    start[head],
+                    key[2],
+                )
         masks = [oracle_mask(score, variant.protected, variant.counts) for score in scores]
         masks.append(torch.stack([searched[key] for key in keys]))
         losses = torch.stack([state.head_l1(mask) for mask in masks]).view(3, kv_heads, -1)
         best = losses.sum(-1).argmin(0)
         best_losses.append(losses[best, torch.arange(kv_heads, device=best.device)].flatten())
     return best_losses
-
-
-def _search(state: _LayerStep, variant: _Kept, start: Tensor, head: int) -> Tensor:
-    """The greedy oracle's set in one KV head, [entries]."""
-    group_size = state.attention.shape[1]
-    return greedy_mask(
-        state.attention[head],
-        state.values[head],
-        state.weights[head * group_size : (head + 1) * group_size],
-        variant.protected,
-        start[head],
-        int(variant.counts[head]),
-    )
 
 
 def _put(

@@ -67,7 +67,12 @@ def teacher_forced(
     while True:
         with run.stopwatch.measure("forced"):
             end = done + logits.shape[1]
-            figures.append(_figures(logits, run.reference, tokens[done:end]))
+            full = logits[run.reference]
+            top1 = (logits.argmax(-1) == full.argmax(-1)).float()
+            # Row by row: that bounds what it holds.
+            rank = torch.cat([token_rank(row[None], tokens[done:end]) for row in logits])
+            figures.append(torch.stack([top1, kl_divergence(logits, full), rank.float()]))
+            del full
             if with_candidates:
                 for index, steps in enumerate(best):
                     steps.extend(describe(logits[index]))  # no name outlives the logits
@@ -78,12 +83,12 @@ def teacher_forced(
             logits = decoder.feed_all(read.expand(run.rows, -1))
         done = end
         yield Progress("analyse", done / len(tokens), f"token {done:,} of {len(tokens):,}")
-    top1, kl, rank = torch.cat(figures, dim=-1).cpu().numpy()
+    top1s, kl, ranks = torch.cat(figures, dim=-1).cpu().numpy()
     check_finite(kl.ravel().tolist())
     for index in range(len(run.specs)):
         yield VariantAnalysed(
             index,
-            {"forced_top1": top1[index], "forced_kl": kl[index], "forced_rank": rank[index]},
+            {"forced_top1": top1s[index], "forced_kl": kl[index], "forced_rank": ranks[index]},
             tuple(map(ForcedStep, best[run.reference], best[index])) if with_candidates else None,
         )
 
@@ -91,13 +96,6 @@ def teacher_forced(
 def teacher_forced_chunk(rows: int, vocabulary: int) -> int:
     """Tokens that all rows read in one pass; each has logits of the whole vocabulary."""
     return max(1, _VOCABULARY_LOGITS // (rows * vocabulary))
-
-
-def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
-    """Agreement, KL, rank of logits [rows, positions, vocabulary]: [3, rows, positions]."""
-    top1 = (logits.argmax(-1) == logits[reference].argmax(-1)).float()
-    rank = torch.cat([token_rank(row[None], tokens) for row in logits])  # bounds what it holds
-    return torch.stack([top1, kl_divergence(logits, logits[reference]), rank.float()])
 
 
 def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -175,18 +175,14 @@ class Method:
             return "has a selector of its own"
         return selector.unfit(self.scorer)
 
-    def _keeps_question(self) -> tuple[Parameter, ...]:
-        """The key of a method that would evict the question, which it does not look at."""
-        scorer = self.scorer
-        evicts = scorer and not (scorer.query_aware or scorer.prefers_newest)
-        return (KEEP_QUESTION,) if evicts else ()
-
     def parameters(self, selector: Selector | None = None) -> dict[str, Parameter]:
         """The SPEC keys that it reads with a selector, its own by default."""
         if not self.evicts:
             return {}
-        selectors = dict.fromkeys((self.selector, selector or self.selector))
-        first = (BUDGET, *_parameters(self.scorer), *self._keeps_question())
+        scorer, selectors = self.scorer, dict.fromkeys((self.selector, selector or self.selector))
+        # A method that does not look at the question would evict it.
+        keeps = scorer and not (scorer.query_aware or scorer.prefers_newest)
+        first = (BUDGET, *_parameters(scorer), *((KEEP_QUESTION,) if keeps else ()))
         rest = [
             parameter
             for part in (self.budget_rule, self.policy, *selectors)
@@ -261,12 +257,11 @@ def all_parameters() -> dict[str, Parameter]:
     options = {
         name: parameter for method in METHODS for name, parameter in method.options().items()
     }
-    return {**{name: _usual(parameters) for name, parameters in found.items()}, **options}
-
-
-def _usual(parameters: list[Parameter]) -> Parameter:
-    ((default, _),) = Counter(parameter.default for parameter in parameters).most_common(1)
-    return next(parameter for parameter in parameters if parameter.default == default)
+    usual = {}
+    for name, parameters in found.items():
+        ((default, _),) = Counter(each.default for each in parameters).most_common(1)
+        usual[name] = next(each for each in parameters if each.default == default)
+    return usual | options
 
 
 def own_defaults(name: str) -> dict[str, ParameterValue]:

@@ -101,18 +101,14 @@ class LagRelative(Scorer):
             for states in (view.keys[head], view.values[head]):
                 cut = states[part.start : part.stop + int(parameters["lag"])].float()
                 cut = cut.reshape(count + 1, -1, states.shape[-1])
-                scores[head, part] += _spread(cut[:-1], cut[1:]).flatten()
+                low, high = cut[1:].amin(1, keepdim=True), cut[1:].amax(1, keepdim=True)
+                # A channel that does not vary there counts as it is.
+                spread = (cut[:-1] - low) / torch.where(high > low, high - low, 1)
+                scores[head, part] += spread.std(-1).softmax(-1).flatten()
         return scores
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
         return 4 * 8 * shape.head_dim * shape.prompt_len
-
-
-def _spread(states: Tensor, reference: Tensor) -> Tensor:
-    """[partitions, lag], each row sums to 1; a channel that does not vary there counts as it is."""
-    low, high = reference.amin(1, keepdim=True), reference.amax(1, keepdim=True)
-    width = torch.where(high > low, high - low, 1)
-    return ((states - low) / width).std(-1).softmax(-1)
 
 
 METHODS.register(

@@ -1,7 +1,6 @@
 """From a model name to files on disk: default model, local folder, GGUF file or Hub id."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,37 +84,28 @@ def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         missing.append("the tokenizer (tokenizer.json)")
+    weights = Checkpoint(name, folder).weights() if with_weights else []
     if with_weights:
-        weights = Checkpoint(name, folder).weights()
         if not weights and any(next(folder.glob(pattern), None) for pattern in _PICKLES):
             raise ModelError(
                 f"{name!r} has only pickled weights (.bin, .pt), which can run code when opened; "
                 "convert them to safetensors or choose another model."
             )
-        missing += _missing_weights(folder, weights)
+        there = {path.name for path in weights}
+        totals = {
+            found[1] for found in (re.search(r"-of-(\d+)\.", each) for each in there) if found
+        }
+        shards = [f"model-{n:05d}-of-{t}.safetensors" for t in totals for n in range(1, int(t) + 1)]
+        missing += [shard for shard in shards if shard not in there]
+        if shards and not (folder / "model.safetensors.index.json").is_file():
+            missing.append("model.safetensors.index.json")
+        if not weights:
+            missing.append("the weights (model.safetensors)")
     if missing:
         raise ModelError(
             f"{name!r} is incomplete: {', '.join(missing)} missing. Copy or download it again."
         )
-    if with_weights:
-        _check_readable(name, weights)
-
-
-def _missing_weights(folder: Path, weights: Sequence[Path]) -> list[str]:
-    if not weights:
-        return ["the weights (model.safetensors)"]
-    there = {path.name for path in weights}
-    totals = {match[1] for match in (re.search(r"-of-(\d+)\.", file) for file in there) if match}
-    shards = [f"model-{n:05d}-of-{t}.safetensors" for t in totals for n in range(1, int(t) + 1)]
-    lacking = [shard for shard in shards if shard not in there]
-    if shards and not (folder / "model.safetensors.index.json").is_file():
-        lacking.append("model.safetensors.index.json")
-    return lacking
-
-
-def _check_readable(name: str, weights: Sequence[Path]) -> None:
-    """Read the headers: a file that was cut short shows there, before anything is loaded."""
-    for path in weights:
+    for path in weights:  # of a file that was cut short the header shows it
         try:
             with safe_open(path, framework="pt"):
                 pass

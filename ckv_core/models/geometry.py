@@ -45,7 +45,12 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
         ModelError: a layer is not plain softmax attention with keys and values per KV head.
     """
     config = model.config.get_text_config(decoder=True)
-    layers = _decoder_layers(model, name)
+    layers = getattr(model.get_decoder(), "layers", None)  # type: ignore[no-untyped-call]
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        raise ModelError(
+            f"{name!r} ({type(model).__name__}) has no list of decoder layers that this engine "
+            "can read; choose a model such as Llama, Qwen or Phi-3."
+        )
     attentions = tuple(attention_module(layer, at, name) for at, layer in enumerate(layers))
     query_heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
@@ -69,7 +74,7 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
             f"Every layer of {name!r} uses a sliding window of {windows[0]:,} tokens, so there is "
             "nothing to evict; choose a model with full-attention layers."
         )
-    return Geometry(layers, attentions, windows, query_heads, kv_heads, head_dim, limit)
+    return Geometry(tuple(layers), attentions, windows, query_heads, kv_heads, head_dim, limit)
 
 
 def context_limit(config: PreTrainedConfig) -> int | None:
@@ -110,17 +115,6 @@ def sliding_windows(
         hides = isinstance(window, int) and window < context_limit
         windows.append(window if hides else None)
     return tuple(windows)
-
-
-def _decoder_layers(model: PreTrainedModel, name: str) -> tuple[nn.Module, ...]:
-    decoder = model.get_decoder()  # type: ignore[no-untyped-call]
-    layers = getattr(decoder, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not len(layers):
-        raise ModelError(
-            f"{name!r} ({type(model).__name__}) has no list of decoder layers that this engine "
-            "can read; choose a model such as Llama, Qwen or Phi-3."
-        )
-    return tuple(layers)
 
 
 def attention_module(layer: nn.Module, index: int, name: str) -> nn.Module:

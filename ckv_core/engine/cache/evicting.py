@@ -74,18 +74,17 @@ class Piece:
         cut_pieces = []
         for count, members in by_count.items():
             of_count = mask[members] if len(by_count) > 1 else mask
-            cut_pieces.append(self.take(members)._at(places(of_count, count)))
+            piece = self.take(members)
+            if count < self.length:
+                kept = places(of_count, count)
+                piece = replace(
+                    piece,
+                    segment=piece.segment.keep(kept),
+                    positions=piece.positions.gather(1, kept),
+                    carried={name: each.gather(1, kept) for name, each in piece.carried.items()},
+                )
+            cut_pieces.append(piece)
         return cut_pieces
-
-    def _at(self, places: Tensor) -> "Piece":
-        if places.shape[1] == self.length:
-            return self
-        return replace(
-            self,
-            segment=self.segment.keep(places),
-            positions=self.positions.gather(1, places),
-            carried={name: each.gather(1, places) for name, each in self.carried.items()},
-        )
 
 
 def places(mask: Tensor, most: int) -> Tensor:
@@ -284,19 +283,17 @@ class EvictingSlots:
 
     def since(self, position: int) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, entries, dim] from a position on, as many in every head."""
-        heads = [self._head_since(head, position) for head in range(self._kv_heads)]
-        keys, values = zip(*heads, strict=True)
-        return torch.stack(keys), torch.stack(values)
-
-    def _head_since(self, head: int, position: int) -> tuple[Tensor, Tensor]:
-        late_states = []
+        keys: list[list[Tensor]] = [[] for _ in range(self._kv_heads)]
+        values: list[list[Tensor]] = [[] for _ in range(self._kv_heads)]
         for piece in self._pieces:
-            if head in piece.heads:
-                at = piece.heads.index(head)
+            of_keys, of_values = piece.segment.decoded()
+            for at, head in enumerate(piece.heads):
                 late = piece.positions[at] >= position
-                late_states.append([states[at][late] for states in piece.segment.decoded()])
-        keys, values = zip(*late_states, strict=True)
-        return torch.cat(keys), torch.cat(values)
+                keys[head].append(of_keys[at][late])
+                values[head].append(of_values[at][late])
+        of_heads = ([torch.cat(parts) for parts in each] for each in (keys, values))
+        stacked_keys, stacked_values = map(torch.stack, of_heads)
+        return stacked_keys, stacked_values
 
     def queries(self) -> tuple[Tensor, float]:
         """The newest committed, [query_heads, queries, head_dim], and the factor of logits."""

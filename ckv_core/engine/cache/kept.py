@@ -132,7 +132,14 @@ def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedMo
         context = text.numpy().tobytes().decode()
     except UnicodeDecodeError:
         raise _unsound("its context is not UTF-8 text") from None
-    layers = _by_layer(tensors, loaded.info.layers)
+    found: list[dict[int, Group]] = [{} for _ in range(loaded.info.layers)]
+    for name, tensor in tensors.items():
+        match = _TENSOR.fullmatch(name)
+        if match and int(match[1]) < len(found):
+            found[int(match[1])].setdefault(int(match[2]), {})[match[3]] = tensor
+        elif name not in (_TEXT, _TOKENS):
+            raise _unsound(f"the tensor {name[:60]!r} is unknown")
+    layers = [[groups[number] for number in sorted(groups)] for groups in found]
     slots = [
         _Layer(index, spec, prompt_len, loaded).slots(groups) for index, groups in enumerate(layers)
     ]
@@ -149,18 +156,6 @@ def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedMo
         alone={},
     )
     return KeptCache(record, context, tuple(ids.tolist()), rows)
-
-
-def _by_layer(tensors: Mapping[str, Tensor], layers: int) -> list[list[Group]]:
-    """The groups of every layer, in order; no tensor is left over."""
-    found: list[dict[int, Group]] = [{} for _ in range(layers)]
-    for name, tensor in tensors.items():
-        match = _TENSOR.fullmatch(name)
-        if match and int(match[1]) < layers:
-            found[int(match[1])].setdefault(int(match[2]), {})[match[3]] = tensor
-        elif name not in (_TEXT, _TOKENS):
-            raise _unsound(f"the tensor {name[:60]!r} is unknown")
-    return [[groups[number] for number in sorted(groups)] for groups in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,12 +289,16 @@ class SlotCache:
         slots = query.reshape(rows * key.shape[1], -1, head_dim)
         # A single token sees all of its window: a slice will do, and no mask.
         first = max(0, end - self._window) if self._window is not None and tokens == 1 else 0
+        mask = None
+        if tokens > 1:
+            mask = visible(self.length, end, 0, end, self._window, key.device)
+            mask = mask.repeat(query_heads // key.shape[1], 1)
         own = partial(
             slots,
             self._keys[:, :, first:end].flatten(0, 1),
             self._values[:, :, first:end].flatten(0, 1),
             scaling,
-            self._tail_mask(tokens, query_heads // key.shape[1]),
+            mask,
         )
         # In one order, so that slots are picked once and put back once, however many stacks.
         parts = self._prompt_parts(slots[self.prompt.order], tokens, scaling)
@@ -347,11 +351,3 @@ class SlotCache:
     ) -> Part:
         """Attention over the whole prompt; arguments as of `partial`."""
         return partial(queries, keys, values, scaling, mask)
-
-    def _tail_mask(self, tokens: int, group_size: int) -> Tensor | None:
-        """[group * tokens, tail] bool; None for a single token, which sees all it is given."""
-        if tokens == 1:
-            return None
-        end = self.length + tokens
-        mask = visible(self.length, end, 0, end, self._window, self._keys.device)
-        return mask.repeat(group_size, 1)

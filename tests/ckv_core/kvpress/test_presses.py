@@ -137,7 +137,7 @@ def test_a_press_that_cannot_run_is_told_and_the_others_go_on(python):
         ("print(json.dumps({'version': '0.5.4'}))", "kvpress 0.5.4 is there, and 0.5.5 is what"),
         ("print(json.dumps({'error': 'kvpress cannot be imported.'}))", "cannot be imported."),
         ("sys.exit('no memory left')", "process stopped: no memory left"),
-        (VERSION_LINE + "\nsys.exit(3)", "process stopped: it said nothing"),
+        (VERSION_LINE + "\nsys.exit(3)", "process stopped: it wrote nothing"),
     ],
 )
 def test_a_process_that_fails_is_one_sentence(python, code, sentence):
