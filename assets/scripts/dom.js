@@ -27,7 +27,7 @@ export const SVG = "http://www.w3.org/2000/svg";
  * Make an element, as in `make("p.ckv-hint", { title }, [text, link])`; no HTML ever.
  *
  * @param {string} name tag and classes
- * @param {...any} parts first an object of attributes, `on*` listeners or `text`, if any; then children, null for none
+ * @param {...any} parts first an object of attributes, `on*` listeners, `text`, `value` or `checked`, if any; then children, null for none
  */
 export function make(name, ...parts) {
   const [tag, ...classes] = name.split(".");
@@ -38,6 +38,7 @@ export function make(name, ...parts) {
   for (const [key, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (key === "text") node.textContent = value;
+    else if (key === "value" || key === "checked") node[key] = value;
     else if (key === "class") classes.push(...value.split(" ").filter(Boolean));
     else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else node.setAttribute(key, value === true ? "" : value);
@@ -52,6 +53,25 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** The same of a line that is hidden while there is no text. */
+export function showText(node, text) {
+  setText(node, str(text));
+  node.hidden = !text;
+}
+
+export const button = (text, onclick, more = {}) => make("button.ckv-button", { text, onclick, ...more });
+export const quietButton = (text, onclick, more = {}) => button(text, onclick, { class: "ckv-quiet", ...more });
+
+/** A choice among [value, label] pairs; `onchange` gets the value. The first one where `chosen` is none of them. */
+export function select(options, chosen, onchange, more = {}) {
+  const node = make("select.ckv-select", { onchange: () => onchange(node.value), ...more }, [
+    options.map(([value, text]) => make("option", { value: String(value), text })),
+  ]);
+  node.value = String(chosen);
+  if (node.selectedIndex < 0) node.selectedIndex = 0;
+  return node;
+}
+
 /** Words for fingers, or for a mouse and keys. */
 export const byTouch = (touch, mouse) => (matchMedia("(hover: none)").matches ? touch : mouse);
 /** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */
@@ -61,20 +81,16 @@ export function specParts(spec) {
     .flatMap((part) => [part, make("wbr")]);
 }
 
-/** An SVG element with these attributes. */
-export function shape(tag, fields) {
+/** An SVG element with these attributes, and children or text. */
+export function shape(tag, fields, ...children) {
   const node = document.createElementNS(SVG, tag);
   Object.entries(fields).forEach(([name, value]) => node.setAttribute(name, value));
+  node.append(...children);
   return node;
 }
 
 /** At the head of what ranks methods of both regimes; hidden where there is nothing to say. */
 export const regimesHead = () => make("p.ckv-regimes", { hidden: true });
-
-export function setRegimes(node, told) {
-  setText(node, told ? str(told) : "");
-  node.hidden = !told;
-}
 
 /** Which regime a row is of. */
 export function regimeMark(regime) {
@@ -126,8 +142,15 @@ export function copyButton(words, text) {
 /** What is wider than the page scrolls sideways, with the keyboard too. */
 export const scroller = (label, ...children) => make("div.ckv-scroll", { tabindex: "0", role: "region", "aria-label": label }, children);
 
-/** The head of a table: a name or a cell's content for each column. */
-export const tableHead = (...names) => make("thead", make("tr", ...names.map((name) => make("th", { scope: "col" }, name))));
+/** The head of a table: a name, a cell's content, or {text, title, class}, for each column. */
+export const tableHead = (...names) =>
+  make(
+    "thead",
+    make(
+      "tr",
+      ...names.map((name) => make("th", ...(name?.constructor === Object ? [{ scope: "col", ...name }] : [{ scope: "col" }, name]))),
+    ),
+  );
 
 /** Give the reader a Blob, or what an address holds, as a file. */
 export function saveFile(content, name) {
@@ -144,6 +167,31 @@ export function onValue({ element, props, watch }, draw) {
   };
   run();
   watch("value", run);
+}
+
+/** As `onValue`, but only where the value is another one. */
+export function onChange(host, draw) {
+  let drawn = "";
+  onValue(host, (value) => {
+    const shape = JSON.stringify(value);
+    if (shape !== drawn) draw(value);
+    drawn = shape;
+  });
+}
+
+/** Show one part per item in `parent`, each kept while it changes; `create()` gives {node, draw(item, at)}. */
+export function showEach(parent, create) {
+  const parts = [];
+  return (items) => {
+    while (parts.length > items.length) parts.pop().node.remove();
+    items.forEach((item, at) => {
+      if (!parts[at]) {
+        parts[at] = create();
+        parent.append(parts[at].node);
+      }
+      parts[at].draw(item, at);
+    });
+  };
 }
 
 /** An observer that says of a node whether it is near the view, whenever that changes. */

@@ -1,6 +1,18 @@
 // Links that open one run: make one, see which there are, revoke.
 
-import { copyButton, list, make, onValue, scroller, setText, str, tableHead } from "../../assets/scripts/dom.js";
+import {
+  button,
+  copyButton,
+  list,
+  make,
+  onValue,
+  quietButton,
+  scroller,
+  setText,
+  showText,
+  str,
+  tableHead,
+} from "../../assets/scripts/dom.js";
 
 const when = (text) => (text ? str(text).slice(0, 16).replace("T", " ") : "never");
 
@@ -9,23 +21,20 @@ export default function mount(host) {
   const plain = make("p", "This app has no logins, so links are plain: whoever can reach the app opens this run with its link above.");
   const intro = make("p", "Only you see this run. A share link shows it, and nothing else, to whoever has the link, without a login.");
   const choice = make("select.ckv-select", { id: "share-expiry" });
-  const add = make("button.ckv-button", "Make a link");
+  const add = button("Make a link", () => trigger("issue", { expiry: choice.value }));
   const form = make("div.ckv-share-form", make("label", { for: "share-expiry", text: "Expires" }), choice, add);
   const address = make("code.ckv-share-address");
   const copy = copyButton("Copy link", () => address.textContent);
   const made = make("p", { role: "status", hidden: true }, make("span", "New link, shown only now: "), address, copy);
-  const told = make("p.ckv-notice", { role: "status", hidden: true });
+  const note = make("p.ckv-notice", { role: "status", hidden: true });
   const body = make("tbody");
   const head = tableHead("Made (UTC)", "Expires (UTC)", "State", make("span.ckv-offscreen", "Actions"));
   const table = scroller("Share links", make("table.ckv-table", head, body));
-  root.append(plain, intro, form, made, told, table);
-
-  add.addEventListener("click", () => trigger("issue", { expiry: choice.value }));
+  root.append(plain, intro, form, made, note, table);
 
   function item(row) {
-    const onclick = () => trigger("revoke", { id: row.id });
-    const attributes = { text: "Revoke", "aria-label": `Revoke the link made ${when(row.created)}`, onclick };
-    const revoke = row.state === "open" ? make("button.ckv-button.ckv-quiet", attributes) : null;
+    const label = { "aria-label": `Revoke the link made ${when(row.created)}` };
+    const revoke = row.state === "open" ? quietButton("Revoke", () => trigger("revoke", { id: row.id }), label) : null;
     return make("tr", ...[when(row.created), when(row.expires), str(row.state), revoke].map((cell) => make("td", cell)));
   }
 
@@ -42,7 +51,6 @@ export default function mount(host) {
     }
     made.hidden = !value?.path;
     setText(address, value?.path ? location.origin + value.path : "");
-    setText(told, str(value?.told));
-    told.hidden = !value?.told;
+    showText(note, value?.told);
   });
 }

@@ -34,7 +34,6 @@ def test_bits_are_counted_as_numpy_counts_them(blank, shape, seed):
           const {KeptSet} = new Function(script)();
           const evictable = Array.from({length: layers}, (_, i) => i);
           const kept = new KeptSet(Uint8Array.from(bits), {layers, heads, positions, evictable});
-          kept.count();
           const at = (n) => Array.from({length: n}, (_, i) => i);
           return {
             cells: at(layers).map((l) => at(positions).map((p) => kept.headsKeeping(l, p))),

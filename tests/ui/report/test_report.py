@@ -301,7 +301,7 @@ def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(vi
     expect(page.locator(".ckv-strip-cells").nth(1).locator(".ckv-cell")).to_have_count(2)
     assert page.locator(".ckv-chart .main-svg").count() >= 8
     chart = page.locator(".ckv-chart", has=page.locator("select[name=variant]")).first
-    title = chart.locator(".gtitle")
+    title = chart.locator(".ckv-chart-title")
     expect(title).to_contain_text("critical", ignore_case=True)
     chart.locator("select[name=variant]").select_option(index=1)
     expect(title).not_to_contain_text("critical", ignore_case=True)

@@ -164,8 +164,8 @@ def test_every_screen_shows_the_whole_title_of_each_chart(run_page):
     page.locator("#charts [data-chart]").first.wait_for()
     for chart in page.locator("#charts [data-chart]").all():
         chart.scroll_into_view_if_needed()
-        expect(chart.locator(".gtitle")).to_be_visible()
-    titles = page.locator("#charts .gtitle").all_text_contents()
+        expect(chart.locator(".ckv-chart-title")).to_be_visible()
+    titles = page.locator("#charts .ckv-chart-title").all_text_contents()
     assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
-    assert outside(page, "#charts .gtitle, #charts .gtitle-subtitle") == []
+    assert outside(page, "#charts .ckv-chart-title, #charts .ckv-chart-title + p") == []
     page.evaluate("scrollTo(0, 0)")

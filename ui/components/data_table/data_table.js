@@ -1,15 +1,16 @@
 // Rows of figures: sorted by a click on a column's name, with help, more columns on demand, and CSV.
 
 import {
+  button,
   downloadCsv,
   list,
   make,
-  onValue,
+  onChange,
   regimeMark,
   regimesHead,
   scroller,
-  setRegimes,
   setText,
+  showText,
   specParts,
   str,
 } from "../../../assets/scripts/dom.js";
@@ -55,10 +56,11 @@ function bodyCell(row, column) {
 
 /** A "?" that shows its text on hover, focus or click; Escape closes it. */
 function helpButton(column) {
-  const button = make("button.ckv-help", { text: "?", "aria-label": `What ${str(column.label)} means: ${str(column.help)}` });
-  for (const name of ["mouseenter", "focus", "click"]) button.addEventListener(name, () => showTip(button, str(column.help)));
-  for (const name of ["mouseleave", "blur"]) button.addEventListener(name, hideTip);
-  return button;
+  const label = `What ${str(column.label)} means: ${str(column.help)}`;
+  const show = () => showTip(node, str(column.help));
+  const listeners = { onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hideTip, onblur: hideTip };
+  const node = make("button.ckv-help", { text: "?", "aria-label": label, ...listeners });
+  return node;
 }
 
 export default function mount(host) {
@@ -68,12 +70,11 @@ export default function mount(host) {
   const table = make("table.ckv-table", { id: `table-${Math.random().toString(36).slice(2)}` });
   const box = scroller("", table);
   const note = make("p.ckv-notice");
-  const save = make("button.ckv-button", { text: "Download CSV", onclick: saveCsv });
-  const more = make("button.ckv-button", { "aria-controls": table.id, onclick: toggleExtra });
+  const save = button("Download CSV", saveCsv);
+  const more = button("", toggleExtra, { "aria-controls": table.id });
   const foot = make("div.ckv-table-foot", note, make("div.ckv-table-actions", more, save));
   root.append(empty, head, box, foot);
   let shown = null;
-  let drawn = "";
   let withExtra = false;
   let order = { key: "", down: false };
 
@@ -99,14 +100,14 @@ export default function mount(host) {
 
   function headCell(column) {
     const active = order.key === column.key;
-    const button = make("button.ckv-sort", { "data-key": column.key, onclick: () => sortBy(column) }, [
+    const sort = make("button.ckv-sort", { "data-key": column.key, onclick: () => sortBy(column) }, [
       make("span", str(column.label)),
       make("span", { "aria-hidden": "true", text: active ? (order.down ? " ▼" : " ▲") : "" }),
     ]);
     const unit = column.unit ? make("span.ckv-subdued.ckv-unit", str(column.unit)) : null;
     const help = column.help ? helpButton(column) : null;
     const direction = active ? (order.down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, button, make("span.ckv-th", unit, help));
+    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, sort, make("span.ckv-th", unit, help));
   }
 
   function toggleExtra() {
@@ -143,17 +144,13 @@ export default function mount(host) {
     downloadCsv(lines, str(shown.file) || "table.csv");
   }
 
-  onValue(host, (value) => {
+  onChange(host, (value) => {
     const filled = list(value?.rows).length > 0;
-    setText(empty, str(value?.empty));
-    empty.hidden = filled || !value?.empty;
+    showText(empty, filled ? "" : value?.empty);
     box.hidden = foot.hidden = !filled;
     shown = value;
     setText(note, str(value?.note));
-    setRegimes(head, filled && value.head);
-    const shape = JSON.stringify(value);
-    if (!filled || shape === drawn) return;
-    drawn = shape;
-    draw();
+    showText(head, filled && value.head);
+    if (filled) draw();
   });
 }

@@ -1,6 +1,6 @@
 // A grid of cards, one per variant, each with its text; grows in place while it streams.
 
-import { balanceColumns, chip, copyButton, list, make, setText, specParts, str } from "../../../assets/scripts/dom.js";
+import { balanceColumns, chip, copyButton, list, make, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 import { ForcedStrip, visible } from "./forced_strip.js";
 
@@ -94,8 +94,7 @@ function drawCard(card, value, told) {
     card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
   }
   drawText(card, value);
-  setText(card.verdict, verdictOf(value, running, told));
-  card.verdict.hidden = card.verdict.textContent === "";
+  showText(card.verdict, verdictOf(value, running, told));
   card.strip.show(value.forced ?? null, label);
 }
 
@@ -111,8 +110,7 @@ export class CardGrid {
   draw(wanted) {
     this.node.hidden = wanted.length === 0;
     const told = captionOf(wanted);
-    setText(this.caption, told);
-    this.caption.hidden = told === "";
+    showText(this.caption, told);
     const seen = new Set();
     for (const item of wanted) {
       seen.add(item.index);

@@ -1,7 +1,7 @@
 // Fidelity strip of one card: one cell per position of the full cache's own text.
 // Fetched when seen; arrows move, Enter or a click opens both distributions.
 
-import { clamp, list, make, nearView, percent, setText, str } from "../../../assets/scripts/dom.js";
+import { clamp, list, make, nearView, percent, quietButton, setText, str } from "../../../assets/scripts/dom.js";
 
 /** A differing token may be blank or empty: show a sign for it. */
 export function visible(token) {
@@ -19,12 +19,16 @@ export class ForcedStrip {
     this.id = `strip-${Math.random().toString(36).slice(2)}`;
     this.at = 0;
     this.cells = [];
-    this.box = make("div.ckv-strip-cells", { role: "listbox", tabindex: "0", "aria-orientation": "horizontal" });
+    this.box = make("div.ckv-strip-cells", {
+      role: "listbox",
+      tabindex: "0",
+      "aria-orientation": "horizontal",
+      onkeydown: (event) => this.onKey(event),
+      onfocus: () => this.point(this.at),
+    });
     this.told = make("p.ckv-strip-told.ckv-num", { "aria-live": "polite" });
     this.detail = make("div.ckv-strip-detail", { hidden: true });
     this.node = make("div.ckv-strip", { hidden: true }, this.box, this.told, this.detail);
-    this.box.addEventListener("keydown", (event) => this.onKey(event));
-    this.box.addEventListener("focus", () => this.point(this.at));
     this.sight = nearView((seen) => seen && this.load());
   }
 
@@ -65,7 +69,7 @@ export class ForcedStrip {
     this.cells = list(value.kl).map((kl, at) => {
       const height = 1 + KL_STEPS.filter((step) => kl >= step).length;
       const differs = top1[at] === 0;
-      const cell = make(
+      return make(
         "span",
         {
           class: `ckv-cell ckv-cell-${height} ${differs ? "ckv-cell-differs" : ""} ${at === this.first ? "ckv-cell-first" : ""}`,
@@ -78,7 +82,6 @@ export class ForcedStrip {
         },
         [make("i", { "aria-hidden": "true" }), make("b", { "aria-hidden": "true", text: differs ? "✕" : "" })],
       );
-      return cell;
     });
     this.box.replaceChildren(...this.cells);
     this.at = clamp(this.first, 0, Math.max(0, this.cells.length - 1));
@@ -126,10 +129,9 @@ export class ForcedStrip {
           ),
         ]),
       ]);
-    const close = make("button.ckv-button.ckv-quiet", { text: "Close", onclick: () => this.close() });
     this.detail.replaceChildren(
       make("p", `Candidates for token ${at + 1}`),
-      close,
+      quietButton("Close", () => this.close()),
       column("Full cache", step.full),
       column("This variant", step.variant),
     );

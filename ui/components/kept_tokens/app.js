@@ -6,28 +6,19 @@ import { HeatMap, MIN_SPAN } from "./map.js";
 import { densityStep, differenceStep, rampOf } from "./ramp.js";
 
 const HASH_KEYS = ["token", "variant", "layer", "span"];
-/** The hash as {token, variant, layer, span}; anything that is no number is left out. */
-function readHash() {
-  const fields = new URLSearchParams(location.hash.slice(1));
-  const number = (text) => (/^\d{1,9}$/.test(text ?? "") ? Number(text) : null);
-  const ends = /^(\d{1,9})-(\d{1,9})$/.exec(fields.get("span") ?? "");
-  return {
-    token: number(fields.get("token")),
-    variant: number(fields.get("variant")),
-    layer: number(fields.get("layer")),
-    span: ends ? [Number(ends[1]), Number(ends[2]) + 1] : null,
-  };
-}
+const INK = {
+  text: "--body-text-color",
+  subdued: "--body-text-color-subdued",
+  surface: "--background-fill-secondary",
+  line: "--ckv-line",
+  context: "--ckv-context",
+  question: "--ckv-question",
+  match: "--ckv-match",
+  pick: "--ckv-pick",
+  font: "--font",
+};
 
-/** The variant to begin with: the first with CriticalKV, else the first. */
-function mostTelling(variants) {
-  return Math.max(
-    0,
-    variants.findIndex((each) => str(each.spec).includes("+critical")),
-  );
-}
-
-/** What to set it against: the same method without CriticalKV, else any other variant. */
+/** What to set a variant against: the same method without CriticalKV, else any other variant. */
 function baseOf(variants, chosen) {
   const base = str(variants[chosen].spec).split(/[+:]/, 1)[0];
   const found = variants.findIndex((each) => str(each.spec).split(":", 1)[0] === base && each !== variants[chosen]);
@@ -36,27 +27,25 @@ function baseOf(variants, chosen) {
 }
 
 export class KeptApp {
-  constructor(run, host, live) {
-    this.prompt = run.prompt;
-    this.variants = run.variants;
-    this.shape = run.shape;
-    this.positions = run.shape.positions;
+  constructor({ prompt, variants, shape }, host, live) {
+    this.prompt = prompt;
+    this.variants = variants;
+    this.shape = shape;
+    this.positions = shape.positions;
     this.host = host;
     this.live = live;
-    this.evictable = new Set(run.shape.evictable);
+    this.evictable = new Set(shape.evictable);
     this.range = [0, this.positions];
-    this.hover = null;
-    this.token = null;
-    this.span = null;
-    this.layer = run.shape.evictable[0] ?? 0;
-    this.chosen = mostTelling(run.variants);
-    this.pair = [this.chosen, baseOf(run.variants, this.chosen)];
+    this.hover = this.token = this.span = null;
+    this.layer = shape.evictable[0] ?? 0;
+    const critical = variants.findIndex((each) => str(each.spec).includes("+critical"));
+    this.chosen = Math.max(0, critical);
+    this.pair = [this.chosen, baseOf(variants, this.chosen)];
     this.matches = [];
     this.answer = "";
     this.extending = false;
     this.views = [];
-    this.dirty = new Set();
-    this.timers = new Map();
+    this.due = new Set();
   }
 
   current() {
@@ -86,24 +75,22 @@ export class KeptApp {
     return `token ${whole(token)} “${text.replace(/\n/g, "↵")}”`;
   }
 
-  /** Ask for a redraw of heat, overlay, text or panels in the next frame. */
-  redraw(...parts) {
-    parts.forEach((part) => this.dirty.add(part));
-    if (this.frame) return;
-    this.frame = requestAnimationFrame(() => {
-      this.frame = null;
-      const due = new Set(this.dirty);
-      this.dirty.clear();
-      const from = performance.now();
-      this.views.forEach((view) => view(due));
-      if (due.has("heat")) this.host.element.dataset.drawMs = (performance.now() - from).toFixed(1);
-    });
+  /** Call `draw` in each frame in which a part is to be drawn: heat, overlay, shade, text, panels, search or step. */
+  on(part, draw) {
+    this.views.push({ part, draw });
   }
 
-  /** Run once things have been quiet for 80 ms. */
-  later(name, act) {
-    clearTimeout(this.timers.get(name));
-    this.timers.set(name, setTimeout(act, 80));
+  redraw(...parts) {
+    parts.forEach((part) => this.due.add(part));
+    if (this.due.has("heat")) this.due.add("overlay");
+    this.frame ??= requestAnimationFrame(() => {
+      const { due } = this;
+      this.due = new Set();
+      this.frame = null;
+      const from = performance.now();
+      for (const { part, draw } of this.views) if (due.has(part)) draw();
+      if (due.has("heat")) this.host.element.dataset.drawMs = (performance.now() - from).toFixed(1);
+    });
   }
 
   say(text) {
@@ -113,7 +100,7 @@ export class KeptApp {
   point(hover) {
     if (hover === null && this.hover === null) return;
     this.hover = hover;
-    this.redraw("overlay", "point");
+    this.redraw("overlay", "text");
   }
 
   /** Show `span` positions from `first` on, kept inside the prompt. */
@@ -130,21 +117,26 @@ export class KeptApp {
     this.showRange(anchor - ((anchor - x0) / (x1 - x0)) * span, span);
   }
 
+  /** Move by a share of what is seen. */
+  pan(share) {
+    const [x0, x1] = this.range;
+    this.showRange(x0 + share * (x1 - x0), x1 - x0);
+  }
+
   bringIntoView(first, end) {
     const [x0, x1] = this.range;
-    if (first >= x0 && end <= x1) return;
-    this.showRange((first + end) / 2 - (x1 - x0) / 2, x1 - x0);
+    if (first < x0 || end > x1) this.showRange((first + end) / 2 - (x1 - x0) / 2, x1 - x0);
   }
 
   pick({ token = this.token, layer = this.layer, chosen = this.chosen }) {
     if (chosen !== this.chosen) this.redraw("shade");
     Object.assign(this, { token, layer, chosen, extending: false });
     this.say([str(this.current().label), `layer ${layer}`, ...(token === null ? [] : [this.tokenName(token)])].join(", "));
-    this.redraw("heat", "overlay", "text", "panels");
+    this.redraw("heat", "text", "panels");
     this.writeHash();
   }
 
-  /** `quiet` leaves the text where it is. */
+  /** `quiet` leaves the maps where they are. */
   selectSpan(first, end, { quiet = false } = {}) {
     this.span = [clamp(first, 0, this.prompt.pieces.length - 1), clamp(end, 1, this.prompt.pieces.length)];
     this.extending = false;
@@ -158,11 +150,6 @@ export class KeptApp {
     this.say("Selection cleared");
     this.redraw("overlay", "text", "panels", "search");
     this.writeHash();
-  }
-
-  matchesInView() {
-    const [x0, x1] = this.range;
-    return this.matches.filter(([first, end]) => end > x0 && first < x1);
   }
 
   /** Keep what others put into the hash. */
@@ -179,41 +166,33 @@ export class KeptApp {
     history.replaceState(history.state, "", location.pathname + location.search + (hash ? `#${hash}` : ""));
   }
 
-  /** Go to the spot of the address; out-of-range numbers are ignored. */
+  /** Go to the spot of the address; what is no number or out of range is ignored. */
   applyHash() {
-    const { token, variant, layer, span } = readHash();
-    const length = this.prompt.pieces.length;
+    const fields = new URLSearchParams(location.hash.slice(1));
+    const { length } = this.prompt.pieces;
+    const number = (text, end) => (/^\d{1,9}$/.test(text ?? "") && Number(text) < end ? Number(text) : null);
+    const variant = number(fields.get("variant"), Infinity);
     const chosen = this.variants.findIndex((each) => each.index === variant);
     if (chosen >= 0) this.chosen = chosen;
-    if (layer !== null && layer < this.shape.layers) this.layer = layer;
-    if (token !== null && token < length) this.token = token;
-    if (span && span[0] < span[1] && span[1] <= length) this.span = span;
-    this.redraw("heat", "overlay", "shade", "text", "panels");
+    this.layer = number(fields.get("layer"), this.shape.layers) ?? this.layer;
+    this.token = number(fields.get("token"), length) ?? this.token;
+    const [first, last, ...more] = (fields.get("span") ?? "").split("-").map((text) => number(text, length));
+    if (first !== null && last !== null && first <= last && more.length === 0) this.span = [first, last + 1];
+    this.redraw("heat", "shade", "text", "panels");
     return this.span?.[0] ?? this.token;
   }
 
   /** Colours and font of the canvases, from the theme in force. */
   readInk() {
     const style = getComputedStyle(this.host.root);
-    const of = (name) => style.getPropertyValue(name).trim();
-    this.ink = {
-      text: of("--body-text-color"),
-      subdued: of("--body-text-color-subdued"),
-      surface: of("--background-fill-secondary"),
-      line: of("--ckv-line"),
-      context: of("--ckv-context"),
-      question: of("--ckv-question"),
-      match: of("--ckv-match"),
-      span: of("--ckv-match"),
-      pick: of("--ckv-pick"),
-      font: `11px ${of("--font") || "sans-serif"}`,
-    };
+    this.ink = Object.fromEntries(Object.entries(INK).map(([name, variable]) => [name, style.getPropertyValue(variable).trim()]));
+    this.ink.font = `11px ${this.ink.font || "sans-serif"}`;
     this.density = rampOf(DENSITY_STOPS);
     this.diverging = rampOf(divergingStops());
   }
 }
 
-/** "position 12 “word”", and the bin when several positions share a pixel. */
+/** "token 12 “word”", and the bin when several positions share a pixel. */
 function placeText(app, position, first, end) {
   const bin = end - first > 1 ? ` (column of ${whole(end - first)} positions)` : "";
   return `${app.tokenName(position)}${bin}`;
@@ -239,15 +218,13 @@ export function layerMap(app, variant, at) {
 
 export function differenceMap(app) {
   const pair = () => app.pair.map((at) => app.variants[at]);
+  const named = (words, joint) => pair().map(words).join(joint);
   const { heads } = app.shape;
   return new HeatMap(app, {
     ...byLayer(app),
     ramp: () => app.diverging,
     signed: true,
-    label: () =>
-      `Difference: share of KV heads, ${pair()
-        .map((each) => str(each.label))
-        .join(" minus ")}`,
+    label: () => `Difference: share of KV heads, ${named((each) => str(each.label), " minus ")}`,
     sample: (row, first, end) => {
       const [one, two] = pair();
       const gap = one.kept.layerSum(row, first, end) - two.kept.layerSum(row, first, end);
@@ -255,8 +232,8 @@ export function differenceMap(app) {
     },
     marks: () => ({}),
     describe: (row, position, first, end) => {
-      const kept = pair().map((each) => `${str(each.label)} ${each.kept.headsKeeping(row, position)}`);
-      return `layer ${row} · ${placeText(app, position, first, end)} · KV heads of ${heads}: ${kept.join(", ")}`;
+      const kept = named((each) => `${str(each.label)} ${each.kept.headsKeeping(row, position)}`, ", ");
+      return `layer ${row} · ${placeText(app, position, first, end)} · KV heads of ${heads}: ${kept}`;
     },
     pick: (row, position) => app.pick({ token: position, layer: row }),
   });

@@ -1,26 +1,10 @@
 // Retained sets as the server packs them, and every count the views need. No DOM here.
 //
-// Bits: one row per (layer, KV head), each starting on a byte border, first position in the
-// highest bit. Counts are made once per variant, then any range costs a few additions.
+// Bits: one row per (layer, KV head), each starting on a byte border, first position in the highest bit.
 
 import { list, str } from "../../../assets/scripts/dom.js";
 
-const COARSE = 16; // positions per coarse block of the running sums
-const POPCOUNT = Uint8Array.from({ length: 256 }, (_, byte) => {
-  let ones = 0;
-  for (let rest = byte; rest; rest &= rest - 1) ones += 1;
-  return ones;
-});
-
-// One byte spread over eight byte lanes: two words of four lanes, first position first. Adding
-// such words counts eight positions at once, as long as no lane passes 255 heads.
-const LANES = (() => {
-  const bytes = new Uint8Array(256 * 8);
-  for (let byte = 0; byte < 256; byte += 1) {
-    for (let bit = 0; bit < 8; bit += 1) bytes[byte * 8 + bit] = (byte >> (7 - bit)) & 1;
-  }
-  return new Uint32Array(bytes.buffer);
-})();
+const POPCOUNT = Uint8Array.from({ length: 256 }, (_, byte) => byte.toString(2).replaceAll("0", "").length);
 
 /** [first, end) of the positions that a variant never evicts, ascending and apart. */
 export function alwaysKept(positions, { sinks = 0, window = 0, protected: spans = [] }) {
@@ -43,63 +27,33 @@ export class KeptSet {
     this.positions = positions;
     this.evictable = evictable;
     this.stride = Math.ceil(positions / 8);
-    this.width = this.stride * 8;
-    this.coarseWidth = Math.ceil(this.width / COARSE) + 1;
-    this.counted = false;
+    this.sums = [];
   }
 
   static bytes(layers, heads, positions) {
     return layers * heads * Math.ceil(positions / 8);
   }
 
-  /** Heads that keep each (layer, position), and running sums over positions. */
-  count() {
-    if (this.counted) return;
-    this.counted = true;
-    const { layers, heads, stride, width, bits } = this;
-    this.counts = new Uint8Array(layers * width);
-    const words = new Uint32Array(this.counts.buffer);
-    for (let row = 0; row < layers * heads; row += 1) {
-      let out = Math.floor(row / heads) * stride * 2;
-      for (let at = row * stride; at < (row + 1) * stride; at += 1, out += 2) {
-        const byte = bits[at];
-        if (byte === 0) continue;
-        words[out] += LANES[byte * 2];
-        words[out + 1] += LANES[byte * 2 + 1];
+  /** Entries that a layer keeps before each position, over all its heads; counted once. */
+  sumsOf(layer) {
+    if (this.sums[layer]) return this.sums[layer];
+    const { bits, heads, stride } = this;
+    const sums = new Uint32Array(stride * 8 + 1);
+    for (let head = 0; head < heads; head += 1) {
+      for (let at = 0; at < stride; at += 1) {
+        const byte = bits[(layer * heads + head) * stride + at];
+        for (let bit = 0; bit < 8; bit += 1) sums[at * 8 + bit + 1] += (byte >> (7 - bit)) & 1;
       }
     }
-    this.coarse = new Uint32Array(layers * this.coarseWidth);
-    for (let layer = 0; layer < layers; layer += 1) this.sumUp(layer);
-    this.slots = new Uint32Array(this.positions);
-    for (const layer of this.evictable) {
-      for (let at = 0; at < this.positions; at += 1) this.slots[at] += this.counts[layer * width + at];
-    }
-  }
-
-  sumUp(layer) {
-    const from = layer * this.width;
-    const to = layer * this.coarseWidth;
-    let sum = 0;
-    for (let at = 0; at < this.width; at += 1) {
-      if (at % COARSE === 0) this.coarse[to + at / COARSE] = sum;
-      sum += this.counts[from + at];
-    }
-    this.coarse[to + this.coarseWidth - 1] = sum;
-  }
-
-  /** Sum of `counts` of one layer before a position. */
-  before(layer, position) {
-    const block = Math.floor(position / COARSE);
-    let sum = this.coarse[layer * this.coarseWidth + block];
-    const row = layer * this.width;
-    for (let at = block * COARSE; at < position; at += 1) sum += this.counts[row + at];
-    return sum;
+    for (let at = 1; at < sums.length; at += 1) sums[at] += sums[at - 1];
+    this.sums[layer] = sums;
+    return sums;
   }
 
   /** Entries kept in a layer at positions first..end-1, over all its heads. */
   layerSum(layer, first, end) {
-    this.count();
-    return this.before(layer, end) - this.before(layer, first);
+    const sums = this.sumsOf(layer);
+    return sums[end] - sums[first];
   }
 
   keeps(layer, head, position) {
@@ -108,27 +62,24 @@ export class KeptSet {
   }
 
   headsKeeping(layer, position) {
-    this.count();
-    return this.counts[layer * this.width + position];
+    return this.layerSum(layer, position, position + 1);
   }
 
   /** Evictable (layer, head) slots that keep a position. */
   slotsKeeping(position) {
-    this.count();
-    return this.slots[position];
+    return this.evictable.reduce((sum, layer) => sum + this.headsKeeping(layer, position), 0);
   }
 
   /** Positions first..end-1 that one head keeps. */
   headSum(layer, head, first, end) {
-    if (end <= first) return 0;
     const row = (layer * this.heads + head) * this.stride;
-    const low = first >> 3;
-    const high = (end - 1) >> 3;
-    const lowMask = 0xff >> (first & 7);
-    const highMask = (0xff << (7 - ((end - 1) & 7))) & 0xff;
-    if (low === high) return POPCOUNT[this.bits[row + low] & lowMask & highMask];
-    let sum = POPCOUNT[this.bits[row + low] & lowMask] + POPCOUNT[this.bits[row + high] & highMask];
-    for (let at = low + 1; at < high; at += 1) sum += POPCOUNT[this.bits[row + at]];
+    let sum = 0;
+    for (let at = first >> 3; at * 8 < end; at += 1) {
+      let byte = this.bits[row + at];
+      if (at * 8 < first) byte &= 0xff >> (first & 7);
+      if (at * 8 + 8 > end) byte &= 0xff << (8 - (end & 7));
+      sum += POPCOUNT[byte];
+    }
     return sum;
   }
 
@@ -139,10 +90,7 @@ export class KeptSet {
 
   /** Share of all evictable entries that is kept: what the budget comes to. */
   share() {
-    if (this.evictable.length === 0) return 1;
-    let sum = 0;
-    for (const layer of this.evictable) sum += this.layerShare(layer);
-    return sum / this.evictable.length;
+    return mean(this.evictable.map((layer) => this.layerShare(layer)));
   }
 
   /**
@@ -157,23 +105,22 @@ export class KeptSet {
     const sum = (from, to) => places.reduce((all, each) => all + Math.max(0, Math.min(to, each[1]) - Math.max(from, each[0])), 0);
     const fixed = sum(0, positions);
     const inSpan = sum(first, end) / (end - first);
+    const of = heads * (end - first);
     let whole = 0;
     const layers = this.evictable.map((layer) => {
-      let kept = 0;
-      for (let head = 0; head < heads; head += 1) {
-        const held = this.headSum(layer, head, first, end);
-        kept += held;
-        if (held === end - first) whole += 1;
-      }
+      for (let head = 0; head < heads; head += 1) whole += Number(this.headSum(layer, head, first, end) === end - first);
+      const kept = this.layerSum(layer, first, end);
       const spare = this.layerSum(layer, 0, positions) - heads * fixed;
       const chance = inSpan + ((1 - inSpan) * spare) / Math.max(heads * (positions - fixed), 1);
-      const of = heads * (end - first);
       return { layer, kept, of, held: kept / of, chance };
     });
-    const mean = (name) => (layers.length ? layers.reduce((sum, each) => sum + each[name], 0) / layers.length : 1);
-    return { slots: layers.length * heads, whole, mean: mean("held"), chance: mean("chance"), layers };
+    const [held, chance] = ["held", "chance"].map((name) => mean(layers.map((each) => each[name])));
+    return { slots: layers.length * heads, whole, mean: held, chance, layers };
   }
 }
+
+/** Mean of shares; where no layer may evict, all is kept. */
+const mean = (shares) => (shares.length ? shares.reduce((sum, each) => sum + each, 0) / shares.length : 1);
 
 /** The prompt's tokens, and search in them. */
 class Prompt {
@@ -200,22 +147,15 @@ class Prompt {
     this.index();
     const body = this.lower.slice(0, this.starts[positions]);
     const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("\\s+");
-    return [...body.matchAll(new RegExp(pattern, "g"))].map((match) => [
-      this.tokenAt(match.index),
-      this.tokenAt(match.index + match[0].length - 1) + 1,
+    let token = 0; // matches ascend
+    const tokenAt = (character) => {
+      while (this.starts[token + 1] <= character) token += 1;
+      return token;
+    };
+    return [...body.matchAll(new RegExp(pattern, "g"))].map(({ index, 0: { length } }) => [
+      tokenAt(index),
+      tokenAt(index + length - 1) + 1,
     ]);
-  }
-
-  /** Token that holds a character of the lower-cased text. */
-  tokenAt(character) {
-    let low = 0;
-    let high = this.pieces.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.starts[middle] <= character) low = middle;
-      else high = middle - 1;
-    }
-    return low;
   }
 }
 
@@ -225,24 +165,23 @@ async function fetchOk(url, signal) {
   return answer;
 }
 
-async function fetchKept(value, variant, shape, signal) {
-  const url = `${value.base}/${encodeURIComponent(value.slug)}/${variant.index}/retained`;
-  const bits = new Uint8Array(await (await fetchOk(url, signal)).arrayBuffer());
-  const wanted = KeptSet.bytes(shape.layers, shape.heads, shape.positions);
-  if (bits.length !== wanted) throw new Error(`${variant.label} came as ${bits.length} bytes instead of ${wanted}`);
-  const kept = new KeptSet(bits, shape);
-  if (!variant.entries) return { ...variant, kept };
-  const more = await fetchOk(url.replace(/retained$/, "evicted"), signal);
-  return { ...variant, kept, evicted: new Uint32Array(await more.arrayBuffer()) };
-}
-
 /** Fetch the prompt and every variant's bits: {prompt, variants, shape}. */
 export async function fetchRun(value, signal) {
   const shape = { layers: value.layers, heads: value.kv_heads, positions: value.positions, evictable: list(value.evictable) };
-  const promptUrl = `${value.base}/${encodeURIComponent(value.slug)}/prompt`;
+  const base = `${value.base}/${encodeURIComponent(value.slug)}`;
+  const wanted = KeptSet.bytes(shape.layers, shape.heads, shape.positions);
+  const bytesOf = async (path) => (await fetchOk(`${base}/${path}`, signal)).arrayBuffer();
+
+  async function fetchKept(variant) {
+    const bits = new Uint8Array(await bytesOf(`${variant.index}/retained`));
+    if (bits.length !== wanted) throw new Error(`${variant.label} came as ${bits.length} bytes instead of ${wanted}`);
+    const evicted = variant.entries ? new Uint32Array(await bytesOf(`${variant.index}/evicted`)) : null;
+    return { ...variant, kept: new KeptSet(bits, shape), evicted };
+  }
+
   const [prompt, ...variants] = await Promise.all([
-    fetchOk(promptUrl, signal).then((answer) => answer.json()),
-    ...list(value.variants).map((variant) => fetchKept(value, variant, shape, signal)),
+    fetchOk(`${base}/prompt`, signal).then((answer) => answer.json()),
+    ...list(value.variants).map(fetchKept),
   ]);
   return { prompt: new Prompt(prompt), variants, shape };
 }

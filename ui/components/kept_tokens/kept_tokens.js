@@ -2,12 +2,14 @@
 
 import {
   balanceColumns,
+  button,
   byTouch,
   list,
   make,
   nearView,
   onValue,
   percent,
+  select,
   setText,
   specParts,
   str,
@@ -16,7 +18,6 @@ import {
 import { DENSITY_STOPS, divergingStops, marker } from "../../../assets/scripts/marks.js";
 import { differenceMap, headMap, KeptApp, layerMap } from "./app.js";
 import { fetchRun } from "./data.js";
-import { mapPanel } from "./map.js";
 import { drawEvidence, drawToken, shareTable } from "./panels.js";
 import { DENSITY_TICKS, legend } from "./ramp.js";
 import { stepsPanel } from "./steps.js";
@@ -24,48 +25,51 @@ import { TextView } from "./text.js";
 
 const VIEW_MARGIN = "300px";
 const MOST_MATCHES = 10_000;
-function select(label, options, chosen, onChoose) {
-  const node = make("select.ckv-select", { "aria-label": label });
-  options.forEach(([value, text]) => node.append(make("option", { value: String(value), text })));
-  node.value = String(chosen);
-  node.addEventListener("change", () => onChoose(Number(node.value)));
+const EMPTY = "Which entries each variant keeps appears here once selection is done.";
+
+/** A choice among places in a list, which follows `chosen()`. */
+function chooser(app, label, names, chosen, onChoose) {
+  const options = names.map((name, at) => [at, name]);
+  const node = select(options, chosen(), (value) => onChoose(Number(value)), { "aria-label": label });
+  app.on("heat", () => {
+    node.value = String(chosen());
+  });
   return node;
 }
 
-const variantOptions = (app) => app.variants.map((variant, at) => [at, str(variant.label)]);
-const layerOptions = (app) => Array.from({ length: app.shape.layers }, (_, layer) => [layer, `layer ${layer}`]);
+const labelsOf = (app) => app.variants.map((variant) => str(variant.label));
+const variantChooser = (app, label) =>
+  chooser(
+    app,
+    label,
+    labelsOf(app),
+    () => app.chosen,
+    (chosen) => app.pick({ chosen }),
+  );
 
-function button(text, label, act) {
-  return make("button.ckv-button", { text, "aria-label": label, title: label, onclick: act });
-}
+const signButton = (text, label, act) => button(text, act, { "aria-label": label, title: label });
 
 function toolbar(app) {
   const middle = () => (app.range[0] + app.range[1]) / 2;
-  const span = () => app.range[1] - app.range[0];
   const where = make("span.ckv-num.ckv-where");
   const scale = legend("KV heads that keep an entry", DENSITY_TICKS);
-  app.views.push((due) => {
-    if (!due.has("heat")) return;
-    setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`);
-    scale.paint(DENSITY_STOPS);
-  });
-  const keys = make("div.ckv-keys", [
-    [
-      ["window", "always kept"],
-      ["context", "context"],
-      ["question", "after the context"],
-    ].map(([name, text]) => make("span.ckv-key", make("i", { class: `ckv-key-${name}`, "aria-hidden": "true" }), text)),
-  ]);
+  scale.paint(DENSITY_STOPS);
+  app.on("heat", () => setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`));
+  const key = (name, text) => make("span.ckv-key", make("i", { style: `background: var(${name})`, "aria-hidden": "true" }), text);
   return make("div.ckv-toolbar", [
     make("div.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [
-      button("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
-      button("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
-      button("◂", "Earlier positions", () => app.showRange(app.range[0] - span() * 0.5, span())),
-      button("▸", "Later positions", () => app.showRange(app.range[0] + span() * 0.5, span())),
-      button("Fit", "Show all positions", () => app.showRange(0, app.positions)),
+      signButton("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
+      signButton("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
+      signButton("◂", "Earlier positions", () => app.pan(-0.5)),
+      signButton("▸", "Later positions", () => app.pan(0.5)),
+      signButton("Fit", "Show all positions", () => app.showRange(0, app.positions)),
     ]),
     where,
-    keys,
+    make("div.ckv-keys", [
+      key("--body-text-color", "always kept"),
+      key("--ckv-context", "context"),
+      key("--ckv-question", "after the context"),
+    ]),
     scale.node,
   ]);
 }
@@ -74,57 +78,54 @@ function mapsGrid(app) {
   const grid = make("div.ckv-maps");
   balanceColumns(grid, app.variants.length);
   app.variants.forEach((variant, at) => {
-    const map = layerMap(app, variant, at);
-    const panel = mapPanel(map, [
+    const panel = layerMap(app, variant, at).panel(
       make("span.ckv-name", marker(variant.look), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
       make("span.ckv-num.ckv-subdued", `${percent(variant.kept.share())} kept`),
-    ]);
+    );
     panel.dataset.variant = variant.index;
-    app.views.push((due) => due.has("heat") && panel.classList.toggle("ckv-chosen", at === app.chosen));
+    app.on("heat", () => panel.classList.toggle("ckv-chosen", at === app.chosen));
     grid.append(panel);
   });
   return grid;
 }
 
 function differencePanel(app) {
-  const chooser = (at) =>
-    select(at ? "Second variant" : "First variant", variantOptions(app), app.pair[at], (chosen) => {
-      app.pair[at] = chosen;
-      app.redraw("heat");
-    });
+  const [one, two] = ["First variant", "Second variant"].map((label, at) =>
+    chooser(
+      app,
+      label,
+      labelsOf(app),
+      () => app.pair[at],
+      (chosen) => {
+        app.pair[at] = chosen;
+        app.redraw("heat");
+      },
+    ),
+  );
   const scale = legend("", [
     [0, "only second (line)"],
     [0.5, "same"],
     [1, "only first"],
   ]);
-  app.views.push((due) => {
-    if (due.has("heat")) scale.paint(divergingStops());
-  });
-  const panel = mapPanel(differenceMap(app), [make("strong", "Difference"), chooser(0), make("span", "minus"), chooser(1), scale.node]);
+  app.on("heat", () => scale.paint(divergingStops()));
+  const panel = differenceMap(app).panel(make("strong", "Difference"), one, make("span", "minus"), two, scale.node);
   panel.classList.add("ckv-difference");
   return panel;
 }
 
 function headsPanel(app) {
-  const variant = variantSelect(app, "Variant of the heads map");
-  const layer = select("Layer of the heads map", layerOptions(app), app.layer, (chosen) => app.pick({ layer: chosen }));
-  app.views.push((due) => {
-    if (due.has("heat")) layer.value = String(app.layer);
-  });
-  return mapPanel(headMap(app), [make("strong", "KV heads of one layer"), variant, layer]);
-}
-
-/** All choosers of the one chosen variant follow each other. */
-function variantSelect(app, label) {
-  const node = select(label, variantOptions(app), app.chosen, (chosen) => app.pick({ chosen }));
-  app.views.push((due) => {
-    if (due.has("heat")) node.value = String(app.chosen);
-  });
-  return node;
+  const names = Array.from({ length: app.shape.layers }, (_, layer) => `layer ${layer}`);
+  const layers = chooser(
+    app,
+    "Layer of the heads map",
+    names,
+    () => app.layer,
+    (layer) => app.pick({ layer }),
+  );
+  return headMap(app).panel(make("strong", "KV heads of one layer"), variantChooser(app, "Variant of the heads map"), layers);
 }
 
 function searchBox(app, text) {
-  const input = make("input.ckv-input", { type: "search", placeholder: "Search the prompt", "aria-label": "Search the prompt" });
   const count = make("span.ckv-num.ckv-subdued.ckv-count", { role: "status" });
   let at = -1;
   const go = (step) => {
@@ -141,46 +142,41 @@ function searchBox(app, text) {
     app.redraw("overlay");
     go(1);
   };
-  input.addEventListener("input", () => app.later("search", search));
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") app.clear();
+  const input = make("input.ckv-input", {
+    type: "search",
+    placeholder: "Search the prompt",
+    "aria-label": "Search the prompt",
+    oninput: search,
+    onkeydown: (event) => {
+      if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") app.clear();
+    },
   });
-  app.views.push((due) => {
-    if (!due.has("search")) return;
+  app.on("search", () => {
     input.value = "";
     count.textContent = "";
   });
   return make("div.ckv-search", { role: "search" }, [
     input,
-    button("↑", "Previous match", () => go(-1)),
-    button("↓", "Next match", () => go(1)),
+    signButton("↑", "Previous match", () => go(-1)),
+    signButton("↓", "Next match", () => go(1)),
     count,
   ]);
 }
 
-function shadeLegend() {
-  const sample = (name, text) => make("span.ckv-key", make("span", { class: `t ${name}`, text: "abc" }), text);
-  return make("div.ckv-keys", sample("t0", "kept nowhere"), sample("t3", "in few slots"), sample("t8", "in all slots"));
-}
-
 function textPanel(app, text) {
-  app.views.push((due) => {
-    if (due.has("shade")) text.reshade();
-    else if (due.has("text") || due.has("point")) text.mark();
-  });
-  return make("section.ckv-panel.ckv-text-panel", { "aria-label": "Prompt text" }, [
-    make("div.ckv-panel-head", make("h3", "Prompt"), variantSelect(app, "Variant that shades the text"), searchBox(app, text)),
+  const sample = (name, words) => make("span.ckv-key", make("span", { class: `t ${name}`, text: "abc" }), words);
+  return make("section.ckv-panel", { "aria-label": "Prompt text" }, [
+    make("div.ckv-panel-head", make("h3", "Prompt"), variantChooser(app, "Variant that shades the text"), searchBox(app, text)),
     text.box,
-    shadeLegend(),
+    make("div.ckv-keys", sample("t0", "kept nowhere"), sample("t3", "in few slots"), sample("t8", "in all slots")),
   ]);
 }
 
 function sidePanels(app) {
   const evidence = make("section.ckv-panel.ckv-evidence", { "aria-label": "Evidence" });
   const token = make("section.ckv-panel.ckv-token-panel", { "aria-label": "Token" });
-  app.views.push((due) => {
-    if (!due.has("panels")) return;
+  app.on("panels", () => {
     drawEvidence(app, evidence);
     drawToken(app, token);
   });
@@ -194,7 +190,9 @@ export default function mount(host) {
   const live = make("p.ckv-offscreen", { "aria-live": "polite" });
   root.append(notice, stage, live);
 
+  let newest = null; // value
   let shownKey = null;
+  let wanted = false; // whether the value's sets are still to be fetched
   let current = null;
   let abort = null;
 
@@ -207,8 +205,12 @@ export default function mount(host) {
         "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; a click picks a token and shows it in the text below; arrow keys move a cursor.",
       ),
     });
+    const steps = stepsPanel(app);
     stage.replaceChildren(
-      ...[toolbar(app), mapsGrid(app), hint, stepsPanel(app)].filter(Boolean),
+      toolbar(app),
+      mapsGrid(app),
+      hint,
+      ...(steps ? [steps] : []),
       make("div.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
       make("div.ckv-reading", textPanel(app, text), sidePanels(app)),
       make("details.ckv-panel.ckv-share", make("summary", "Kept share per layer, as a table"), shareTable(app)),
@@ -217,85 +219,79 @@ export default function mount(host) {
     if (goal !== null) text.reveal(goal);
   }
 
-  /** `nothing`: there is nothing to fetch; a page hides that of a run that is over. */
-  function say(text, { retry = null, nothing = false } = {}) {
-    notice.classList.toggle("ckv-coming", !nothing);
-    notice.replaceChildren(make("span", { text }), ...(retry ? [button("Try again", "Fetch the kept tokens again", retry)] : []));
+  function drop() {
+    abort?.abort();
+    current?.text.close();
+    current = null;
+    stage.replaceChildren();
+  }
+
+  /** `state` is for tests; a page hides what only says that there is nothing, of a run that is over. */
+  function say(text, state, retry = null) {
+    element.dataset.state = state;
+    notice.classList.toggle("ckv-coming", state !== "empty");
+    notice.replaceChildren(make("span", { text }), ...(retry ? [signButton("Try again", "Fetch the kept tokens again", retry)] : []));
     notice.hidden = text === "";
   }
 
-  async function load(value) {
+  async function load() {
     abort?.abort();
     abort = new AbortController();
     const { signal } = abort;
-    element.dataset.state = "loading";
-    say("Fetching the kept tokens …");
+    const value = newest;
+    wanted = false;
+    say("Fetching the kept tokens …", "loading");
     try {
       const run = await fetchRun(value, signal);
       current?.text.close();
       current = new KeptApp(run, host, live);
       current.answer = str(value.answer);
-      refresh(newest ?? value);
+      refresh();
       current.readInk();
       build(current);
-      say("");
-      element.dataset.state = "shown";
+      say("", "shown");
     } catch (error) {
       if (signal.aborted) return;
-      stage.replaceChildren();
-      element.dataset.state = "failed";
-      say(`The kept tokens could not be fetched: ${error.message}.`, { retry: () => load(value) });
+      drop();
+      say(`The kept tokens could not be fetched: ${error.message}.`, "failed", load);
     }
   }
 
   // Fetch once the component is near the view, and again when the run's data changed.
-  let wanted = null;
-  const sight = nearView((seen) => {
-    if (!wanted || !seen) return;
-    const value = wanted;
-    wanted = null;
-    load(value);
-  }, VIEW_MARGIN);
+  const sight = nearView((seen) => wanted && seen && load(), VIEW_MARGIN);
 
-  /** How the generation goes on is no reason to fetch the kept sets again. */
-  let newest = null;
-  function refresh(value) {
-    newest = value;
-    if (!current) return;
-    for (const variant of current.variants) {
-      const { first_difference, finished } = list(value.variants).find((each) => each.index === variant.index) ?? {};
+  /** A generation that advances is no reason to fetch the kept sets again. */
+  function refresh() {
+    for (const variant of current?.variants ?? []) {
+      const { first_difference, finished } = list(newest.variants).find((each) => each.index === variant.index) ?? {};
       Object.assign(variant, { first_difference, finished });
     }
-    current.redraw("panels");
+    current?.redraw("panels");
   }
 
   onValue(host, (value) => {
     const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
-    if (key === shownKey && key !== null) {
-      refresh(value);
-      return;
-    }
     newest = value;
-    shownKey = key;
-    wanted = key === null ? null : value;
-    sight.unobserve(root);
-    if (wanted) {
-      if (!current) say("The kept tokens are fetched when you scroll here.");
-      sight.observe(root);
+    if (key !== null && key === shownKey) {
+      refresh();
       return;
     }
-    abort?.abort();
-    current?.text.close();
-    current = null;
-    stage.replaceChildren();
-    element.dataset.state = "empty";
-    say("Which entries each variant keeps appears here once selection is done.", { nothing: true });
+    shownKey = key;
+    wanted = key !== null;
+    sight.unobserve(root);
+    if (!wanted) {
+      drop();
+      say(EMPTY, "empty");
+      return;
+    }
+    if (!current) say("The kept tokens are fetched when you scroll here.", "waiting");
+    sight.observe(root);
   });
 
   window.addEventListener("hashchange", () => {
     if (!current || !element.isConnected) return;
     const goal = current.applyHash();
-    if (goal !== null && goal !== undefined) current.text.reveal(goal);
+    if (goal !== null) current.text.reveal(goal);
   });
 
   new MutationObserver(() => {

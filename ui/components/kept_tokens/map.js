@@ -3,7 +3,7 @@
 
 import { clamp, make, setText, whole } from "../../../assets/scripts/dom.js";
 import { alwaysKept } from "./data.js";
-import { pixelsOf, signLines } from "./ramp.js";
+import { signLines } from "./ramp.js";
 
 const GUTTER = { left: 30, right: 6, top: 9, bottom: 22 };
 const DRAG_PIXELS = 4;
@@ -30,13 +30,28 @@ export class HeatMap {
     this.options = options;
     this.pointers = new Map();
     this.base = make("canvas.ckv-map-base", { "aria-hidden": "true" });
-    this.top = make("canvas.ckv-map-top", { tabindex: "0", role: "img" });
+    this.top = make("canvas.ckv-map-top", {
+      tabindex: "0",
+      role: "img",
+      onpointerdown: (event) => this.onDown(event),
+      onpointermove: (event) => this.onMove(event),
+      onpointerup: (event) => this.onUp(event),
+      onpointercancel: (event) => this.pointers.delete(event.pointerId),
+      onpointerleave: () => app.point(null),
+      onkeydown: (event) => this.onKey(event),
+    });
+    this.top.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.tip = make("div.ckv-map-tip", { hidden: true, "aria-hidden": "true" });
     this.box = make("div.ckv-map", this.base, this.top, this.tip);
-    this.cells = document.createElement("canvas");
-    this.signs = options.signed ? document.createElement("canvas") : null;
-    this.listen();
-    new ResizeObserver(() => app.later("resize", () => app.redraw("heat"))).observe(this.box);
+    this.cells = make("canvas");
+    new ResizeObserver(() => app.redraw("heat")).observe(this.box);
+    app.on("heat", () => this.drawHeat());
+    app.on("overlay", () => this.drawOverlay());
+  }
+
+  /** The map with its caption. */
+  panel(...caption) {
+    return make("figure.ckv-panel.ckv-map-panel", make("figcaption", caption), this.box);
   }
 
   /** Plot area in CSS pixels; canvases follow the box and the screen's pixel ratio. */
@@ -46,109 +61,88 @@ export class HeatMap {
     const rows = this.options.rows();
     const inner = clamp(rows * 6, 168, 216);
     const height = inner + GUTTER.top + GUTTER.bottom;
-    if (this.box.style.height !== `${height}px`) this.box.style.height = `${height}px`;
-    for (const canvas of [this.base, this.top]) {
-      const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.round(height * ratio)];
-      if (canvas.width !== w || canvas.height !== h) {
-        canvas.width = w;
-        canvas.height = h;
-      }
-    }
-    this.plot = { x: GUTTER.left, y: GUTTER.top, w: Math.max(1, width - GUTTER.left - GUTTER.right), h: inner, ratio, rows };
+    this.box.style.height = `${height}px`;
+    for (const canvas of [this.base, this.top]) resize(canvas, Math.max(1, Math.round(width * ratio)), Math.round(height * ratio));
+    const w = Math.max(1, width - GUTTER.left - GUTTER.right);
+    this.plot = { x: GUTTER.left, y: GUTTER.top, w, h: inner, ratio, rows, row: inner / rows };
+    const [x0, x1] = this.app.range;
+    this.columns = Math.min(x1 - x0, Math.max(1, Math.round(w * ratio)));
+  }
+
+  /** The pen of a canvas that is blank, in CSS pixels. */
+  penOf(canvas) {
+    const pen = canvas.getContext("2d");
+    pen.setTransform(this.plot.ratio, 0, 0, this.plot.ratio, 0, 0);
+    pen.clearRect(0, 0, canvas.width, canvas.height);
+    return pen;
   }
 
   drawHeat() {
     this.layout();
     const { app, plot } = this;
     const [x0, x1] = app.range;
-    const columns = Math.min(x1 - x0, Math.max(1, Math.round(plot.w * plot.ratio)));
-    this.columns = columns;
-    this.paintCells(x0, x1, columns);
-    const pen = this.base.getContext("2d");
-    pen.setTransform(plot.ratio, 0, 0, plot.ratio, 0, 0);
-    pen.clearRect(0, 0, this.base.width, this.base.height);
+    this.paintCells();
+    const pen = this.penOf(this.base);
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(this.cells, 0, 0, columns, plot.rows, plot.x, plot.y, plot.w, plot.h);
-    if (this.signs) this.drawSigns(pen);
+    pen.drawImage(this.cells, plot.x, plot.y, plot.w, plot.h);
     this.hatch(pen);
     this.axes(pen);
+    this.regions(pen);
     this.top.setAttribute(
       "aria-label",
       `${this.options.label()}. Positions ${whole(x0)} to ${whole(x1 - 1)}. Arrow keys move a cursor, plus and minus zoom, Enter picks.`,
     );
-    this.drawOverlay();
   }
 
-  paintCells(x0, x1, columns) {
-    const { rows } = this.plot;
-    const [cells, signs] = [this.cells, this.signs].map((canvas) => canvas && pixelsOf(canvas, columns, rows));
-    const { pixels } = cells;
+  /** One pixel a cell; of a signed map a column of them, of which the middle one may be a line. */
+  paintCells() {
+    const { columns, cells } = this;
+    const { rows, row: height } = this.plot;
+    const { signed, sample } = this.options;
     const [ramp, lines] = [this.options.ramp(), signLines()];
-    const span = x1 - x0;
+    const parts = signed ? Math.floor(height) : 1;
+    resize(cells, columns, rows * parts);
+    const pen = cells.getContext("2d");
+    const image = pen.createImageData(columns, rows * parts);
+    const pixels = new Uint32Array(image.data.buffer);
     for (let row = 0; row < rows; row += 1) {
       for (let column = 0; column < columns; column += 1) {
-        const first = x0 + Math.floor((span * column) / columns);
-        const end = x0 + Math.floor((span * (column + 1)) / columns);
-        const step = this.options.sample(row, first, end);
-        pixels[row * columns + column] = ramp[step];
-        if (signs) signs.pixels[row * columns + column] = lines[step];
+        const step = sample(row, this.edge(column), this.edge(column + 1));
+        for (let part = 0; part < parts; part += 1) pixels[(row * parts + part) * columns + column] = ramp[step];
+        if (signed && lines[step]) pixels[(row * parts + (parts >> 1)) * columns + column] = lines[step];
       }
     }
-    cells.put();
-    signs?.put();
+    pen.putImageData(image, 0, 0);
   }
 
-  /** A line through the middle of every cell below 0. */
-  drawSigns(pen) {
-    const { plot, columns } = this;
-    const each = plot.h / plot.rows;
-    for (let row = 0; row < plot.rows; row += 1) {
-      pen.drawImage(this.signs, 0, row, columns, 1, plot.x, Math.round(plot.y + (row + 0.5) * each), plot.w, 1);
-    }
-  }
-
-  /** Pick a cell, and bring its token into view in the text. */
-  choose(row, position) {
-    this.options.pick(row, position);
-    this.app.text.reveal(position);
-  }
-
+  /** Rows that may not be evicted from. */
   hatch(pen) {
     const { plot, app } = this;
-    const height = plot.h / plot.rows;
-    for (let row = 0; row < plot.rows; row += 1) {
-      if (!this.options.hatched(row)) continue;
-      pen.save();
-      pen.beginPath();
-      pen.rect(plot.x, plot.y + row * height, plot.w, height);
-      pen.clip();
-      pen.fillStyle = app.ink.surface;
-      pen.fillRect(plot.x, plot.y + row * height, plot.w, height);
-      pen.strokeStyle = app.ink.subdued;
-      pen.lineWidth = 1;
-      pen.beginPath();
-      for (let x = plot.x - plot.h; x < plot.x + plot.w; x += 6) {
-        pen.moveTo(x, plot.y + plot.h);
-        pen.lineTo(x + plot.h, plot.y);
-      }
-      pen.stroke();
-      pen.restore();
+    const rows = new Path2D();
+    for (let row = 0; row < plot.rows; row += 1)
+      if (this.options.hatched(row)) rows.rect(plot.x, plot.y + row * plot.row, plot.w, plot.row);
+    pen.save();
+    pen.clip(rows);
+    pen.fillStyle = app.ink.surface;
+    pen.fill(rows);
+    pen.strokeStyle = app.ink.subdued;
+    pen.beginPath();
+    for (let x = plot.x - plot.h; x < plot.x + plot.w; x += 6) {
+      pen.moveTo(x, plot.y + plot.h);
+      pen.lineTo(x + plot.h, plot.y);
     }
+    pen.stroke();
+    pen.restore();
   }
 
   axes(pen) {
     const { plot, app } = this;
-    pen.fillStyle = app.ink.subdued;
-    pen.font = app.ink.font;
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
-    const each = plot.h / plot.rows;
-    const step = niceStep(plot.rows, plot.h / 26);
-    for (let row = 0; row < plot.rows; row += step) {
-      pen.fillText(String(row), plot.x - 4, plot.y + (row + 0.5) * each);
+    const [x0, x1] = app.range;
+    Object.assign(pen, { fillStyle: app.ink.subdued, font: app.ink.font, textAlign: "right", textBaseline: "middle" });
+    for (let row = 0; row < plot.rows; row += niceStep(plot.rows, plot.h / 26)) {
+      pen.fillText(String(row), plot.x - 4, plot.y + (row + 0.5) * plot.row);
     }
     pen.textBaseline = "alphabetic";
-    const [x0, x1] = app.range;
     const tick = niceStep(x1 - x0, plot.w / 84);
     for (let at = Math.ceil(x0 / tick) * tick; at < x1; at += tick) {
       const x = this.xOf(at);
@@ -156,7 +150,6 @@ export class HeatMap {
       pen.textAlign = x < plot.x + 14 ? "left" : x > plot.x + plot.w - 20 ? "right" : "center";
       pen.fillText(whole(at), x, plot.y + plot.h + 19);
     }
-    this.regions(pen);
   }
 
   /** Under the plot the user's context and what follows it; above it what is always kept. */
@@ -164,84 +157,86 @@ export class HeatMap {
     const { plot, app } = this;
     const [first, end] = app.prompt.context;
     const under = plot.y + plot.h + 1;
-    this.strip(pen, first, end, under, app.ink.context);
-    this.strip(pen, end, app.positions, under, app.ink.question);
-    for (const [from, to] of alwaysKept(app.positions, this.options.marks())) this.strip(pen, from, to, plot.y - 4, app.ink.text);
-  }
-
-  strip(pen, first, end, y, color) {
-    const from = clamp(this.xOf(first), this.plot.x, this.plot.x + this.plot.w);
-    const to = clamp(this.xOf(end), this.plot.x, this.plot.x + this.plot.w);
-    if (to <= from) return;
-    pen.fillStyle = color;
-    pen.fillRect(from, y, Math.max(1, to - from), 3);
+    const kept = alwaysKept(app.positions, this.options.marks()).map((span) => [...span, plot.y - 4, app.ink.text]);
+    for (const [from, to, y, color] of [[first, end, under, app.ink.context], [end, app.positions, under, app.ink.question], ...kept]) {
+      const [left, right] = [from, to].map((at) => clamp(this.xOf(at), plot.x, plot.x + plot.w));
+      pen.fillStyle = color;
+      if (right > left) pen.fillRect(left, y, Math.max(1, right - left), 3);
+    }
   }
 
   drawOverlay() {
-    if (!this.plot) return;
     const { plot, app } = this;
-    const pen = this.top.getContext("2d");
-    pen.setTransform(plot.ratio, 0, 0, plot.ratio, 0, 0);
-    pen.clearRect(0, 0, this.top.width, this.top.height);
+    if (!plot) return;
+    const [x0, x1] = app.range;
+    const pen = this.penOf(this.top);
     pen.save();
     pen.beginPath();
     pen.rect(plot.x, 0, plot.w, plot.y + plot.h);
     pen.clip();
-    for (const [first, end] of app.matchesInView()) this.band(pen, first, end, app.ink.match, 0, plot.y - 5);
-    if (app.span) this.band(pen, ...app.span, app.ink.span, plot.y - 6, plot.h + 6);
+    pen.fillStyle = app.ink.match;
+    for (const [first, end] of app.matches) {
+      if (end > x0 && first < x1) pen.fillRect(this.xOf(first), 0, this.widthOf(first, end), plot.y - 5);
+    }
+    if (app.span) this.frame(pen, ...app.span, app.ink.match);
     if (app.token !== null && app.token < app.positions) this.line(pen, app.token, app.ink.pick);
     if (app.hover) this.cursor(pen);
     pen.restore();
     this.showTip();
   }
 
-  band(pen, first, end, color, y, height) {
-    const x = this.xOf(first);
-    const width = Math.max(2, this.xOf(end) - x);
-    if (height > 20) {
-      // Two-tone edges, seen on every colour of the ramp.
-      for (const [line, ink] of [
-        [3, "#ffffff"],
-        [1.5, color],
-      ]) {
-        Object.assign(pen, { strokeStyle: ink, lineWidth: line });
-        pen.strokeRect(x - 1, y, width + 2, height);
-      }
-      return;
+  /** Two-tone edges around a span, seen on every colour of the ramp. */
+  frame(pen, first, end, color) {
+    for (const [lineWidth, strokeStyle] of [
+      [3, "#ffffff"],
+      [1.5, color],
+    ]) {
+      Object.assign(pen, { strokeStyle, lineWidth });
+      pen.strokeRect(this.xOf(first) - 1, this.plot.y - 6, this.widthOf(first, end) + 2, this.plot.h + 6);
     }
-    pen.fillStyle = color;
-    pen.fillRect(x, y, width, height);
   }
 
   /** A two-tone line, seen on every colour of the ramp. */
   line(pen, position, color) {
     const x = (this.xOf(position) + this.xOf(position + 1)) / 2;
-    pen.fillStyle = "#ffffff";
-    pen.fillRect(x - 1.5, 0, 3, this.plot.y + this.plot.h);
-    pen.fillStyle = color;
-    pen.fillRect(x - 0.5, 0, 1, this.plot.y + this.plot.h);
+    for (const [width, ink] of [
+      [3, "#ffffff"],
+      [1, color],
+    ]) {
+      pen.fillStyle = ink;
+      pen.fillRect(x - width / 2, 0, width, this.plot.y + this.plot.h);
+    }
   }
 
   cursor(pen) {
     const { plot, app } = this;
-    const row = this.rowOf(app.hover);
-    this.line(pen, app.hover.position, "#000000");
-    if (row === null) return;
-    const each = plot.h / plot.rows;
-    pen.strokeStyle = "#ffffff";
-    pen.lineWidth = 2;
-    pen.strokeRect(plot.x + 1, plot.y + row * each, plot.w - 2, each);
+    const { map, row, position } = app.hover;
+    this.line(pen, position, "#000000");
+    if (map.options?.kind !== this.options.kind) return;
+    Object.assign(pen, { strokeStyle: "#ffffff", lineWidth: 2 });
+    pen.strokeRect(plot.x + 1, plot.y + row * plot.row, plot.w - 2, plot.row);
   }
 
   showTip() {
     const { hover } = this.app;
-    const mine = hover && hover.map === this;
-    this.tip.hidden = !mine;
-    if (!mine) return;
-    const [first, end] = this.binAt(hover.position);
-    setText(this.tip, this.options.describe(hover.row, hover.position, first, end));
+    this.tip.hidden = hover?.map !== this;
+    if (this.tip.hidden) return;
+    setText(this.tip, this.describe(hover));
     const left = clamp(this.xOf(hover.position) - this.tip.offsetWidth / 2, 0, this.box.clientWidth - this.tip.offsetWidth);
     this.tip.style.left = `${left}px`;
+  }
+
+  /** A cell in words, with the positions that share its column. */
+  describe({ row, position }) {
+    const [x0, x1] = this.app.range;
+    const column = Math.floor(((position - x0 + 1) * this.columns - 1) / (x1 - x0));
+    return this.options.describe(row, position, this.edge(column), this.edge(column + 1));
+  }
+
+  /** First position of a drawn column. */
+  edge(column) {
+    const [x0, x1] = this.app.range;
+    return x0 + Math.floor(((x1 - x0) * column) / this.columns);
   }
 
   xOf(position) {
@@ -249,72 +244,50 @@ export class HeatMap {
     return this.plot.x + ((position - x0) / (x1 - x0)) * this.plot.w;
   }
 
-  /** Positions that share the drawn column of this one. */
-  binAt(position) {
-    const [x0, x1] = this.app.range;
-    const span = x1 - x0;
-    const column = Math.floor(((position - x0 + 1) * this.columns - 1) / span);
-    return [x0 + Math.floor((span * column) / this.columns), x0 + Math.floor((span * (column + 1)) / this.columns)];
+  widthOf(first, end) {
+    return Math.max(2, this.xOf(end) - this.xOf(first));
   }
 
-  rowOf(hover) {
-    return hover.map.options?.kind === this.options.kind ? hover.row : null;
+  /** Share of the plot's width at a place of the screen, 0 to 1 inside it. */
+  shareAt(x) {
+    return (x - this.top.getBoundingClientRect().left - this.plot.x) / this.plot.w;
   }
 
   cellAt(event) {
-    const box = this.top.getBoundingClientRect();
     const [x0, x1] = this.app.range;
     const { plot } = this;
-    const share = (event.clientX - box.left - plot.x) / plot.w;
-    const row = Math.floor(((event.clientY - box.top - plot.y) / plot.h) * plot.rows);
-    return { position: clamp(x0 + Math.floor(share * (x1 - x0)), x0, x1 - 1), row: clamp(row, 0, plot.rows - 1) };
-  }
-
-  listen() {
-    const { top } = this;
-    top.addEventListener("pointerdown", (event) => this.onDown(event));
-    top.addEventListener("pointermove", (event) => this.onMove(event));
-    top.addEventListener("pointerup", (event) => this.onUp(event));
-    top.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
-    top.addEventListener("pointerleave", () => this.app.point(null));
-    top.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
-    top.addEventListener("keydown", (event) => this.onKey(event));
+    const row = Math.floor((event.clientY - this.top.getBoundingClientRect().top - plot.y) / plot.row);
+    const position = x0 + Math.floor(this.shareAt(event.clientX) * (x1 - x0));
+    return { position: clamp(position, x0, x1 - 1), row: clamp(row, 0, plot.rows - 1) };
   }
 
   onDown(event) {
     if (event.button > 0) return;
     this.top.setPointerCapture(event.pointerId);
-    this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-    this.gesture = { moved: 0, range: [...this.app.range], x: event.clientX, gap: this.gap() };
+    this.pointers.set(event.pointerId, event.clientX);
+    this.gesture = { moved: 0, range: this.app.range, x: event.clientX, gap: this.gap() };
   }
 
   /** Distance of two fingers, null unless there are two. */
   gap() {
-    if (this.pointers.size !== 2) return null;
-    const [one, two] = [...this.pointers.values()];
-    return Math.max(10, Math.abs(one.x - two.x));
+    const [one, two, ...more] = this.pointers.values();
+    return two === undefined || more.length ? null : Math.max(10, Math.abs(one - two));
   }
 
   onMove(event) {
-    const down = this.pointers.get(event.pointerId);
-    if (down) {
-      Object.assign(down, { x: event.clientX, y: event.clientY });
-      this.onDrag(event);
+    if (!this.pointers.has(event.pointerId)) {
+      this.app.point({ map: this, ...this.cellAt(event) });
       return;
     }
-    this.app.point({ map: this, ...this.cellAt(event) });
-  }
-
-  onDrag(event) {
+    this.pointers.set(event.pointerId, event.clientX);
     const { app, gesture, plot } = this;
-    const gap = this.gap();
     const [x0, x1] = gesture.range;
+    const gap = this.gap();
     gesture.moved = Math.max(gesture.moved, Math.abs(event.clientX - gesture.x));
     if (gap !== null && gesture.gap !== null) {
-      const box = this.top.getBoundingClientRect();
-      const middle = ([...this.pointers.values()].reduce((sum, at) => sum + at.x, 0) / 2 - box.left - plot.x) / plot.w;
+      const [one, two] = this.pointers.values();
       gesture.moved = Infinity;
-      app.zoomTo(gesture.range, gesture.gap / gap, x0 + clamp(middle, 0, 1) * (x1 - x0));
+      app.zoomTo(gesture.range, gesture.gap / gap, x0 + clamp(this.shareAt((one + two) / 2), 0, 1) * (x1 - x0));
     } else if (gesture.moved >= DRAG_PIXELS) {
       app.showRange(x0 - ((event.clientX - gesture.x) / plot.w) * (x1 - x0), x1 - x0);
     }
@@ -322,58 +295,56 @@ export class HeatMap {
 
   onUp(event) {
     if (!this.pointers.delete(event.pointerId)) return;
-    if (this.gesture.moved < DRAG_PIXELS) {
-      const cell = this.cellAt(event);
-      this.choose(cell.row, cell.position);
-    }
+    if (this.gesture.moved < DRAG_PIXELS) this.choose(this.cellAt(event));
     const [left] = this.pointers.values();
-    if (left) this.gesture = { moved: Infinity, range: [...this.app.range], x: left.x, gap: null };
+    if (left !== undefined) this.gesture = { moved: Infinity, range: this.app.range, x: left, gap: null };
+  }
+
+  /** Pick a cell, and bring its token into view in the text. */
+  choose({ row, position }) {
+    this.options.pick(row, position);
+    this.app.text.reveal(position);
   }
 
   /** The wheel scrolls the page until the map has the focus or Ctrl is held. */
   onWheel(event) {
     const { app } = this;
     const [x0, x1] = app.range;
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      if (x1 - x0 === app.positions) return;
-      event.preventDefault();
-      app.showRange(x0 + (event.deltaX / this.plot.w) * (x1 - x0), x1 - x0);
-      return;
-    }
-    if (!event.ctrlKey && document.activeElement !== this.top) return;
+    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (sideways ? x1 - x0 === app.positions : !event.ctrlKey && document.activeElement !== this.top) return;
     event.preventDefault();
-    const factor = Math.exp(clamp(event.deltaY, -200, 200) * 0.002);
-    app.zoomTo(app.range, factor, this.cellAt(event).position + 0.5);
+    if (sideways) app.pan(event.deltaX / this.plot.w);
+    else app.zoomTo(app.range, Math.exp(clamp(event.deltaY, -200, 200) * 0.002), this.cellAt(event).position + 0.5);
   }
 
   onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { app } = this;
     const [x0, x1] = app.range;
     const at = app.hover?.map === this ? app.hover : { position: Math.round((x0 + x1) / 2), row: 0 };
     const step = Math.max(1, Math.round((x1 - x0) / this.columns)) * (event.shiftKey ? 10 : 1);
-    const moves = {
-      ArrowLeft: [-step, 0],
-      ArrowRight: [step, 0],
-      ArrowUp: [0, -1],
-      ArrowDown: [0, 1],
-      Home: [-Infinity, 0],
-      End: [Infinity, 0],
-    };
-    const acts = {
-      "+": () => app.zoomTo(app.range, 0.5, at.position),
-      "=": () => app.zoomTo(app.range, 0.5, at.position),
-      "-": () => app.zoomTo(app.range, 2, at.position),
+    const zoom = (factor) => () => app.zoomTo(app.range, factor, at.position);
+    const move = (across, down) => () => this.moveCursor(at, across, down);
+    const choose = () => this.choose(at);
+    const act = {
+      ArrowLeft: move(-step, 0),
+      ArrowRight: move(step, 0),
+      ArrowUp: move(0, -1),
+      ArrowDown: move(0, 1),
+      Home: move(-Infinity, 0),
+      End: move(Infinity, 0),
+      "+": zoom(0.5),
+      "=": zoom(0.5),
+      "-": zoom(2),
       0: () => app.showRange(0, app.positions),
-      PageUp: () => app.showRange(x0 - (x1 - x0) * 0.8, x1 - x0),
-      PageDown: () => app.showRange(x0 + (x1 - x0) * 0.8, x1 - x0),
-      Enter: () => this.choose(at.row, at.position),
-      " ": () => this.choose(at.row, at.position),
+      PageUp: () => app.pan(-0.8),
+      PageDown: () => app.pan(0.8),
+      Enter: choose,
+      " ": choose,
       Escape: () => app.clear(),
-    };
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (moves[event.key]) this.moveCursor(at, ...moves[event.key]);
-    else if (acts[event.key]) acts[event.key]();
-    else return;
+    }[event.key];
+    if (!act) return;
+    act();
     event.preventDefault();
   }
 
@@ -383,16 +354,11 @@ export class HeatMap {
     const row = clamp(at.row + down, 0, plot.rows - 1);
     app.bringIntoView(position, position + 1);
     app.point({ map: this, position, row });
-    const [first, end] = this.binAt(position);
-    app.say(this.options.describe(row, position, first, end));
+    app.say(this.describe({ row, position }));
   }
 }
 
-/** A map with its caption, which redraws itself. */
-export function mapPanel(map, caption) {
-  map.app.views.push((due) => {
-    if (due.has("heat")) map.drawHeat();
-    else if (due.has("overlay")) map.drawOverlay();
-  });
-  return make("figure.ckv-panel.ckv-map-panel", make("figcaption", caption), map.box);
+/** Setting a canvas' size blanks it, and costs a picture. */
+function resize(canvas, width, height) {
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
 }

@@ -4,21 +4,15 @@ import { make, percent } from "../../../assets/scripts/dom.js";
 import { isDark } from "../../../assets/scripts/marks.js";
 
 const RAMP_STEPS = 256;
-function channels(hex) {
-  return [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
-}
 
-/** Interpolate stops to 256 pixels; the words are little-endian RGBA, as ImageData wants. */
+/** Stops interpolated to 256 pixels, the words that ImageData holds. */
 export function rampOf(stops) {
-  const colors = stops.map(channels);
-  const ramp = new Uint32Array(RAMP_STEPS);
-  for (let step = 0; step < RAMP_STEPS; step += 1) {
-    const at = (step / (RAMP_STEPS - 1)) * (colors.length - 1);
-    const low = Math.min(Math.floor(at), colors.length - 2);
-    const [red, green, blue] = colors[low].map((from, i) => Math.round(from + (colors[low + 1][i] - from) * (at - low)));
-    ramp[step] = ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
-  }
-  return ramp;
+  const pen = make("canvas", { width: RAMP_STEPS, height: 1 }).getContext("2d");
+  const gradient = pen.createLinearGradient(0.5, 0, RAMP_STEPS - 0.5, 0);
+  stops.forEach((stop, at) => gradient.addColorStop(at / (stops.length - 1), stop));
+  pen.fillStyle = gradient;
+  pen.fillRect(0, 0, RAMP_STEPS, 1);
+  return new Uint32Array(pen.getImageData(0, 0, RAMP_STEPS, 1).data.buffer);
 }
 
 /** Step of the ramp -> pixel of the line that marks it: none from the middle on. */
@@ -28,44 +22,22 @@ export function signLines() {
   return Uint32Array.from({ length: RAMP_STEPS }, (_, step) => (step >= middle ? 0 : step < middle / 2 ? ground : ink));
 }
 
-/** The pixels of a canvas that is at least this wide, as words, and how to put them there. */
-export function pixelsOf(canvas, columns, rows) {
-  if (canvas.width < columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
-  const pen = canvas.getContext("2d");
-  const image = pen.createImageData(columns, rows);
-  return { pixels: new Uint32Array(image.data.buffer), put: () => pen.putImageData(image, 0, 0) };
-}
-
 // Most entries are evicted, so shares near zero matter most: the square root spreads them.
 export const densityStep = (share) => Math.round(Math.sqrt(share) * (RAMP_STEPS - 1));
 export const differenceStep = (gap) => Math.round((Math.sign(gap) * Math.sqrt(Math.abs(gap)) + 1) * 0.5 * (RAMP_STEPS - 1));
 
-function gradient(stops) {
-  return `linear-gradient(to right, ${stops.join(", ")})`;
-}
-
-/** A bar with ticks; `ticks` are [place from 0 to 1, text]. */
+/** A bar with ticks, each [place from 0 to 1, text]; `paint` gives it the colours of stops. */
 export function legend(title, ticks) {
   const strip = make("div.ckv-ramp");
+  const places = ticks.map(([place, text]) => make("span", { text, style: `left: ${place * 100}%` }));
   const node = make("div.ckv-legend", [
     make("span", { text: title }),
-    make("div.ckv-ramp-box", [
-      strip,
-      make("div.ckv-ramp-ticks.ckv-num", [
-        ticks.map(([place, text]) => {
-          const tick = make("span", { text });
-          tick.style.left = `${place * 100}%`;
-          return tick;
-        }),
-      ]),
-    ]),
+    make("div.ckv-ramp-box", strip, make("div.ckv-ramp-ticks.ckv-num", places)),
   ]);
-  return {
-    node,
-    paint: (stops) => {
-      strip.style.background = gradient(stops);
-    },
+  const paint = (stops) => {
+    strip.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
   };
+  return { node, paint };
 }
 
 export const DENSITY_TICKS = [0, 0.05, 0.25, 0.5, 1].map((share) => [Math.sqrt(share), percent(share).replace("5.0", "5")]);

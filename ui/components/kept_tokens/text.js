@@ -13,6 +13,12 @@ function blockEnd(pieces, first) {
   return end;
 }
 
+/** Class of a piece that shows nothing by itself. */
+function blankOf(piece) {
+  if (piece.trim() !== "") return "";
+  return piece === "" ? "t-empty" : piece.includes("\n") ? "t-line" : "";
+}
+
 export class TextView {
   constructor(app) {
     this.app = app;
@@ -22,12 +28,14 @@ export class TextView {
       role: "group",
       "aria-label":
         "Prompt, shaded by kept entries. Left and right arrows move a token cursor, with Shift they select a span, Enter picks a token, Escape clears.",
+      onclick: (event) => this.onClick(event),
+      onmouseup: () => this.onDragEnd(),
+      onpointerover: (event) => this.point(this.tokenOf(event.target)),
+      onpointerleave: () => app.point(null),
+      onkeydown: (event) => this.onKey(event),
     });
-    this.box.addEventListener("click", (event) => this.onClick(event));
-    this.box.addEventListener("mouseup", () => this.onDragEnd());
-    this.box.addEventListener("pointerover", (event) => this.onOver(event));
-    this.box.addEventListener("pointerleave", () => app.point(null));
-    this.box.addEventListener("keydown", (event) => this.onKey(event));
+    app.on("shade", () => this.blocks.forEach((block) => this.shade(block)));
+    app.on("text", () => this.mark());
     this.cut();
   }
 
@@ -37,23 +45,21 @@ export class TextView {
     this.blocks = [];
     this.seen = new IntersectionObserver(
       (entries) => {
-        for (const entry of entries) {
-          const block = this.blocks[Number(entry.target.getAttribute("data-block"))];
-          if (entry.isIntersecting) this.fill(block);
+        for (const { target, isIntersecting } of entries) {
+          const block = this.blocks.find(({ node }) => node === target);
+          if (isIntersecting) this.fill(block);
           else this.drain(block);
         }
       },
       { root: this.box, rootMargin: "800px 0px" },
     );
-    for (let first = 0; first < pieces.length; ) {
+    for (let first = 0; first < pieces.length; first = this.blocks.at(-1).end) {
       const end = blockEnd(pieces, first);
-      const node = make("div.ckv-block", { "data-block": String(this.blocks.length) });
       const text = pieces.slice(first, end).join("");
       const lines = text.length / 90 + text.split("\n").length;
-      node.style.minHeight = `${Math.round(lines * 24)}px`;
+      const node = make("div.ckv-block", { style: `min-height: ${Math.round(lines * 24)}px` });
       this.blocks.push({ first, end, node, filled: false });
       this.seen.observe(node);
-      first = end;
     }
     this.box.replaceChildren(...this.blocks.map((block) => block.node));
   }
@@ -65,15 +71,8 @@ export class TextView {
   fill(block) {
     if (block.filled) return;
     block.filled = true;
-    const { pieces } = this.app.prompt;
-    const nodes = [];
-    for (let at = block.first; at < block.end; at += 1) {
-      const node = document.createElement("span");
-      node.dataset.t = at;
-      node.textContent = pieces[at];
-      nodes.push(node);
-    }
-    block.node.replaceChildren(...nodes);
+    const pieces = this.app.prompt.pieces.slice(block.first, block.end);
+    block.node.replaceChildren(...pieces.map((text, at) => make("span", { "data-t": block.first + at, text })));
     block.node.style.minHeight = "";
     this.shade(block);
     this.mark();
@@ -89,26 +88,16 @@ export class TextView {
 
   shade(block) {
     const { app } = this;
-    const kept = app.current().kept;
+    const { kept } = app.current();
     const slots = app.slotCount();
     for (const node of block.node.children) {
       const at = Number(node.dataset.t);
-      const blank =
-        node.textContent.trim() === "" ? (node.textContent.includes("\n") ? " t-line" : node.textContent === "" ? " t-empty" : "") : "";
-      if (at >= app.positions) {
-        node.className = `t t-later${blank}`;
-        node.title = `token ${whole(at)}: read after eviction, kept by all`;
-        continue;
-      }
-      const count = kept.slotsKeeping(at);
-      node.className = `t t${count ? Math.ceil(Math.sqrt(count / slots) * SHADES) : 0}${blank}`;
-      node.title = `token ${whole(at)}: kept by ${count} of ${slots} slots`;
+      const isLater = at >= app.positions;
+      const count = isLater ? slots : kept.slotsKeeping(at);
+      const shade = isLater ? "t-later" : `t${count ? Math.ceil(Math.sqrt(count / slots) * SHADES) : 0}`;
+      node.className = `t ${shade} ${blankOf(node.textContent)}`;
+      node.title = `token ${whole(at)}: ${isLater ? "read after eviction, kept by all" : `kept by ${count} of ${slots} slots`}`;
     }
-  }
-
-  reshade() {
-    for (const block of this.blocks) if (block.filled) this.shade(block);
-    this.mark();
   }
 
   node(token) {
@@ -125,36 +114,31 @@ export class TextView {
     const { app } = this;
     for (const node of this.marked) node.classList.remove("t-span", "t-pick", "t-point");
     this.marked = [];
-    const set = (token, name) => {
-      const node = token === null || token === undefined ? null : this.node(token);
+    const set = (node, name) => {
       if (!node) return;
       node.classList.add(name);
       this.marked.push(node);
     };
-    if (app.span) {
-      for (const block of this.blocks) {
-        if (!block.filled) continue;
-        for (let at = Math.max(block.first, app.span[0]); at < Math.min(block.end, app.span[1]); at += 1) set(at, "t-span");
-      }
+    const [first, end] = app.span ?? [0, 0];
+    for (const block of this.blocks) {
+      if (!block.filled) continue;
+      for (let at = Math.max(block.first, first); at < Math.min(block.end, end); at += 1)
+        set(block.node.children[at - block.first], "t-span");
     }
-    set(app.token, "t-pick");
-    set(app.hover?.position, "t-point");
+    if (app.token !== null) set(this.node(app.token), "t-pick");
+    if (app.hover) set(this.node(app.hover.position), "t-point");
   }
 
-  /** Scroll a token into the box's middle; blocks above may still change height, so twice. */
-  reveal(token) {
-    const block = this.blockOf(token);
-    const center = () => {
-      this.fill(block);
-      const node = this.node(token);
-      const gap = node.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
-      this.box.scrollTop += gap - this.box.clientHeight / 2;
-    };
-    center();
-    requestAnimationFrame(() => {
-      center();
-      requestAnimationFrame(center);
-    });
+  /** Scroll a token into the box's middle; blocks above may still change height, so three times. */
+  reveal(token, times = 3) {
+    this.fill(this.blockOf(token));
+    const gap = this.node(token).getBoundingClientRect().top - this.box.getBoundingClientRect().top;
+    this.box.scrollTop += gap - this.box.clientHeight / 2;
+    if (times > 1) requestAnimationFrame(() => this.reveal(token, times - 1));
+  }
+
+  point(token) {
+    if (token !== null && token < this.app.positions) this.app.point({ map: this, position: token, row: null });
   }
 
   tokenOf(node) {
@@ -162,27 +146,24 @@ export class TextView {
     return holder && this.box.contains(holder) ? Number(holder.dataset.t) : null;
   }
 
+  /** Select from one token to another, both included. */
+  select(one, two, options = undefined) {
+    this.app.selectSpan(Math.min(one, two), Math.max(one, two) + 1, options);
+  }
+
   onClick(event) {
     const token = this.tokenOf(event.target);
     if (token === null || !window.getSelection().isCollapsed) return;
     this.cursor = token;
     const { app } = this;
-    if ((event.shiftKey || app.extending) && app.token !== null) {
-      app.selectSpan(Math.min(app.token, token), Math.max(app.token, token) + 1);
-    } else app.pick({ token });
+    if ((event.shiftKey || app.extending) && app.token !== null) this.select(app.token, token);
+    else app.pick({ token });
   }
 
   onDragEnd() {
     const selection = window.getSelection();
-    if (selection.isCollapsed) return;
-    const ends = [this.tokenOf(selection.anchorNode), this.tokenOf(selection.focusNode)];
-    if (ends.includes(null)) return;
-    this.app.selectSpan(Math.min(...ends), Math.max(...ends) + 1);
-  }
-
-  onOver(event) {
-    const token = this.tokenOf(event.target);
-    if (token !== null && token < this.app.positions) this.app.point({ map: this, position: token, row: null });
+    const ends = [selection.anchorNode, selection.focusNode].map((node) => this.tokenOf(node));
+    if (!selection.isCollapsed && !ends.includes(null)) this.select(ends[0], ends[1]);
   }
 
   onKey(event) {
@@ -192,19 +173,17 @@ export class TextView {
     if (step) {
       const from = this.cursor ?? app.token ?? 0;
       this.cursor = clamp(from + step, 0, app.prompt.pieces.length - 1);
-      if (event.shiftKey) app.selectSpan(...this.extended(from), { quiet: true });
-      else if (this.cursor < app.positions) app.point({ map: this, position: this.cursor, row: null });
+      if (!event.shiftKey) this.point(this.cursor);
+      else {
+        // From where Shift was first held.
+        if (!app.span || this.anchor === undefined) this.anchor = from;
+        this.select(this.anchor, this.cursor, { quiet: true });
+      }
       this.reveal(this.cursor);
       app.say(`${app.tokenName(this.cursor)}: ${this.node(this.cursor).title}`);
     } else if (event.key === "Enter" && this.cursor !== undefined) app.pick({ token: this.cursor });
     else if (event.key === "Escape") app.clear();
     else return;
     event.preventDefault();
-  }
-
-  /** The span from where Shift was first held to the cursor. */
-  extended(from) {
-    if (!this.app.span || this.anchor === undefined) this.anchor = from;
-    return [Math.min(this.anchor, this.cursor), Math.max(this.anchor, this.cursor) + 1];
   }
 }

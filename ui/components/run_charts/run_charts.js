@@ -5,16 +5,20 @@ import {
   make,
   nearView,
   onValue,
+  quietButton,
   regimesHead,
   saveFile,
   scroller,
-  setRegimes,
+  select,
   setText,
+  showText,
   str,
   tableHead,
   withTerms,
 } from "../../../assets/scripts/dom.js";
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
+
+const TOP = 12; // pixels above a plot
 
 /** plotly.js, once per page. */
 function loadPlotly() {
@@ -39,19 +43,11 @@ function themed(figure) {
     if (trace.meta !== "sign" || !isDark()) return trace;
     const { line } = trace.marker;
     const [[, one], [, two]] = line.colorscale;
-    return {
-      ...trace,
-      marker: {
-        ...trace.marker,
-        line: {
-          ...line,
-          colorscale: [
-            [0, two],
-            [1, one],
-          ],
-        },
-      },
-    };
+    const colorscale = [
+      [0, two],
+      [1, one],
+    ];
+    return { ...trace, marker: { ...trace.marker, line: { ...line, colorscale } } };
   });
   return { ...figure, data };
 }
@@ -84,6 +80,124 @@ function cellTable({ data, layout }) {
   return [make("summary", "The cells as a table"), scroller("Cells of the map", table)];
 }
 
+/** Names are escaped for Plotly, which reads some markup; here they are text. */
+const plain = (text) => str(text).replace(/&(lt|gt|amp);/g, (_, name) => ({ lt: "<", gt: ">", amp: "&" })[name]);
+
+/** One chart with its choices and files. */
+class Panel {
+  constructor(chart) {
+    this.name = chart.name;
+    this.shape = "";
+    this.drawn = "";
+    this.seen = false;
+    this.selects = [];
+    this.controls = make("div.ckv-chart-controls");
+    this.title = make("p.ckv-chart-title");
+    this.subtitle = make("p.ckv-hint");
+    this.plot = make("div.ckv-plot", { role: "img" });
+    this.notice = make("p.ckv-hint", { role: "status" });
+    this.cells = make("details", { hidden: true });
+    this.csv = make("a.ckv-link", { download: true, text: "CSV" });
+    this.files = ["png", "svg"].map((format) => quietButton(format.toUpperCase(), () => this.download(format), { disabled: true }));
+    this.node = make("section.ckv-panel.ckv-chart", { "data-chart": chart.name }, [
+      this.controls,
+      make("div", this.title, this.subtitle),
+      this.plot,
+      this.cells,
+      this.notice,
+      make("div.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
+    ]);
+    this.sight = nearView((seen) => {
+      this.seen = seen;
+      if (seen) this.draw();
+    });
+    this.sight.observe(this.node);
+  }
+
+  /** Take the chart's description; choices that still exist stay. */
+  update(chart, run) {
+    this.run = run;
+    const base = `${run.base}/${encodeURIComponent(run.slug)}`;
+    this.address = `${base}/figure/${encodeURIComponent(this.name)}`;
+    this.csv.href = `${base}/${encodeURIComponent(chart.csv)}.csv`;
+    this.csv.hidden = !chart.csv;
+    const title = str(chart.title);
+    this.csv.setAttribute("aria-label", `Data of ${title} as CSV`);
+    for (const file of this.files) file.setAttribute("aria-label", `${title} as ${file.textContent}`);
+    this.node.setAttribute("aria-label", title);
+    if (!this.figure) this.plot.setAttribute("aria-label", title);
+    const shape = JSON.stringify(chart.controls);
+    if (shape !== this.shape) this.build(list(chart.controls));
+    this.shape = shape;
+    if (this.seen) this.draw();
+  }
+
+  build(controls) {
+    const before = Object.fromEntries(this.selects.map((node) => [node.name, node.value]));
+    this.selects = controls.map(({ name, options }) => select(list(options), before[name], () => this.draw(), { name }));
+    const shown = this.selects.map((node, at) => [str(controls[at].label), node]).filter(([, node]) => node.options.length > 1);
+    this.controls.replaceChildren(...shown.map(([label, node]) => make("label.ckv-chart-choice", make("span", label), node)));
+  }
+
+  async draw() {
+    const query = new URLSearchParams(this.selects.map((node) => [node.name, node.value]));
+    query.set("v", this.run.key);
+    const address = `${this.address}?${query}`;
+    if (address === this.drawn) return;
+    this.drawn = address;
+    try {
+      const [plotly, answer] = await Promise.all([loadPlotly(), fetch(address)]);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const figure = await answer.json();
+      if (address !== this.drawn) return;
+      this.figure = figure;
+      await this.paint(plotly);
+      const cells = cellTable(figure);
+      this.cells.hidden = cells === null;
+      this.cells.replaceChildren(...list(cells));
+      this.node.dataset.drawn = address;
+      for (const file of this.files) file.disabled = list(figure.data).length === 0;
+      setText(this.notice, "");
+    } catch (error) {
+      this.drawn = "";
+      setText(this.notice, `This chart could not be drawn: ${error.message}. Scroll away and back to try again.`);
+    }
+  }
+
+  /** The title stands above the plot, where it takes as many lines as it needs. */
+  async paint(plotly) {
+    const { data, layout } = themed(this.figure);
+    const { title, margin, height } = layout;
+    const [words, more] = [title?.text, title?.subtitle?.text].map(plain);
+    setText(this.title, words);
+    showText(this.subtitle, more);
+    this.plot.setAttribute("aria-label", [words, more].filter(Boolean).join(". "));
+    const bare = { ...layout, title: undefined, margin: { ...margin, t: TOP }, height: height - margin.t + TOP };
+    this.plot.style.minHeight = `${bare.height}px`;
+    await plotly.react(this.plot, data, bare, { responsive: true, displayModeBar: false });
+    if (!this.followed) this.plot.on("plotly_click", follow);
+    this.followed = true;
+  }
+
+  /** In the page's colours: the chart itself is grey and transparent. A file has no web font. */
+  async download(format) {
+    const { data, layout } = themed(this.figure);
+    const { backgroundColor: ground, color } = getComputedStyle(this.node);
+    const width = Math.max(700, this.plot.clientWidth);
+    const plotly = await loadPlotly();
+    const font = { ...layout.font, color, family: "system-ui, sans-serif" };
+    const image = { data, layout: { ...layout, font, paper_bgcolor: ground, autosize: false, width } };
+    const size = { format, width, height: layout.height, scale: format === "png" ? 2 : 1 };
+    saveFile(await plotly.toImage(image, size), `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
+  }
+
+  close() {
+    this.sight.disconnect();
+    if (this.figure) globalThis.Plotly.purge(this.plot);
+    this.node.remove();
+  }
+}
+
 export default function mount(host) {
   const { root, element } = host;
   const heading = make("h3.ckv-section-name");
@@ -94,171 +208,18 @@ export default function mount(host) {
   root.append(heading, words, empty, head, grid);
   const panels = new Map();
 
-  /** The layout with its title in as many lines as the width needs; Plotly would cut it. */
-  function withWholeTitle(layout, width) {
-    const pen = document.createElement("canvas").getContext("2d");
-    const broken = (words, size) => {
-      pen.font = `${size}px ${layout.font.family}`;
-      const lines = [];
-      for (const word of str(words).split(" ")) {
-        const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
-        if (lines.length && pen.measureText(longer).width <= width * 0.94) lines[lines.length - 1] = longer;
-        else lines.push(word);
-      }
-      return lines;
-    };
-    const { title, margin, height } = layout;
-    const heads = broken(title?.text, title?.font?.size);
-    const small = broken(title?.subtitle?.text, title?.subtitle?.font?.size);
-    const more = (heads.length - 1) * 24 + (small.length - 1) * 16;
-    if (more === 0) return { ...layout };
-    const subtitle = { ...title.subtitle, text: small.join("<br>") };
-    return {
-      ...layout,
-      height: height + more,
-      margin: { ...margin, t: margin.t + more },
-      title: { ...title, text: heads.join("<br>"), subtitle },
-    };
-  }
-
-  class Panel {
-    constructor(chart) {
-      this.name = chart.name;
-      this.shape = "";
-      this.drawn = "";
-      this.seen = false;
-      this.controls = make("div.ckv-chart-controls");
-      this.plot = make("div.ckv-plot", { role: "img" });
-      this.notice = make("p.ckv-hint", { role: "status" });
-      this.cells = make("details", { hidden: true });
-      this.csv = make("a.ckv-link", { download: true, text: "CSV" });
-      this.files = ["png", "svg"].map((format) =>
-        make("button.ckv-button.ckv-quiet", { text: format.toUpperCase(), disabled: true, onclick: () => this.download(format) }),
-      );
-      this.node = make("section.ckv-panel.ckv-chart", { "data-chart": chart.name }, [
-        this.controls,
-        this.plot,
-        this.cells,
-        this.notice,
-        make("div.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
-      ]);
-      this.sight = nearView((seen) => {
-        this.seen = seen;
-        if (seen) this.draw();
-      });
-      this.sight.observe(this.node);
-    }
-
-    /** Take the chart's description; choices that still exist stay. */
-    update(chart, run) {
-      this.run = run;
-      this.title = str(chart.title);
-      this.csv.href = `${run.base}/${encodeURIComponent(run.slug)}/${encodeURIComponent(chart.csv)}.csv`;
-      this.csv.hidden = !chart.csv;
-      this.csv.setAttribute("aria-label", `Data of ${this.title} as CSV`);
-      this.files.forEach((button) => button.setAttribute("aria-label", `${this.title} as ${button.textContent}`));
-      this.node.setAttribute("aria-label", this.title);
-      if (!this.figure) this.plot.setAttribute("aria-label", this.title);
-      const shape = JSON.stringify(chart.controls);
-      if (shape !== this.shape) {
-        this.shape = shape;
-        this.build(list(chart.controls));
-      }
-      if (this.seen) this.draw();
-    }
-
-    build(controls) {
-      const before = Object.fromEntries((this.selects ?? []).map((node) => [node.name, node.value]));
-      this.selects = controls.map((control) => {
-        const node = make("select.ckv-select", { name: control.name, onchange: () => this.draw() });
-        list(control.options).forEach(([value, label]) => node.append(make("option", { value: str(value), text: str(label) })));
-        node.value = before[control.name] ?? node.value;
-        if (node.selectedIndex < 0) node.selectedIndex = 0;
-        return node;
-      });
-      this.controls.replaceChildren(
-        ...this.selects.flatMap((node, at) => {
-          if (node.options.length < 2) return [];
-          return [make("label.ckv-chart-choice", make("span", str(controls[at].label)), node)];
-        }),
-      );
-    }
-
-    address() {
-      const query = new URLSearchParams(this.selects.map((node) => [node.name, node.value]));
-      query.set("v", this.run.key);
-      return `${this.run.base}/${encodeURIComponent(this.run.slug)}/figure/${encodeURIComponent(this.name)}?${query}`;
-    }
-
-    async draw() {
-      const address = this.address();
-      if (address === this.drawn) return;
-      this.drawn = address;
-      try {
-        const [plotly, answer] = await Promise.all([loadPlotly(), fetch(address)]);
-        if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-        const figure = await answer.json();
-        if (address !== this.drawn) return;
-        this.figure = figure;
-        await this.paint(plotly);
-        const cells = cellTable(figure);
-        this.cells.hidden = cells === null;
-        this.cells.replaceChildren(...list(cells));
-        const { title } = figure.layout;
-        this.plot.setAttribute("aria-label", [title?.text, title?.subtitle?.text].filter(Boolean).join(". "));
-        this.node.dataset.drawn = address;
-        this.files.forEach((button) => {
-          button.disabled = list(figure.data).length === 0;
-        });
-        setText(this.notice, "");
-      } catch (error) {
-        this.drawn = "";
-        setText(this.notice, `This chart could not be drawn: ${error.message}. Scroll away and back to try again.`);
-      }
-    }
-
-    async paint(plotly) {
-      const { data, layout: asked } = themed(this.figure);
-      const layout = withWholeTitle(asked, this.plot.clientWidth);
-      this.plot.style.minHeight = `${layout.height}px`;
-      await plotly.react(this.plot, data, layout, { responsive: true, displayModeBar: false });
-      if (!this.followed) this.plot.on("plotly_click", follow);
-      this.followed = true;
-    }
-
-    /** In the page's colours: the chart itself is grey and transparent. A file has no web font. */
-    async download(format) {
-      const { data, layout } = themed(this.figure);
-      const { backgroundColor: ground, color } = getComputedStyle(this.node);
-      const width = Math.max(700, this.plot.clientWidth);
-      const plotly = await loadPlotly();
-      const font = { ...layout.font, color, family: "system-ui, sans-serif" };
-      const image = { data, layout: { ...layout, font, paper_bgcolor: ground, autosize: false, width } };
-      saveFile(
-        await plotly.toImage(image, { format, width, height: layout.height, scale: format === "png" ? 2 : 1 }),
-        `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`,
-      );
-    }
-
-    close() {
-      this.sight.disconnect();
-      if (this.figure) globalThis.Plotly.purge(this.plot);
-      this.node.remove();
-    }
-  }
-
   onValue(host, (value) => {
     root.hidden = value === null;
     const charts = list(value?.charts);
-    heading.hidden = !value?.heading;
-    setText(heading, str(value?.heading));
-    words.hidden = !value?.heading;
-    empty.hidden = charts.length > 0;
-    const told = withTerms(value?.heading ? value.text : "");
-    if (words.textContent !== told.map((part) => part.textContent ?? part).join("")) words.replaceChildren(...told);
+    const isEmpty = charts.length === 0;
+    showText(heading, value?.heading);
+    words.hidden = heading.hidden;
+    const parts = withTerms(value?.heading ? value.text : "");
+    if (words.textContent !== parts.map((part) => part.textContent ?? part).join("")) words.replaceChildren(...parts);
     setText(empty, str(value?.text));
-    setRegimes(head, charts.length > 0 && value.head);
-    grid.hidden = charts.length === 0;
+    empty.hidden = !isEmpty;
+    showText(head, !isEmpty && value.head);
+    grid.hidden = isEmpty;
     const names = new Set(charts.map((chart) => chart.name));
     for (const [name, panel] of panels) {
       if (names.has(name)) continue;

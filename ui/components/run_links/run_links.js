@@ -1,59 +1,45 @@
 // Where a run can be found and taken away: short link, files in one menu, form.
 
-import { copyButton, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
+import { copyButton, make, onChange, quietButton, setText, str } from "../../../assets/scripts/dom.js";
 
 const link = (text, more = {}) => make("a.ckv-link", { text, ...more });
-const file = (text, path, needs, hint = "") => ({ text, path, needs, hint });
-/** What the server may refuse is no download: its sentence is shown.
- * @type {[string, ReturnType<typeof file>[]][]} */
-const FILES = [
-  [
-    "The whole run",
-    [
-      file("Report (HTML)", "report.html", "report", "opens offline, in any browser"),
-      file("Report (HTML)", "report.html", "samples", "opens offline, in any browser"),
-      file("All results (JSON)", "study.json", "samples"),
-      file("All results and texts (JSON)", "study.json?data", "samples", "to be imported elsewhere"),
-      file("Request (YAML)", "study.yaml", "samples", "runs again with ckv run"),
-      file("Inspect log (JSON)", "inspect.json", "samples"),
-      file("Bundle (zip)", "bundle.zip", "report", "to be imported elsewhere, with the prompt and notes"),
-      file("Result (JSON)", "result.json", "files", "what the command line writes"),
-      file("kvpress code (Python)", "kvpress.py", "report", "the variants as presses, and where they differ"),
-    ],
-  ],
-  [
-    "Tables (CSV)",
-    [
-      file("Table (CSV)", "table.csv", "files", "a row per variant"),
-      file("Layers (CSV)", "layers.csv", "files"),
-      file("Heads (CSV)", "heads.csv", "files"),
-      file("Budgets (CSV)", "budgets.csv", "files"),
-      file("Fidelity by token (CSV)", "forced.csv", "forced"),
-      file("Follow-ups (CSV)", "follow_ups.csv", "follow_ups"),
-      file("Scores (CSV)", "scores.csv", "samples", "a row per method and budget"),
-      file("Results (CSV)", "results.csv", "samples", "a row per sample, method and budget"),
-    ],
-  ],
-];
 
-function group(name, links) {
-  if (links.length === 0) return null;
-  const items = links.map(([node, hint]) => make("li", node, hint ? make("span.ckv-hint", { text: hint }) : null));
-  return make("section", { "aria-label": name }, make("strong", { text: name }), make("ul", ...items));
-}
+/** Files by group: text, path, what of the value it needs, and a hint. What the server may refuse
+ * (a report) is no download: its sentence is shown. */
+const FILES = {
+  "The whole run": [
+    ["Report (HTML)", "report.html", "report", "opens offline, in any browser"],
+    ["Report (HTML)", "report.html", "samples", "opens offline, in any browser"],
+    ["All results (JSON)", "study.json", "samples"],
+    ["All results and texts (JSON)", "study.json?data", "samples", "to be imported elsewhere"],
+    ["Request (YAML)", "study.yaml", "samples", "runs again with ckv run"],
+    ["Inspect log (JSON)", "inspect.json", "samples"],
+    ["Bundle (zip)", "bundle.zip", "report", "to be imported elsewhere, with the prompt and notes"],
+    ["Result (JSON)", "result.json", "files", "what the command line writes"],
+    ["kvpress code (Python)", "kvpress.py", "report", "the variants as presses, and where they differ"],
+  ],
+  "Tables (CSV)": [
+    ["Table (CSV)", "table.csv", "files", "a row per variant"],
+    ["Layers (CSV)", "layers.csv", "files"],
+    ["Heads (CSV)", "heads.csv", "files"],
+    ["Budgets (CSV)", "budgets.csv", "files"],
+    ["Fidelity by token (CSV)", "forced.csv", "forced"],
+    ["Follow-ups (CSV)", "follow_ups.csv", "follow_ups"],
+    ["Scores (CSV)", "scores.csv", "samples", "a row per method and budget"],
+    ["Results (CSV)", "results.csv", "samples", "a row per sample, method and budget"],
+  ],
+};
 
 function fileGroups(value, base) {
-  return FILES.map(([name, files]) =>
-    group(
-      name,
-      files
-        .filter(({ needs }) => value[needs])
-        .map(({ text, path, needs, hint }) => [
-          link(text, { href: `${base}/${path}`, download: needs !== "report" && path !== "report.html" }),
-          hint,
-        ]),
-    ),
-  ).filter(Boolean);
+  return Object.entries(FILES).flatMap(([name, files]) => {
+    const items = files
+      .filter(([, , needs]) => value[needs])
+      .map(([text, path, needs, hint]) => {
+        const download = needs !== "report" && path !== "report.html";
+        return make("li", link(text, { href: `${base}/${path}`, download }), hint ? make("span.ckv-hint", hint) : null);
+      });
+    return items.length ? [make("section", { "aria-label": name }, make("strong", name), make("ul", ...items))] : [];
+  });
 }
 
 export default function mount(host) {
@@ -62,7 +48,7 @@ export default function mount(host) {
   const shared = location.hash.match(/^#link=([\w-]+)$/)?.[1];
   const short = link("");
   const copy = copyButton("Copy link", () => short.href);
-  const share = make("button.ckv-button.ckv-quiet.ckv-for-users.ckv-share-run", "Share");
+  const share = quietButton("Share", openShare, { class: "ckv-quiet ckv-for-users ckv-share-run" });
   // Who may not share the run has no such section; Gradio confines our files of styles to its container.
   const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
@@ -73,13 +59,14 @@ export default function mount(host) {
   ]);
   root.append(bar, unshared);
 
-  share.addEventListener("click", () => {
+  function openShare() {
     /** @type {HTMLElement} */
-    const bar = document.querySelector("#share > button");
-    if (!bar.classList.contains("open")) bar.click();
-    bar.scrollIntoView({ block: "center" });
-    bar.focus({ preventScroll: true });
-  });
+    const fold = document.querySelector("#share > button");
+    if (!fold.classList.contains("open")) fold.click();
+    fold.scrollIntoView({ block: "center" });
+    fold.focus({ preventScroll: true });
+  }
+
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     menu.open = false;
@@ -92,13 +79,10 @@ export default function mount(host) {
     if (!menu.contains(target)) menu.open = false;
   });
 
-  let drawn = "";
-  onValue(host, (value) => {
+  onChange(host, (value) => {
     const slug = str(value?.slug);
     bar.hidden = slug === "";
-    const shown = JSON.stringify(value);
-    if (slug === "" || shown === drawn) return;
-    drawn = shown;
+    if (bar.hidden) return;
     const key = encodeURIComponent(slug);
     const path = shared ? `/s/${shared}` : `/r/${key}`;
     if (shared && location.hash === `#link=${shared}`) history.replaceState(history.state, "", path);

@@ -1,27 +1,23 @@
 // Search, filters and sort of the list of runs: a plain GET form, so the address is the view.
 
-import { list, make, str } from "../../../assets/scripts/dom.js";
+import { list, make, select, str } from "../../../assets/scripts/dom.js";
 
 export const KINDS = { compare: "One budget", sweep: "Several budgets", samples: "Many samples" };
 let unfolded = false; // on a narrow screen, where all fields would fill it
 export function filterForm(query, choices) {
   const labelled = (text, node) => make("label.ckv-field", make("span", { text }), node);
-  const input = (name, label, more = {}) => {
-    const node = make("input.ckv-input", { name, type: "text", ...more });
-    node.value = str(query[name]);
-    return labelled(label, node);
-  };
+  const input = (name, label, more = {}) =>
+    labelled(label, make("input.ckv-input", { name, type: "text", value: str(query[name]), ...more }));
   const pick = (name, label, values, blank = "any", labels = {}) => {
-    const node = make("select.ckv-input", { name }, [
-      blank === null ? null : make("option", { value: "", text: blank }),
-      ...list(values).map((value) => make("option", { value: str(value), text: labels[value] ?? str(value) })),
-    ]);
+    const given = str(query[name]);
     // An address may name what no run has (any more): the list is filtered by it all the same.
-    const asked = str(query[name]);
-    if (asked && blank !== null && !list(values).includes(asked)) node.append(make("option", { value: asked, text: asked }));
-    node.value = asked;
-    if (node.selectedIndex < 0) node.selectedIndex = 0;
-    return labelled(label, node);
+    const known = new Set([...list(values), ...(given && blank !== null ? [given] : [])]);
+    const options = [...known].map((value) => [value, labels[value] ?? str(value)]);
+    const all = blank === null ? options : [["", blank], ...options];
+    return labelled(
+      label,
+      select(all, given, () => {}, { name, class: "ckv-input" }),
+    );
   };
   const form = make("form.ckv-filters", { action: "/runs", method: "get", role: "search", "aria-label": "Runs" }, [
     input("text", "Search title, note, question and generations", { type: "search", maxlength: "400" }),

@@ -1,10 +1,8 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
-import { chip, list, make, onValue, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
+import { button, chip, list, make, onValue, quietButton, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
 import { runFiles } from "./run_files.js";
 import { filterForm, KINDS } from "./run_filters.js";
-
-const button = (text, onclick, more = {}) => make("button.ckv-button.ckv-quiet", { text, onclick, ...more });
 
 function pageLinks(value) {
   const link = (page, text) => {
@@ -25,10 +23,10 @@ export default function mount(host) {
   let dropped = [];
   let restored = false;
   const told = make("p.ckv-notice", { role: "status" });
-  const undo = make("button.ckv-button", { text: "Undo", hidden: true });
+  const undo = button("Undo", () => act("undo", dropped), { hidden: true });
   const empty = make("p.ckv-empty");
   const body = make("tbody");
-  const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page" });
+  const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page", onchange: chooseAll });
   const heads = ["Run", "Outcome", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
   const table = scroller("Saved runs", [
     make("table.ckv-table.ckv-run-table", tableHead(all, ...heads, make("span.ckv-offscreen", "Actions")), body),
@@ -44,15 +42,17 @@ export default function mount(host) {
   root.append(files.node, filters, make("div.ckv-told", told, undo), bulk, empty, table, pages);
 
   const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
-  undo.addEventListener("click", () => act("undo", dropped));
-  all.addEventListener("change", () => {
-    for (const box of body.querySelectorAll("input[data-slug]")) {
-      box.checked = all.checked;
-      if (all.checked) chosen.add(box.dataset.slug);
-      else chosen.delete(box.dataset.slug);
-    }
+
+  function choose(box, isChosen) {
+    box.checked = isChosen;
+    if (isChosen) chosen.add(box.dataset.slug);
+    else chosen.delete(box.dataset.slug);
+  }
+
+  function chooseAll() {
+    for (const box of body.querySelectorAll("input[data-slug]")) choose(box, all.checked);
     drawBulk();
-  });
+  }
 
   function drawBulk() {
     bulk.hidden = chosen.size === 0;
@@ -60,32 +60,25 @@ export default function mount(host) {
     // With the entry of the browser's history: whoever comes back finds them chosen.
     if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
     const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
-    const together = make("a.ckv-link", { text: "Compare runs", href: `/several?ids=${slugs.map(encodeURIComponent).join(",")}` });
-    together.hidden = slugs.length < 2;
-    const study = make("a.ckv-link", {
-      text: "Study",
-      href: `/studies?runs=${slugs.map(encodeURIComponent).join(",")}`,
-      title: "Their texts as the samples of a study",
-    });
+    const named = slugs.map(encodeURIComponent).join(",");
+    const together = make("a.ckv-link", { text: "Compare runs", href: `/several?ids=${named}`, hidden: slugs.length < 2 });
+    const study = make("a.ckv-link", { text: "Study", href: `/studies?runs=${named}`, title: "Their texts as the samples of a study" });
     bulk.replaceChildren(
       make("span", `${slugs.length} chosen`),
       tag,
-      button("Tag", () => act("tag", slugs, { tag: tag.value })),
+      quietButton("Tag", () => act("tag", slugs, { tag: tag.value })),
       together,
       study,
-      button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
-      button("Delete chosen", () => act("delete", slugs)),
+      quietButton("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
+      quietButton("Delete chosen", () => act("delete", slugs)),
     );
   }
 
   function editor(row, line) {
     const field = (label, node) => make("label.ckv-field", make("span", { text: label }), node);
-    const title = make("input.ckv-input", { type: "text", maxlength: "200" });
-    const tags = make("input.ckv-input", { type: "text" });
-    const note = make("textarea.ckv-input", { rows: "3", maxlength: "10000" });
-    title.value = str(row.title);
-    tags.value = list(row.tags).join(" ");
-    note.value = str(row.note);
+    const title = make("input.ckv-input", { type: "text", maxlength: "200", value: str(row.title) });
+    const tags = make("input.ckv-input", { type: "text", value: list(row.tags).join(" ") });
+    const note = make("textarea.ckv-input", { rows: "3", maxlength: "10000", value: str(row.note) });
     const close = () => {
       form.remove();
       line.querySelector("[data-edit]").focus();
@@ -94,44 +87,44 @@ export default function mount(host) {
       event.preventDefault();
       act("edit", [row.slug], { title: title.value, note: note.value, tags: tags.value });
     };
-    const form = make("tr.ckv-editor", [
+    const form = make("tr.ckv-editor", { onkeydown: (event) => event.key === "Escape" && close() }, [
       make("td", { colspan: String(heads.length + 2) }, [
         make("form", { onsubmit: save }, [
           field("Title", title),
           field("Tags, separated by spaces", tags),
           field("Note", note),
-          make("span", make("button.ckv-button", { type: "submit", text: "Save" }), button("Cancel", close)),
+          make("span", make("button.ckv-button", { type: "submit", text: "Save" }), quietButton("Cancel", close)),
         ]),
       ]),
     ]);
-    form.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") close();
-    });
     line.after(form);
     title.focus();
   }
 
   function item(row) {
     const name = str(row.title) || row.slug;
-    const box = make("input", { type: "checkbox", "data-slug": row.slug, "aria-label": `Choose ${name}` });
-    box.checked = chosen.has(row.slug);
-    box.addEventListener("change", () => {
-      if (box.checked) chosen.add(row.slug);
-      else chosen.delete(row.slug);
-      drawBulk();
+    const box = make("input", {
+      type: "checkbox",
+      "data-slug": row.slug,
+      "aria-label": `Choose ${name}`,
+      checked: chosen.has(row.slug),
+      onchange: () => {
+        choose(box, box.checked);
+        drawBulk();
+      },
     });
     const actions = make("td.ckv-row-actions", [
-      button(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned }), {
+      quietButton(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned }), {
         "aria-label": `${row.pinned ? "Unpin" : "Pin"} ${name}`,
       }),
-      button(
+      quietButton(
         "Edit",
         () => {
           if (!line.nextSibling?.classList.contains("ckv-editor")) editor(row, line);
         },
         { "aria-label": `Edit ${name}`, "data-edit": true },
       ),
-      button("Delete", () => act("delete", [row.slug]), { "aria-label": `Delete ${name}` }),
+      quietButton("Delete", () => act("delete", [row.slug]), { "aria-label": `Delete ${name}` }),
     ]);
     const line = make("tr", [
       make("td", box),

@@ -1,6 +1,6 @@
 // Progress of a run: state, stages with their times, a bar, what happens now.
 
-import { chip, clamp, list, make, milliseconds, onValue, seconds, setText, str } from "../../../assets/scripts/dom.js";
+import { chip, list, make, milliseconds, onValue, seconds, setText, str } from "../../../assets/scripts/dom.js";
 
 const STATE_LABELS = {
   idle: "Ready",
@@ -44,12 +44,7 @@ export default function mount(host) {
   const sentence = make("span.ckv-status-text");
   const elapsed = make("span.ckv-status-time.ckv-num");
   const stages = make("ol.ckv-stages", { "aria-label": "Stages" });
-  const fill = make("div.ckv-bar-fill");
-  const bar = make(
-    "div.ckv-bar",
-    { role: "progressbar", "aria-label": "Progress of this stage", "aria-valuemin": "0", "aria-valuemax": "100" },
-    [fill],
-  );
+  const bar = make("progress.ckv-bar", { max: "1", "aria-label": "Progress of this stage" });
   const chips = make("div.ckv-chips");
   const panel = make("div.ckv-status.ckv-panel", { hidden: true }, [
     make("div.ckv-status-line", make("div.ckv-status-live", { role: "status", "aria-live": "polite" }, sign, stateName, sentence), elapsed),
@@ -58,21 +53,6 @@ export default function mount(host) {
     chips,
   ]);
   root.append(panel);
-
-  function drawBar(value) {
-    const running = value.state === "running";
-    bar.hidden = !running;
-    const known = Number.isFinite(value.fraction) && value.fraction !== null;
-    bar.classList.toggle("ckv-bar-unknown", !known);
-    if (!known) {
-      bar.removeAttribute("aria-valuenow");
-      fill.style.width = "";
-      return;
-    }
-    const share = clamp(value.fraction, 0, 1);
-    bar.setAttribute("aria-valuenow", String(Math.round(share * 100)));
-    fill.style.width = `${(share * 100).toFixed(1)}%`;
-  }
 
   // The server speaks only when something happens, which during a long prefill may take minutes.
   let came = 0;
@@ -97,7 +77,9 @@ export default function mount(host) {
     setText(sign, STATE_SIGNS[state]);
     setText(stateName, STATE_LABELS[state]);
     setText(sentence, sentenceOf(value));
-    drawBar(value);
+    bar.hidden = value.state !== "running";
+    if (Number.isFinite(value.fraction)) bar.value = value.fraction;
+    else bar.removeAttribute("value");
     const shape = JSON.stringify([state, value.stages, value.chips]);
     if (shape === stagesDrawn) return;
     stagesDrawn = shape;

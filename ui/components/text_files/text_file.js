@@ -1,6 +1,6 @@
 // Files of this computer: a button and its line; of text files, which no server sees, the field they go to.
 
-import { make, setText, whole } from "../../../assets/scripts/dom.js";
+import { button, make, setText, whole } from "../../../assets/scripts/dom.js";
 
 /** A field by the id of its block.
  * @returns {HTMLTextAreaElement} */
@@ -22,22 +22,22 @@ export function fileOpener(words, take, attributes = {}) {
     setText(told, text);
   };
   const picker = make("input.ckv-offscreen", { type: "file", tabindex: "-1", "aria-hidden": "true", ...attributes });
-  const button = make("button.ckv-button", { text: words, onclick: () => picker.click() });
+  const opener = button(words, () => picker.click());
   async function busy(work) {
-    button.disabled = true;
+    opener.disabled = true;
     try {
       say(await work());
     } catch (error) {
       say(error.message, "error");
     }
-    button.disabled = false;
+    opener.disabled = false;
   }
   picker.addEventListener("change", () => {
     const files = [...picker.files];
     picker.value = "";
     if (files.length) busy(() => take(files));
   });
-  return { say, busy, told, open: [button, picker] };
+  return { say, busy, told, open: [opener, picker] };
 }
 
 /** Text of a file; throws an Error whose message is the sentence to show. `limit` is `mostBytes` in words. */

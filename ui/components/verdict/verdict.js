@@ -1,6 +1,6 @@
 // What came out of a run: one sentence, who by outcome, what perturbation did, what is not said.
 
-import { list, make, onValue, regimeMark, regimesHead, setRegimes, setText, specParts, str } from "../../../assets/scripts/dom.js";
+import { list, make, onChange, regimeMark, regimesHead, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 
 const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
@@ -36,20 +36,16 @@ export default function mount(host) {
   ]);
   root.append(strip);
 
-  let drawn = "";
-  onValue(host, (value) => {
-    const shape = JSON.stringify(value);
+  onChange(host, (value) => {
     strip.hidden = !value?.headline;
     document.body.classList.toggle("ckv-regimes-told", !strip.hidden && Boolean(value.regimes));
-    if (strip.hidden || shape === drawn) return;
-    drawn = shape;
+    if (strip.hidden) return;
     setText(headline, str(value.headline));
-    setRegimes(regimes, value.regimes);
+    showText(regimes, value.regimes);
     groups.replaceChildren(...list(value.groups).map(groupRow));
     groups.hidden = list(value.groups).length === 0;
     findings.replaceChildren(...list(value.findings).map((text) => make("p", str(text))));
     findings.hidden = list(value.findings).length === 0;
-    setText(cautions, list(value.cautions).map(str).join(" "));
-    cautions.hidden = cautions.textContent === "";
+    showText(cautions, list(value.cautions).map(str).join(" "));
   });
 }
