@@ -1,9 +1,8 @@
-"""Runs as one file to take along: writes a zip of a manifest and one JSON per run.
+"""Runs as one file to take along: writes a zip with one JSON for each run.
 
-storage/bundle_reader.py reads it, storage/bundle_import.py stores it; docs/bundle.md describes it.
+storage/import_reader.py reads it, storage/bundle_import.py stores it; docs/bundle.md describes it.
 """
 
-import hashlib
 import io
 import json
 import zipfile
@@ -21,9 +20,6 @@ from storage import repository, rows
 from storage.models import END_STATES, Run
 from storage.records import Lineage, RunNotes, StoredRun
 
-FORMAT = "criticalkv-lab-bundle"
-VERSION = 1
-MANIFEST = "manifest.json"
 MAX_RUNS = 1000
 MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
 MAX_TOTAL_BYTES = 512 * 2**20
@@ -34,7 +30,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BundledRun:
-    """A run and what else a bundle tells of it.
+    """A run and what else a bundle has of it.
 
     Attributes:
         lineage: its parent by the slug in the bundle.
@@ -52,16 +48,16 @@ def write_bundle(
 ) -> bytes:
     """A zip of these runs; the same runs give the same bytes.
 
-    `without_notes`: those whose notes, tags and lineage are not for whoever asks.
+    `without_notes`: those whose notes, tags and lineage stay here.
 
     Raises:
-        StorageError: none or too many asked for, one is missing, not over or too big.
+        StorageError: none or too many chosen, one is missing, not over or too big.
     """
-    asked = list(dict.fromkeys(slugs))
-    if not 1 <= len(asked) <= MAX_RUNS:
-        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {len(asked)}.")
+    chosen = list(dict.fromkeys(slugs))
+    if not 1 <= len(chosen) <= MAX_RUNS:
+        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {len(chosen)}.")
     writer = _Writer()
-    for slug in asked:
+    for slug in chosen:
         data = _run_data(session, slug, with_notes=slug not in without_notes)
         if not writer.has_room(data):
             raise _too_big(slug)
@@ -96,27 +92,22 @@ class _Writer:
     """One zip as it grows."""
 
     def __init__(self) -> None:
+        self.count = 0
         self._out = io.BytesIO()
         self._archive = zipfile.ZipFile(self._out, "w", zipfile.ZIP_DEFLATED)
-        self._listed: list[dict[str, Any]] = []
         self._total = 0
-
-    @property
-    def count(self) -> int:
-        return len(self._listed)
 
     def has_room(self, data: bytes) -> bool:
         return self.count < MAX_RUNS and self._total + len(data) <= MAX_TOTAL_BYTES
 
     def add(self, slug: str, data: bytes) -> None:
-        _add(self._archive, entry_name(slug), data)
-        digest = hashlib.sha256(data).hexdigest()
-        self._listed.append({"slug": slug, "sha256": digest, "bytes": len(data)})
+        entry = zipfile.ZipInfo(entry_name(slug), _EPOCH)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        self._archive.writestr(entry, data)
         self._total += len(data)
+        self.count += 1
 
     def finish(self) -> bytes:
-        manifest = {"format": FORMAT, "version": VERSION, "runs": self._listed}
-        _add(self._archive, MANIFEST, json.dumps(manifest).encode())
         self._archive.close()
         return self._out.getvalue()
 
@@ -165,7 +156,7 @@ def run_json(run: StoredRun) -> dict[str, Any]:
 
 
 def is_same_content(left: StoredRun, right: StoredRun) -> bool:
-    """Whether two runs are one: asked, measured and ended alike, whatever their titles."""
+    """Whether two runs have one request, result and end, whatever their titles."""
     return _content(left) == _content(right)
 
 
@@ -187,9 +178,3 @@ def _beside(session: Session, slug: str) -> dict[str, Any]:
         "tags": list(notes.tags),
         "lineage": {"parent": parent, "kind": kind} if parent else None,
     }
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    entry = zipfile.ZipInfo(name, _EPOCH)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(entry, data)

@@ -14,7 +14,7 @@ from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database
 from storage.import_reader import reading
 from storage.models import ALIVE, Run, Tag
-from storage.records import Lineage, StoredRun
+from storage.records import Lineage
 from storage.shares import saved_runs
 
 LISTED = 5
@@ -183,16 +183,10 @@ def _is_here(session: Session, bundled: BundledRun, owner: str | None) -> bool:
         stored = repository.load_run(session, run.slug)
     except repository.RunMissingError:
         return False  # deleted, but its name is not free yet
-    return is_same_content(stored, run if bundled.has_times else _at_times_of(stored, run))
-
-
-def _at_times_of(stored: StoredRun, run: StoredRun) -> StoredRun:
-    return replace(
-        run,
-        created_at=stored.created_at,
-        started_at=stored.started_at,
-        finished_at=stored.finished_at,
-    )
+    if not bundled.has_times:
+        times = ("created_at", "started_at", "finished_at")
+        run = replace(run, **{name: getattr(stored, name) for name in times})
+    return is_same_content(stored, run)
 
 
 def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:

@@ -39,7 +39,10 @@ from storage.models import (
     UtcDateTime,
 )
 from storage.records import (
+    NOTE_LIMIT,
     SPOILT,
+    TAG,
+    TAGS_LIMIT,
     LineageKind,
     ResultCounts,
     RunFilter,
@@ -53,14 +56,11 @@ from storage.repository import missing_run
 from storage.studies import count_results, study_of
 
 TITLE_LIMIT = 200
-NOTE_LIMIT = 10_000
-TAGS_LIMIT = 20
 RELATIVES_LIMIT = 50
 _RESULTS_AT_ONCE = 1000  # that are removed; samples have long texts
 _SAMPLES_AT_ONCE = 50
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_OVER = "This run is not over; cancel it first, then delete it."
-TAG = r"[\w-]{1,40}"
 _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "newest": Run.created_at.desc(),
     "oldest": Run.created_at.asc(),

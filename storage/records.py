@@ -1,17 +1,20 @@
 """What storage hands out: plain frozen records, never rows."""
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.outcomes import Tally
+from ckv_core.runtime.checked import By, Checked, Plain, chars, many, require
 from ckv_core.studies.records import Study
-from storage.models import ACTIVE_STATES
+from storage.models import ACTIVE_STATES, SLUG_LENGTH
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -20,15 +23,32 @@ Record = TypeVar("Record", bound="DataclassInstance")
 RunState = Literal["queued", "running", "done", "failed", "cancelled", "unfinished"]
 LineageKind = Literal["rerun", "fork"]
 RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
+SLUG = f"[a-z0-9]{{{SLUG_LENGTH}}}"
+NOTE_LIMIT = 10_000
+TAGS_LIMIT = 20
+TAG = r"[\w-]{1,40}"
 # What the reading of a row raises whose values somebody else wrote, or another version.
 SPOILT = (CkvError, TypeError, ValueError, LookupError, AttributeError, zlib.error)
+
+
+def _read_time(value: Any, _: Plain) -> datetime:
+    form = r"\d{4}-\d\d-\d\dT[\d:.]{5,15}(Z|[+-]\d\d:\d\d)"
+    is_time = isinstance(value, str) and re.fullmatch(form, value, re.ASCII)
+    require(is_time, "a time with a time zone is expected")
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError from error  # as of a month that does not exist
+
+
+Time = Annotated[datetime, By(_read_time)]  # as a bundle has it
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """Where a run comes from: its parent's request as it was (rerun) or changed (fork)."""
 
-    parent: str
+    parent: Annotated[str, chars(SLUG_LENGTH, SLUG)]
     kind: LineageKind
 
 
@@ -130,11 +150,11 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class RunNotes:
+class RunNotes(Checked):
     """What readers wrote beside a run."""
 
-    note: str = ""
-    tags: tuple[str, ...] = ()
+    note: Annotated[str, chars(NOTE_LIMIT)] = ""
+    tags: Annotated[tuple[Annotated[str, chars(64, TAG)], ...], many(TAGS_LIMIT)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +169,14 @@ class StoredRun:
     """
 
     slug: str
-    title: str
+    title: Annotated[str, chars(1000)]
     state: RunState
-    reason: str
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    reason: Annotated[str, chars(10_000)]
+    created_at: Time
+    started_at: Time | None = None
+    finished_at: Time | None = None
     request: CompareRequest
-    result: RunResult
+    result: Annotated[RunResult, By(lambda value, _: from_json(value))]
     owner: str | None = None
 
 

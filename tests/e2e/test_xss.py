@@ -250,7 +250,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[bytes, str]]:
         ),
         "path upwards.zip": (
             rewritten(data, {}, [("../../outside-it", b"x")]),
-            "its files are not those that its manifest lists",
+            "a file in it is no run, which is called runs/SLUG.json",
         ),
         "page not zip.zip": (HOSTILE.encode(), "it is neither a bundle nor a result JSON"),
         "markup as a state.zip": (

@@ -1,6 +1,5 @@
 """Bundles to import: whole, rewritten, and of any content under right checksums."""
 
-import hashlib
 import io
 import json
 import zipfile
@@ -13,7 +12,7 @@ from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.events import RunEvent
-from storage.bundle import FORMAT, VERSION, entry_name, write_bundle
+from storage.bundle import entry_name, write_bundle
 from storage.bundle_import import import_bundle
 from storage.database import Database
 from tests.factories.runs import selection_file
@@ -43,13 +42,9 @@ def rewritten(data: bytes, changes: dict[str, bytes | None], extra=()) -> bytes:
     return zipped([*((name, content) for name, content in files if content is not None), *extra])
 
 
-def sealed(slug: str, text: bytes, size: int | None = None, **manifest: object) -> bytes:
-    """A bundle whose checksums are right for any content; `manifest` changes what it says."""
-    digest = hashlib.sha256(text).hexdigest()
-    listed = [{"slug": slug, "sha256": digest, "bytes": size or len(text)}]
-    manifest = {"format": FORMAT, "version": VERSION, "runs": listed} | manifest
-    told = json.dumps(manifest).encode()
-    return zipped([("manifest.json", told), (entry_name(slug), text)])
+def sealed(slug: str, text: bytes) -> bytes:
+    """A bundle of one run with any content."""
+    return zipped([(entry_name(slug), text)])
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
@@ -61,7 +56,7 @@ def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def run_values(data: bytes) -> dict[str, Any]:
-    """What a bundle says of its first run."""
+    """The values of a bundle's first run."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return dict(json.loads(archive.read(archive.namelist()[0])))
 
@@ -76,13 +71,13 @@ def run_count(database: Database) -> int:
         return session.connection().exec_driver_sql("SELECT count(*) FROM runs").scalar()
 
 
-def assert_refused(database: Database, data: bytes, match: str = "bundle") -> None:
+def assert_refused(database: Database, data: bytes, match: str = "refused") -> None:
     before = run_count(database)
     with pytest.raises(StorageError, match=match) as caught:
         import_bundle(database, data)
-    told = str(caught.value)
-    assert "nothing was imported" in told
-    assert (told[-1], "\n" in told, len(told) < 300) == (".", False, True), told
+    sentence = str(caught.value)
+    assert "nothing was imported" in sentence
+    assert (sentence[-1], "\n" in sentence, len(sentence) < 300) == (".", False, True), sentence
     assert run_count(database) == before
 
 

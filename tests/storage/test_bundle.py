@@ -10,9 +10,9 @@ from ckv_core.errors import StorageError
 from storage import library
 from storage.bundle import MAX_RUNS, is_same_content, run_json, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
+from storage.import_reader import UNFINISHED
 from storage.recorder import Recorder
 from storage.records import RunFilter
-from storage.result_file import UNFINISHED
 from tests.factories.events import assert_same_result, big_events
 from tests.storage.bundles import REQUEST, assert_refused, exported, made, resealed, run_values
 from tests.storage.conftest import load

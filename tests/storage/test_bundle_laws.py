@@ -57,7 +57,7 @@ def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
         return real(*values)
 
     monkeypatch.setattr(recorder, "end_run", failing)
-    assert_refused(here, exported(there, *slugs))
+    assert_refused(here, exported(there, *slugs), "disk full")
 
 
 json_values = st.recursive(

@@ -16,7 +16,7 @@ from storage import audit, backup, bundle_import, credentials, database, library
 from storage.backup import copy_database
 from storage.bundle import write_bundle
 from storage.bundle_import import import_bundle
-from storage.bundle_reader import read_bundle
+from storage.import_reader import runs_of
 from storage.library import list_runs, purge_deleted, restore_runs
 from storage.models import AuditEntry, Credential
 from storage.recorder import Recorder
@@ -42,7 +42,7 @@ def slowly(function):
 
 
 def do_import(here, there, monkeypatch):
-    (run,) = read_bundle(exported(there, made(there)))
+    (run,) = runs_of(exported(there, made(there)))
     names = [f"{at}" * 12 for at in range(RUNS)]
     slow_reading.runs = [replace(run, run=replace(run.run, slug=slug)) for slug in names]
     monkeypatch.setattr(bundle_import, "reading", slow_reading)
@@ -113,7 +113,7 @@ def test_a_start_waits_for_nobody(here, there, monkeypatch, act):
 
 
 def test_an_import_appears_at_once_or_leaves_nothing(here, there, monkeypatch):
-    (run,) = read_bundle(exported(there, made(there)))
+    (run,) = runs_of(exported(there, made(there)))
     runs = [replace(run, run=replace(run.run, slug=slug * 12)) for slug in "ab"]
 
     @contextmanager
