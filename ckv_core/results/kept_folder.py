@@ -10,8 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ckv_core.errors import CkvError, ConfigError, about
-from ckv_core.results.kept_check import check_file
-from ckv_core.results.kept_record import KeptRecord, read_record
+from ckv_core.results.kept_record import KeptRecord, check_file, read_record
 from ckv_core.runtime.home import home_folder
 
 SUFFIX = ".safetensors"
