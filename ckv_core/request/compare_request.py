@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError, about
 from ckv_core.request.external_selection import (
@@ -14,7 +14,7 @@ from ckv_core.request.external_selection import (
     own_from_json,
 )
 from ckv_core.request.variants import VariantSpec, written_parameters
-from ckv_core.runtime.checked import EXACT, By, chars, many, one_of, within
+from ckv_core.runtime.checked import EXACT, By, Plain, chars, many, one_of, read, within
 
 Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
@@ -36,6 +36,11 @@ MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
 Flag = Annotated[bool, EXACT]
 TOKEN_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)  # positions that are protected
+
+
+def _read_own(value: Any, _: Plain) -> tuple[ExternalSelection, ...]:
+    """Documents in a request that comes from outside; selections in one that is made here."""
+    return value if isinstance(value, tuple) else own_from_json(value, "own_indices")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +71,7 @@ class CompareRequest:
     # Further questions to the same evicted caches; context-only.
     follow_ups: Annotated[tuple[LongText, ...], many(MAX_FOLLOW_UPS)] = ()
     # Variants whose kept positions are given; they come after `variants`.
-    own_indices: Annotated[
-        tuple[ExternalSelection, ...], By(lambda value, _: own_from_json(value))
-    ] = ()
+    own_indices: Annotated[tuple[ExternalSelection, ...], By(_read_own)] = ()
     # Passages that no method may evict; see `protection.protected_ranges`.
     protect: Annotated[tuple[LongText, ...], many(MAX_PROTECTED)] = ()
 
@@ -107,11 +110,8 @@ class CompareRequest:
         if not self.model.strip():
             with about("model"):
                 raise ConfigError("Choose a model.")
-        words = {"scenario": SCENARIOS, "device": DEVICES, "dtype": DTYPES, "kind": KINDS}
-        for name, known in words.items():
-            if (value := getattr(self, name)) not in known:
-                with about(name):
-                    raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        read(CompareRequest, own, "request")
         self._check_counts()
         with about("protect"):
             self._check_protected()
@@ -148,10 +148,6 @@ class CompareRequest:
 
     def _check_protected(self) -> None:
         """Refuse passages of which the text alone says that they are none."""
-        if len(self.protect) > MAX_PROTECTED:
-            raise ConfigError(
-                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
-            )
         if not all(text.strip() for text in self.protect):
             raise ConfigError("A protected text is empty; write it or remove it.")
         if not self.protect:
@@ -167,9 +163,6 @@ class CompareRequest:
                 raise PromptError(f"{text!r} ends before it begins; give the first position first.")
 
     def _check_extras(self) -> None:
-        for name in self.analysis:
-            if name not in ANALYSES:
-                raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
         if not self.follow_ups:
             return
         if self.kind == "sweep":
@@ -182,8 +175,6 @@ class CompareRequest:
                 "Follow-up questions need the scenario context-only, where the cache does not "
                 "depend on the question; choose that or remove them."
             )
-        if len(self.follow_ups) > MAX_FOLLOW_UPS:
-            raise ConfigError(f"A run takes up to {MAX_FOLLOW_UPS} follow-up questions.")
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
 

@@ -143,10 +143,19 @@ def _variants(text: Data) -> Iterator[ExternalSelection]:
     yield from own_from_json(documents)
 
 
-def own_from_json(documents: object) -> tuple[ExternalSelection, ...]:
-    """The variants in decoded documents; raises as `read_external_selection`."""
-    listed = read(list[Any], documents, WHOLE)
-    variants = tuple(own for document in listed for own in _read(document))
+def own_from_json(documents: object, *at: str) -> tuple[ExternalSelection, ...]:
+    """The variants in decoded documents; raises as `read_external_selection`.
+
+    `at`: the path of the documents in what they are a part of.
+    """
+    listed = read(list[Any], documents, WHOLE, at=at)
+    places: list[tuple[int | str, ...]]
+    places = [(*at, number) if at else () for number in range(len(listed))]
+    variants = tuple(
+        own
+        for document, place in zip(listed, places, strict=True)
+        for own in _read(document, place)
+    )
     if len(variants) > MAX_VARIANTS:
         raise ConfigError(
             f"{len(variants)} variants are too many; one run takes up to {MAX_VARIANTS}."
@@ -261,7 +270,7 @@ def _positions(value: Any, end: int, *at: int | str) -> bytes:
     return pack(values)
 
 
-def _read(value: object) -> tuple[ExternalSelection, ...]:
-    check_schema(value, WHOLE, SCHEMA)
-    found: Any = read(_Document, value, WHOLE)
+def _read(value: object, at: tuple[int | str, ...]) -> tuple[ExternalSelection, ...]:
+    check_schema(value, WHOLE, SCHEMA, at)
+    found: Any = read(_Document, value, WHOLE, at=at)
     return tuple(found)

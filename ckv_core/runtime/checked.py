@@ -106,16 +106,18 @@ def wrong(whole: str, place: Sequence[int | str], expected: str, got: object) ->
         shown = reprlib.repr(got)
     except ValueError:  # Python writes no number of over 4,300 digits
         shown = "a number that is too long"
-    return ConfigError(f"The {whole} is wrong at {path or 'its top'}: {expected}, got {shown}.")
+    error = ConfigError(f"The {whole} is wrong at {path or 'its top'}: {expected}, got {shown}.")
+    error.field = str(place[0]) if place else ""
+    return error
 
 
-def check_schema(value: object, whole: str, schema: int) -> None:
+def check_schema(value: object, whole: str, schema: int, at: Sequence[int | str] = ()) -> None:
     """Refuse a document that is no object, or of another schema: ConfigError."""
     if not isinstance(value, dict):
-        raise wrong(whole, (), "an object is expected", value)
+        raise wrong(whole, at, "an object is expected", value)
     found = value.get("schema")
     if type(found) is not int or found != schema:
-        raise wrong(whole, ("schema",), f"schema {schema} is expected", found)
+        raise wrong(whole, (*at, "schema"), f"schema {schema} is expected", found)
 
 
 @cache

@@ -65,7 +65,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
             "'--scenario': 'other' is not one of 'regular', 'context-only'",
         ),
         ("compare --max-new-tokens many", "Invalid value for '--max-new-tokens'"),
-        ("compare --dtype int3", "dtype must be one of auto, float32"),
+        ("compare --dtype int3", "wrong at dtype: one of auto, float32"),
         ("compare --nonsense", "No such option: --nonsense"),
         ("compare --json no/such/folder/out.json", "no file in an existing folder"),
         ("compare --ablation streaming_llm:budget=64", "has no ablation"),

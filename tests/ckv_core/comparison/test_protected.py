@@ -169,7 +169,7 @@ def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt():
         (("tokens:9-5",), "ends before it begins"),
         ((" ",), "A protected text is empty"),
         (("e",), f"up to {MAX_PROTECTED} can be protected"),
-        (tuple(f"tokens:{i}-{i}" for i in range(99)), "are too many"),
+        (tuple(f"tokens:{i}-{i}" for i in range(99)), "at most 12 values are expected"),
         (("tokens:0-69",), "a budget of 70 tokens is below the 78 that are always kept"),
     ],
 )
