@@ -1,10 +1,8 @@
 """Puts the pages together into one Gradio app."""
 
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, cast
 
 import gradio as gr
@@ -36,11 +34,10 @@ from ui.run.routes import build_routes
 from ui.run.study_routes import study_routes
 from ui.runs.page import RunsPage
 from ui.runs.routes import library_routes
+from ui.server.gates import OwnStreams
+from ui.server.guard import Guard, NamedProxies
 from ui.server.identity import Identity
-from ui.server.middleware import Guard
-from ui.server.proxies import NamedProxies
-from ui.server.streams import OwnStreams, Streams
-from ui.server.turn_gate import guard_handlers
+from ui.server.private import Streams, end_events, guard_handlers, lighten_sessions
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.several.page import SeveralPage
@@ -52,13 +49,9 @@ from ui.shell.page_heads import PageHeads
 from ui.studies.new_page import StudiesPage
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
-# Gradio keeps what each has last sent and got, at least 0.4 MiB. A page whose session was dropped
-# loses the choices that its menus have got since.
-SESSIONS = 100
 # Former pages, and which ones have what they had.
 MOVED = {"/sweep": "/", "/study": "/run", "/aggregate": "/several", "/compare-runs": "/several"}
 WAITING_EVENTS = 256
-ACTIVE_EVENTS = 1024
 NO_MCP = (
     "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
     "pip install -r requirements-mcp.txt, or leave CKV_MCP out."
@@ -90,10 +83,6 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         _header("/methods")
         build_methods(settings)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
-    # Gradio's 40 would be used up by 40 tabs that follow a run. Handlers take turns anyhow.
-    app._queue.max_thread_count = ACTIVE_EVENTS
-    # After each event Gradio would sum up the last 10,000 in pandas, for a page that is off.
-    app._queue.ANAYLTICS_CACHE_FREQUENCY = sys.maxsize
     return app
 
 
@@ -107,18 +96,17 @@ class Site:
 
     def close(self) -> None:
         """Take no more events, and end the answers that wait for some."""
-        self.blocks._queue.close()  # type: ignore[no-untyped-call]
-        self.blocks.is_running = False
-        self.gradio.stop_event.set()
+        end_events(self.blocks, self.gradio)
 
 
 def build_site(services: Services, settings: Settings) -> Site:
     """The pages behind their guards; ConfigError where MCP is wanted and not installed."""
-    identity = Identity(services) if services.with_logins else None
+    identity = None
+    if services.with_logins:
+        identity = Identity(services.users, services.accounts, services.shares)
     turns = Turns()
     blocks = build_app(services, settings)
     guard_handlers(blocks, turns)
-    blocks.state_session_capacity = SESSIONS
     # Gradio would answer other sites before our guard does; beside a policy it does not.
     outer = Starlette(middleware=[Middleware(CORSMiddleware)])
     with warnings.catch_warnings():
@@ -144,7 +132,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *(Route(former, _moved(page)) for former, page in MOVED.items()),
                 ],
                 "middleware": [
-                    Middleware(OwnStreams, streams=Streams(blocks._queue)),
+                    Middleware(OwnStreams, streams=Streams(blocks)),
                     Middleware(MissingPages),
                     Middleware(PageHeads, services=services),
                 ],
@@ -166,11 +154,7 @@ def build_site(services: Services, settings: Settings) -> Site:
         )
     mount = cast("Mount", outer.routes[0])
     app = cast("App", mount.app)
-    # Gradio would describe all components to each new session, for links that are off: 60 ms and
-    # more of the event loop. It describes what a session sends or gets when that is so.
-    app.state_holder.blocks = cast(
-        "gr.Blocks", SimpleNamespace(default_config=blocks.default_config, blocks={})
-    )
+    lighten_sessions(blocks, app)
     if blocks.mcp_error:
         raise ConfigError(NO_MCP)
     guard = Guard(outer, settings=settings, identity=identity, turns=turns)

@@ -1,9 +1,7 @@
 """Runs the app: opens what it needs, serves, and closes everything when told to stop."""
 
-import logging
 import signal
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
@@ -17,18 +15,15 @@ from storage.servers import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as
 from ui.build import Site, build_site
 from ui.server.http_server import HttpServer
+from ui.server.private import quiet_tracebacks
 from ui.services.services import Services
 from ui.settings import Settings
-
-LOGGER = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind."""
     logs.configure(settings.log_style, "app")
-    # Gradio prints what a failed handler was given; only an Error of its own can be told not to be
-    # printed (https://github.com/gradio-app/gradio/issues/10136).
-    traceback.print_exc = lambda *_, **__: LOGGER.error("A handler failed.", exc_info=True)
+    quiet_tracebacks()
     settings.check_exposure()
     url = settings.database_url or default_url(home_folder())
     with (

@@ -1,12 +1,10 @@
-"""Who asks, and what they may see: the one place that every service method turns to."""
+"""Who sends a request, and what they may see: the one place that every service method checks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from gradio.context import LocalContext
+from typing import Literal
 
 from ckv_core.errors import CkvError
 from storage import credentials, repository
@@ -125,9 +123,7 @@ class Access:
     def viewer(self) -> Viewer:
         if not self.with_logins:
             return EVERYBODY
-        viewer = _of_gradio() or _current.get()
-        # Whoever cannot be told is nobody.
-        return viewer or Viewer()
+        return _current.get() or Viewer()  # of an unknown request: nobody
 
 
 @contextmanager
@@ -138,27 +134,3 @@ def acting_as(viewer: Viewer | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _of_gradio() -> Viewer | None:
-    """The viewer of the event that Gradio handles; its queue runs outside of the request."""
-    scope = gradio_scope()
-    viewer = None if scope is None else scope.get(SCOPE_KEY, Viewer())
-    return viewer if isinstance(viewer, Viewer) or viewer is None else Viewer()
-
-
-def gradio_scope() -> Mapping[str, Any] | None:
-    """The scope of the request behind the event that Gradio handles; None outside of events."""
-    request = LocalContext.request.get(None)
-    return None if request is None else scope_of(request)
-
-
-def scope_of(request: object) -> Mapping[str, Any]:
-    """The scope of a request, bare as MCP hands it over or in Gradio's wrapper; empty for none."""
-    asked: Any = getattr(request, "request", request)
-    return {} if asked is None else asked.scope
-
-
-def gradio_session() -> str:
-    """The session of that event; empty for none."""
-    return str(getattr(LocalContext.request.get(None), "session_hash", None) or "")

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from ckv_core.errors import CkvError
 from ckv_core.runtime.checkpoints import checked_by
-from ui.accounts.access import Viewer, gradio_scope, gradio_session
+from ui.accounts.access import Viewer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,11 +131,11 @@ async def in_turn(act: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
 
     Where nobody is known, as in a test of a handler alone, it runs at once.
     """
-    scope = gradio_scope() or _current.get() or {}
+    scope, session = _current.get()
     line: Line | None = scope.get(LINE_KEY)
     if line is None:
         return await asyncio.to_thread(act, *given, **named)
-    turn: Turn = scope.get(TURN_KEY) or line.turns.begin(gradio_session())
+    turn: Turn = scope.get(TURN_KEY) or line.turns.begin(session)
 
     async def wait_and_act(line: Line) -> T:
         async with line.place(turn, patient=True):
@@ -161,13 +161,13 @@ async def ended_with(turn: Turn, work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def taking_turns(scope: Mapping[str, Any]) -> Iterator[None]:
-    """Within it, `in_turn` waits in the line of this request."""
-    token = _current.set(scope)
+def taking_turns(scope: Mapping[str, Any], session: str = "") -> Iterator[None]:
+    """Within it, `in_turn` waits in the line of this request, or of this session's event."""
+    token = _current.set((scope, session))
     try:
         yield
     finally:
         _current.reset(token)
 
 
-_current: ContextVar[Mapping[str, Any] | None] = ContextVar("request", default=None)
+_current: ContextVar[tuple[Mapping[str, Any], str]] = ContextVar("request", default=({}, ""))

@@ -11,13 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ckv_core.errors import ConfigError
 from ckv_core.runtime.json_text import JsonBounds
 from ui.accounts.access import EVERYBODY, SCOPE_KEY
+from ui.server.rules import rule_of
 
 SMALL_BYTES = 2**20
 STRANGERS_BYTES = 2**16  # logins, and what the guest of a share link sends
-# What starts a run or counts its tokens carries the context; own positions are one text in it.
-CONTEXT_PATHS = ("/api/runs", "/gradio_api/queue/join", "/gradio_api/mcp")
-CONTEXT_PREFIXES = ("/gradio_api/run/", "/gradio_api/call/", "/gradio_api/mcp/")
-IMPORT_PATHS = ("/runs/import", "/caches/import")
 BOUNDS = JsonBounds(containers=2**16, values=2**20)
 COUNTED_BYTES = 2**16
 # What bodies over that may take together, in bodies of the largest size.
@@ -38,17 +35,16 @@ class Bodies:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        path = str(scope["path"]).rstrip("/")
-        is_file = path in IMPORT_PATHS
-        is_large = is_file or path in CONTEXT_PATHS or path.startswith(CONTEXT_PREFIXES)
+        kind = rule_of(str(scope["path"])).body
         viewer = scope.get(SCOPE_KEY, EVERYBODY)
         is_known = viewer.is_trusted or viewer.user is not None
         small = SMALL_BYTES if is_known else STRANGERS_BYTES
-        body = _Body(self._most if is_large and is_known else min(small, self._most), self._hold)
+        is_large = kind != "small" and is_known
+        body = _Body(self._most if is_large else min(small, self._most), self._hold)
         try:
             body.expect(Headers(scope=scope).get("content-length"))
             await body.read(receive)
-            if not is_file:
+            if kind != "file":
                 await body.check()
         except _RefusedError as refused:
             await refused.answer(scope, receive, send)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -14,36 +15,15 @@ from starlette.types import Message, Scope, Send
 
 from ckv_core.errors import StorageError
 from ui.accounts.access import READS_ONLY, SCOPE_KEY, Viewer
+from ui.accounts.credentials import Accounts
 from ui.accounts.logins import Logins
 from ui.server.route_answers import NO_STORE
-from ui.services.services import Services
-from ui.services.shares import COOKIE_PREFIX
+from ui.server.rules import is_of_a_run, rule_of
+from ui.services.shares import COOKIE_PREFIX, Shares
+from ui.users import User
 
 SESSION_COOKIE = "ckv_session"
 LOGIN_PATH = "/login"
-# What the login page is made of stands among them; none of them tells anything.
-OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/gradio_api/startup-events", LOGIN_PATH, "/theme.css", "/favicon.ico"}
-)
-OPEN_PREFIXES = ("/s/", "/static/fonts/")
-# What the Run page needs of Gradio; its handlers ask ui.accounts.access themselves.
-SHARE_PATHS = frozenset(
-    {
-        "/run",
-        "/study",
-        "/config",
-        "/manifest.json",
-        "/plotly.js",
-        "/gradio_api/theme.css",
-        "/gradio_api/app_id",
-        "/gradio_api/queue/join",
-        "/gradio_api/queue/data",
-        "/gradio_api/run/predict",
-        "/gradio_api/cancel",
-        "/gradio_api/reset",
-    }
-)
-SHARE_PREFIXES = ("/assets/", "/scripts/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
 FOR_PROGRAMS = ("/api/", "/gradio_api/")
 READING = ("GET", "HEAD", "OPTIONS")
 THREADS = 8
@@ -55,13 +35,12 @@ _OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 class Identity:
     """Tells the viewer of each request to what follows; for one event loop."""
 
-    def __init__(self, services: Services) -> None:
-        self._accounts = services.accounts
-        self._shares = services.shares
+    def __init__(self, users: Mapping[str, User], accounts: Accounts, shares: Shares) -> None:
+        self._accounts, self._shares = accounts, shares
         # Its own threads: who somebody is can be found out while all others are busy.
         self.threads = anyio.CapacityLimiter(THREADS)
         self._asked: dict[object, tuple[float, asyncio.Future[Viewer]]] = {}
-        self.logins = Logins(services.users, told=services.accounts.note_password)
+        self.logins = Logins(users, told=accounts.note_password)
 
     async def identify(self, scope: Scope) -> Response | None:
         """Note in the scope who asks, or say why nobody may."""
@@ -149,8 +128,9 @@ def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
         # Gradio's calls are all POST; what they do asks ui/accounts/access.py.
         reads = scope["method"] in READING or path.startswith("/gradio_api/")
         return None if reads or viewer.scope != "read" else PlainTextResponse(READS_ONLY, 403)
-    is_open = path in OPEN_PATHS or path.startswith(OPEN_PREFIXES)
-    if is_open or (viewer.shared and _serves_share(path, viewer.shared)):
+    who = rule_of(path).who
+    by_share = bool(viewer.shared) and (who == "guest" or is_of_a_run(path, viewer.shared))
+    if who == "anyone" or by_share:
         return None
     if navigates(scope):
         query = scope.get("query_string", b"").decode("latin-1")
@@ -169,11 +149,3 @@ def navigates(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     mode = headers.get("sec-fetch-mode", "navigate")
     return mode == "navigate" and "text/html" in headers.get("accept", "")
-
-
-def _serves_share(path: str, shared: frozenset[str]) -> bool:
-    """Whether a path belongs to the pages of a run, or to the data of one of these runs."""
-    if path in SHARE_PATHS or path.startswith(SHARE_PREFIXES):
-        return True
-    parts = path.split("/")
-    return len(parts) > 2 and parts[1] in ("data", "r", "studies") and parts[2] in shared

@@ -2,7 +2,6 @@
 
 import html
 import json
-import re
 from collections.abc import Callable
 from functools import cache
 from urllib.parse import parse_qs
@@ -18,6 +17,7 @@ from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
 from ui.components.modules import address
 from ui.looks.glossary import words
+from ui.server.private import with_head
 from ui.server.route_answers import UNKNOWN_RUN, missing
 from ui.services.services import Services
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
@@ -43,7 +43,6 @@ PAGES = {
     ),
 }
 RUN_PAGES = ("run",)
-_GRADIOS = re.compile(r'[ \t]*<meta\s+(?:property="og:|name="twitter:)[^>]*>\n?')
 
 
 class PageHeads:
@@ -138,14 +137,6 @@ def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
         await send(message)
 
     return send_rewritten
-
-
-def with_head(body: bytes, lines: str) -> bytes:
-    """A page of Gradio with these lines at the end of its head in place of Gradio's previews."""
-    page = _GRADIOS.sub("", body.decode())
-    # Gradio's script would give every page the title of the app.
-    page = page.replace('control_page_title="true"', 'control_page_title="false"', 1)
-    return page.replace("</head>", f"{lines}</head>", 1).encode()
 
 
 def tags(title: str, description: str, url: str) -> str:

@@ -82,7 +82,9 @@ def test_the_login_page_opens_a_session_that_log_out_ends_on_the_server(app, sig
 
 
 def test_over_https_the_cookie_is_secure(app):
-    routes = login_routes(app.services.accounts, Identity(app.services))
+    services = app.services
+    identity = Identity(services.users, services.accounts, services.shares)
+    routes = login_routes(services.accounts, identity)
     client = TestClient(Starlette(routes=routes), "https://lab.example", follow_redirects=False)
     answer = client.post("/login", data={"user": "ann", "password": "ann-secret"})
     assert "secure" in answer.headers["set-cookie"].lower()

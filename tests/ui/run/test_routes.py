@@ -26,8 +26,8 @@ from tests.factories.app import (
 from tests.factories.runs import TEN_TOKENS, done_result
 from ui.charts.catalog import CHARTS
 from ui.run.routes import TABLES, build_routes
+from ui.server.guard import Guard
 from ui.server.identity import Identity
-from ui.server.middleware import Guard
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
@@ -35,7 +35,9 @@ SETTINGS = Settings.from_environ({})
 
 def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
     services.users = settings.users
-    identity = Identity(services) if settings.users else None
+    identity = None
+    if settings.users:
+        identity = Identity(services.users, services.accounts, services.shares)
     app = Starlette(
         routes=[*build_routes(services), Route("/echo", echo, methods=["POST"])],
         middleware=[Middleware(Guard, settings=settings, identity=identity)],

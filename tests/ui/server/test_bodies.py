@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
-from ui.server.bodies import BOUNDS, BUSY, HELD, IMPORT_PATHS, SMALL_BYTES, Bodies
+from ui.server.bodies import BOUNDS, BUSY, HELD, SMALL_BYTES, Bodies
 
 MIB = 2**20
 MOST = 4 * MIB
@@ -56,7 +56,7 @@ def chunks(size: int) -> Iterator[bytes]:
         ("/gradio_api/run/predict", MOST, "over 4 MiB"),
         ("/gradio_api/mcp/", MOST, "over 4 MiB"),
         ("/api/runs", MOST, "over 4 MiB"),
-        (IMPORT_PATHS[0], MOST, "over 4 MiB"),
+        ("/runs/import", MOST, "over 4 MiB"),
         ("/api/runs/abc/cancel", SMALL_BYTES, "over 1 MiB; send less at a time."),
         ("/gradio_api/cancel", SMALL_BYTES, "over 1 MiB"),
         ("/login", SMALL_BYTES, "over 1 MiB"),
@@ -100,7 +100,7 @@ def test_a_text_may_hold_what_it_likes(app, text):
 
 
 def test_a_file_is_not_taken_for_json(app):
-    assert app.post(IMPORT_PATHS[1], b"[\0" * 100)[0] == 200
+    assert app.post("/caches/import", b"[\0" * 100)[0] == 200
 
 
 @pytest.mark.parametrize("length", ["x", "-1", "1" * 5000])

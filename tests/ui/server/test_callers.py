@@ -12,7 +12,7 @@ from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, Viewer
 from ui.accounts.turns import LINE_KEY, Turns
 from ui.server.identity import _refusal
-from ui.server.turn_gate import guard_handlers, handler_name
+from ui.server.private import guard_handlers, handler_name
 
 SHARED = "abc123def456"  # as `every_route` names runs
 VIEWERS = {

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from tests.processes import free_port
 from tests.ui.server.http_child import FILES
-from ui.server import http_server
+from ui.server import private
 from ui.server.http_server import HttpServer
 
 SHORT_S = 0.3
@@ -94,13 +94,13 @@ def rest_of(client: socket.socket) -> bytes:
     ids=["nothing", "first line", "headers", "second request"],
 )
 def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, sent, answered):
-    monkeypatch.setattr(http_server, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
     with serving() as port:
         assert rest_of(connected(port, sent)).partition(b" OK")[0] == answered
 
 
 def test_headers_that_drip_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr(http_server, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
     with serving() as port, connected(port, b"GET / HTTP/1.1\r\n") as client:
         client.settimeout(SHORT_S / 10)
         until = time.monotonic() + PATIENCE_S
@@ -111,7 +111,7 @@ def test_headers_that_drip_are_not_waited_for(monkeypatch):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(http_server, "BODY_S", SHORT_S)
+    monkeypatch.setattr(private, "BODY_S", SHORT_S)
     seen = Seen()
     with serving(seen) as port:
         head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
@@ -120,8 +120,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
 
 
 def test_a_body_that_goes_on_coming_is_taken(monkeypatch):
-    monkeypatch.setattr(http_server, "BODY_S", SHORT_S)
-    monkeypatch.setattr(http_server, "BODY_RATE", 100)
+    monkeypatch.setattr(private, "BODY_S", SHORT_S)
+    monkeypatch.setattr(private, "BODY_RATE", 100)
 
     def chunks() -> Iterator[bytes]:
         for _ in range(10):
@@ -133,16 +133,16 @@ def test_a_body_that_goes_on_coming_is_taken(monkeypatch):
 
 
 def test_an_answer_that_takes_long_is_waited_for(monkeypatch):
-    monkeypatch.setattr(http_server, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(http_server, "BODY_S", SHORT_S)
+    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(private, "BODY_S", SHORT_S)
     with serving() as port:
         assert httpx.get(f"http://127.0.0.1:{port}/slow", timeout=PATIENCE_S).text == "done"
 
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_an_answer_that_nobody_takes_ends_and_a_slow_reader_gets_all(monkeypatch, reads):
-    monkeypatch.setattr(http_server, "STALL_S", SHORT_S)
-    monkeypatch.setattr(http_server, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(private, "STALL_S", SHORT_S)
+    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
     with serving() as port:
         client = connected(port, b"GET /big HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         received = 0

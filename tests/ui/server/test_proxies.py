@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ui.server.proxies import NamedProxies
+from ui.server.guard import NamedProxies
 from ui.settings import Settings
 
 CLAIMED = {
@@ -50,6 +50,6 @@ def test_one_line_tells_of_a_proxy_that_is_not_named(caplog):
     client = TestClient(app, client=("10.0.0.2", 5000))
     for _ in range(3):
         client.get("/", headers=CLAIMED)
-    assert [record.args for record in caplog.records if record.name == "ui.server.proxies"] == [
+    assert [record.args for record in caplog.records if record.name == "ui.server.guard"] == [
         ("10.0.0.2",)
     ]

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 from tests.factories.app import SLUG, FakeServices, script
 from tests.ui.run.test_routes import client
 from tests.ui.served_app import Served, by
-from ui.server.identity import OPEN_PATHS, SHARE_PATHS
+from ui.server.rules import RULES, rule_of
 from ui.services.shares import COOKIES
 from ui.settings import Settings
 
@@ -46,7 +46,7 @@ def test_anonymous_access_to_every_route_is_refused(app):
     answers = {}
     with app.client() as nobody:
         for method, path in table:
-            if path in OPEN_PATHS or path.startswith("/s/"):
+            if rule_of(path).who == "anyone":
                 continue
             answer = nobody.request(method, path)
             refused = answer.status_code == (403 if BLOCKED.match(path) else 401)
@@ -67,7 +67,9 @@ def test_what_is_open_tells_nothing(app):
 
 def test_forged_share_cookies_open_nothing(app):
     with app.client(cookies={f"ckv_share_{SLUG}": "x" * 43, "ckv_share_": ""}) as nobody:
-        for path in (*SHARE_PATHS, f"/data/{SLUG}/prompt"):
+        for path in (*RULES, f"/data/{SLUG}/prompt"):
+            if rule_of(path).who != "guest":
+                continue
             assert nobody.get(path).status_code == 401, path
 
 
@@ -84,9 +86,10 @@ def test_the_link_after_sixteen_others_opens(app):
         assert client.get(f"/run?id={slug}").status_code == 200
 
 
-def test_every_path_that_a_share_opens_exists(app):
+def test_every_address_that_has_a_rule_exists(app):
     known = {path for _, path in every_route(app.routes)}
-    assert {path for path in SHARE_PATHS if path != "/gradio_api/run/predict"} <= known
+    named = {path for path in RULES if "*" not in path}
+    assert named - {"/gradio_api/run/predict"} <= known
 
 
 def test_no_socket_is_opened():

@@ -8,7 +8,7 @@ import httpx
 
 from tests.factories.app import ENDLESS, finished, generating, script, wait_for, wait_until
 from tests.ui.served_app import Served, by
-from ui.server import streams, turn_gate
+from ui.server import private
 
 
 def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Response:
@@ -67,8 +67,8 @@ def test_what_names_no_session_is_answered_as_ever(app):
 
 
 def test_one_viewer_and_all_guests_together_leave_room_in_the_queue(app, monkeypatch):
-    monkeypatch.setattr(streams, "STRANGERS_EVENTS", 2)
-    monkeypatch.setattr(streams, "EVENTS", 3)
+    monkeypatch.setattr(private, "STRANGERS_EVENTS", 2)
+    monkeypatch.setattr(private, "EVENTS", 3)
     with by("ann"):
         slug = app.services.start_run(script(ENDLESS))
         token = app.services.shares.create(slug, "1 day")
@@ -92,7 +92,7 @@ def test_one_viewer_and_all_guests_together_leave_room_in_the_queue(app, monkeyp
 
 
 def test_a_viewers_many_sessions_push_out_their_own_and_none_that_is_followed(app, monkeypatch):
-    monkeypatch.setattr(streams, "EVENTS", 3)
+    monkeypatch.setattr(private, "EVENTS", 3)
     queue = app.blocks._queue
     waiting = queue.pending_messages_per_session
     waiting.clear()
@@ -148,9 +148,9 @@ def test_a_stream_that_nobody_reads_stays_short_and_goes_on_when_it_is_read(app)
     with app.client("ann") as ann:
         assert join(app, ann, slug, "unread").status_code == 200
         waiting = app.blocks._queue.pending_messages_per_session["unread"]
-        wait_for(waiting.qsize, lambda count: count > turn_gate.MOST_UNREAD)
+        wait_for(waiting.qsize, lambda count: count > private.MOST_UNREAD)
         time.sleep(1.0)  # ten more snapshots of a run that goes on
-        assert waiting.qsize() <= turn_gate.MOST_UNREAD + 2
+        assert waiting.qsize() <= private.MOST_UNREAD + 2
         with by("ann"):
             app.services.cancel_run(slug)
         with ann.stream("GET", "/gradio_api/queue/data?session_hash=unread") as stream:
