@@ -92,5 +92,5 @@ def test_pages_that_follow_a_run_see_it_to_its_end(app):
 
 def followed(app: Served, slug: str) -> bool:
     with app.client("bob") as client:
-        messages = app.queued(client, "RunPage.tail", slug)
+        messages = app.queued(client, "RunPage.tail", slug, "")
     return bool(messages[-1]["success"]) and "w59" in str(messages)

@@ -176,7 +176,7 @@ def test_a_stream_ends_with_its_login(app, sign_in, monkeypatch):
         slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
     client, _ = sign_in("bob")
-    body = {"data": [slug], "fn_index": app.handler("RunPage.tail"), "session_hash": "stream1"}
+    body = {"data": [slug, ""], "fn_index": app.handler("RunPage.tail"), "session_hash": "stream1"}
     client.post("/gradio_api/queue/join", json=body).raise_for_status()
     with client.stream("GET", "/gradio_api/queue/data?session_hash=stream1") as stream:
         lines = stream.iter_lines()
