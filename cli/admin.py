@@ -14,9 +14,8 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.runtime.terminal import say
 from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
-from storage.backup import copy_database, database_file, restore
 from storage.database import Database, database_url, open_database
-from storage.sqlite_file import check_whole
+from storage.sqlite import check_whole, copy_database, database_file, restore
 from ui.users import User, read_users
 
 app = Typer()

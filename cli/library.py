@@ -28,7 +28,7 @@ from storage.bundle_import import import_bundle
 from storage.database import Database, database_url, open_database
 from storage.models import ALIVE, END_STATES, OF_SAMPLES, SAMPLES, Run
 from storage.records import StoredRun
-from storage.sqlite_file import write_whole
+from storage.sqlite import write_whole
 from storage.studies import Studies
 
 app = Typer()

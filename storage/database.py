@@ -29,15 +29,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ckv_core.errors import StorageError
 from ckv_core.runtime.home import home_folder
-from storage.backup import copy_database
-from storage.explain import DatabaseBusyError, explain, failure
-from storage.sqlite_file import beside, check_whole, sqlite_file
+from storage.sqlite import beside, check_whole, copy_database, sqlite_file
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,6 +46,33 @@ MOST_PAUSE_S = 0.15  # those who wait for SQLite look again every 0.1 s
 CONNECT_TIMEOUT_S = 10
 _ADVISORY_LOCK = 0x436B764C  # any number that no other program on that PostgreSQL uses
 _ANY_CHARACTER = ("UTF8", "SQL_ASCII")
+# Signs of a failure in the driver's message, and the sentence for it.
+_SQLITE = {
+    "not a database": "{name} is not a SQLite database; move it away or set CKV_DATABASE_URL to "
+    "another file.",
+    "malformed": "The database {name} is damaged; restore a backup or move it away.",
+    "readonly": "The database {name} is read-only; make it and its folder writable.",
+    "unable to open": "The database {name} cannot be opened; check the path and permissions.",
+    "locked": "The database {name} is held by another program; close that and try again.",
+    "disk I/O": "The disk that holds the database {name} cannot be written or read; see whether it "
+    "is full or damaged.",
+    "full": "The disk that holds the database {name} is full; free some space.",
+}
+_POSTGRESQL = {
+    "password authentication failed": "PostgreSQL refused the user or the password of {name}; "
+    "correct CKV_DATABASE_URL.",
+    'FATAL:  database "': "PostgreSQL has no database {name}; create it, or correct "
+    "CKV_DATABASE_URL.",
+    "permission denied": "The user of {name} may not make or change tables there; make that user "
+    "the owner of the database.",
+    "Connection refused": "No PostgreSQL answers at {name}; start it, or correct CKV_DATABASE_URL.",
+    "resolve host": "The host of {name} is not known; correct CKV_DATABASE_URL.",
+    "timeout expired": "PostgreSQL at {name} does not answer; check the host and the network.",
+    "too many clients": "PostgreSQL at {name} takes no more connections; raise its max_connections "
+    "or run fewer servers.",
+    "terminating connection": "PostgreSQL ended the connection to {name}; try again.",
+    "No space left": "The disk of the PostgreSQL at {name} is full; free some space.",
+}
 _migrating = threading.Lock()  # alembic's context is one per process
 
 
@@ -94,7 +119,11 @@ def open_database(url: str) -> "Database":
             f"The database {name} needs a driver that is not installed: {error}."
         ) from None
     except SQLAlchemyError as error:
-        raise StorageError(explain(error, name)) from error
+        raise StorageError(_explain(error, name)) from error
+
+
+class DatabaseBusyError(StorageError):
+    """Another connection held SQLite's lock for as long as one waits for it."""
 
 
 class Database:
@@ -188,7 +217,23 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            raise failure(error, self.name) from error
+            raise _failure(error, self.name) from error
+
+
+def _explain(error: SQLAlchemyError, name: str) -> str:
+    """The sentence for a failure of the database `name`."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    text = str(cause).splitlines()[0]
+    for sign, sentence in (_SQLITE if isinstance(cause, sqlite3.Error) else _POSTGRESQL).items():
+        if sign in text:
+            return sentence.format(name=name)
+    return f"The database {name} failed: {text}."
+
+
+def _failure(error: SQLAlchemyError, name: str) -> StorageError:
+    """What to raise for a failure of the database `name`."""
+    is_busy = isinstance(error, DBAPIError) and "database is locked" in str(error.orig)
+    return (DatabaseBusyError if is_busy else StorageError)(_explain(error, name))
 
 
 def _display_name(url: URL) -> str:

@@ -3,8 +3,11 @@
 import re
 import secrets
 import string
-from collections.abc import Iterable, Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TypeVarTuple, cast
 
 from sqlalchemy import Row, Select, func, select
@@ -16,7 +19,6 @@ from ckv_core.results.codec import revived
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
 from storage import rows
-from storage.decoded import Decoded, DecodedRuns
 from storage.models import (
     ACTIVE_STATES,
     ALIVE,
@@ -33,6 +35,11 @@ from storage.records import SPOILT, RunNotes, StoredRun, record_of
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 Columns = TypeVarTuple("Columns")
+
+# Row, name, creation and end of a run: all that was recorded before its end.
+RunKey = tuple[int, str, datetime, datetime | None]
+Decoded = tuple[CompareRequest, RunResult]
+MOST_DECODED = 96 * 2**20
 
 
 class RunMissingError(StorageError):
@@ -57,7 +64,7 @@ def missing_run(slug: str) -> RunMissingError:
 # --- reading ----------------------------------------------------------------------------
 
 
-def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> StoredRun:
+def load_run(session: Session, slug: str, kept: "DecodedRuns | None" = None) -> StoredRun:
     """A run with everything that was recorded of it.
 
     The result of a run that is over is looked for, and kept, in `kept`.
@@ -202,3 +209,66 @@ def _load_arrays(
     for row in session.scalars(statement):
         arrays.setdefault(row.result_id, {})[row.name] = row
     return arrays
+
+
+# --- results that were decoded -----------------------------------------------------------
+
+
+class DecodedRuns:
+    """The results used last, as many as fit into so many bytes; any thread may call any method.
+
+    What is handed out is shared: nobody changes it.
+    """
+
+    def __init__(self, most_bytes: int = MOST_DECODED) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[RunKey, tuple[Decoded, int]] = OrderedDict()
+        self._decoding: dict[RunKey, threading.Lock] = {}
+
+    def once(self, key: RunKey, decode: Callable[[], Decoded]) -> Decoded:
+        """A run's request and result: as kept, or decoded by one of those who ask at a time."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][0]
+            turn = self._decoding.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._kept:
+                    return self._kept[key][0]
+            try:
+                decoded = decode()
+                self._keep(key, decoded)
+            finally:
+                with self._lock:
+                    self._decoding.pop(key, None)
+            return decoded
+
+    def _keep(self, key: RunKey, decoded: Decoded) -> None:
+        """Let those go for it that were not used for longest."""
+        with self._lock:
+            self._kept[key] = decoded, _size(*decoded)
+            while self._kept and sum(size for _, size in self._kept.values()) > self._most:
+                self._kept.popitem(last=False)
+
+    def forget(self, slug: str) -> None:
+        """Let a run go that is deleted; its name and row may come to be another's."""
+        with self._lock:
+            for key in [key for key in self._kept if key[1] == slug]:
+                del self._kept[key]
+
+
+def _size(request: CompareRequest, result: RunResult) -> int:
+    """About how many bytes they take: texts by their characters, a token 100 bytes."""
+    tokens = len(result.prompt.token_ids) if result.prompt else 0
+    size = 4 * len(request.context) + sum(
+        len(row) for own in request.own_indices for layer in own.rows for row in layer or ()
+    )
+    for variant in result.variants:
+        tokens += len(variant.token_ids) + 20 * len(variant.forced_steps)
+        size += sum(array.nbytes for array in variant.analysis.values())
+        size += len(variant.retained.bits) if variant.retained else 0
+        size += len(variant.held.evicted) if variant.held else 0
+        size += 3 * variant.perturbation.head_l1.nbytes if variant.perturbation else 0
+    return size + 100 * tokens + 5_000 * len(result.variants)

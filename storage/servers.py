@@ -13,9 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from storage.database import Database
-from storage.file_lock import hold
 from storage.models import ACTIVE_STATES, Run
-from storage.sqlite_file import sqlite_file
+from storage.sqlite import hold, sqlite_file
 
 LOGGER = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 5.0

@@ -14,8 +14,8 @@ def main(disk: Path) -> None:
     """Fill the disk in the middle of a run."""
     # Not above: each worker imports this module, and needs none of them.
     from ckv_core.errors import StorageError
-    from storage.backup import copy_database
     from storage.database import default_url, open_database
+    from storage.sqlite import copy_database
     from tests.factories import app
     from ui.services.services import Services
 

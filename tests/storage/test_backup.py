@@ -16,7 +16,7 @@ import pytest
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from cli.main import main
-from storage import backup
+from storage import sqlite
 from storage.database import default_url, open_database
 from storage.recorder import create_run
 from storage.servers import only_server
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_no_part_of_a_backup(home, slug, tmp_path, monkeypatc
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StorageError, match="No space left"):
-        backup.copy_database(home / "ckv.sqlite3", tmp_path / "b")
+        sqlite.copy_database(home / "ckv.sqlite3", tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 

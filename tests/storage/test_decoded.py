@@ -9,9 +9,9 @@ import pytest
 from ckv_core.request.compare_request import CompareRequest
 from storage import library, repository, rows
 from storage.database import Database
-from storage.decoded import DecodedRuns, _size
 from storage.recorder import Recorder
 from storage.records import StoredRun
+from storage.repository import DecodedRuns, _size
 from tests.factories.events import assert_same_result, big_events, folded
 from tests.storage.conftest import record
 

@@ -12,8 +12,7 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.results.events import RunFinished
-from storage import audit, backup, bundle_import, credentials, database, library
-from storage.backup import copy_database
+from storage import audit, bundle_import, credentials, database, library, sqlite
 from storage.bundle import write_bundle
 from storage.bundle_import import import_bundle
 from storage.import_reader import runs_of
@@ -21,7 +20,7 @@ from storage.library import list_runs, purge_deleted, restore_runs
 from storage.models import AuditEntry, Credential
 from storage.recorder import Recorder
 from storage.records import RunFilter
-from storage.sqlite_file import sqlite_file
+from storage.sqlite import copy_database, sqlite_file
 from storage.studies import Studies
 from tests.storage.bundles import REQUEST, exported, made, run_count
 from tests.storage.test_studies import SAMPLES, STUDY, results_of
@@ -82,7 +81,7 @@ def do_export(here, _, monkeypatch):
 def do_back_up(here, _, monkeypatch):
     if here.server is not None:
         return partial(time.sleep, EACH_S)
-    monkeypatch.setattr(backup, "_copy", slowly(backup._copy))
+    monkeypatch.setattr(sqlite, "_copy", slowly(sqlite._copy))
     file = sqlite_file(here.engine.url)
     return partial(copy_database, file, file.with_name("copy"))
 

@@ -13,8 +13,8 @@ import pytest
 
 from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
-from storage.file_lock import hold
 from storage.servers import only_server
+from storage.sqlite import hold
 from tests.processes import forked, python
 
 pytestmark = pytest.mark.slow

@@ -5,9 +5,9 @@ import logging
 from ckv_core.errors import StorageError
 from storage import repository, servers
 from storage.database import Database
-from storage.decoded import DecodedRuns
 from storage.library import NOT_OVER
 from storage.recorder import Recorder
+from storage.repository import DecodedRuns
 from ui.services.live_runs import RunSnapshot, stored_snapshot
 
 LOGGER = logging.getLogger(__name__)

@@ -1,0 +1,328 @@
+"""The file behind a SQLite URL: its real path, who has it, backups and the way back.
+
+It is whole or not there, and never empty without a word.
+"""
+
+import errno
+import glob
+import os
+import secrets
+import sqlite3
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock, Timeout
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.util import asbool
+
+from ckv_core.errors import StorageError
+
+if sys.platform == "linux":
+    import fcntl
+
+_OUR_BYTE = 0x7FFF_FFFF_FFFF  # far beyond a database's end and SQLite's own, at 1 GiB
+_open_files: dict[tuple[int, int], int] = {}  # handles by device and inode
+
+
+def sqlite_file(url: URL) -> Path:
+    """The file's real path, whichever link or `file:` URI names it.
+
+    Raises:
+        StorageError: the database would lie in memory.
+    """
+    name = url.database or ""
+    if asbool(url.query.get("uri", False)):
+        in_memory = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
+        name = "" if in_memory else unquote(urlsplit(name).path)
+    if not name or name.endswith(":memory:"):
+        raise StorageError(
+            "A SQLite database needs a file; write for example sqlite:////folder/ckv.sqlite3."
+        )
+    return Path(name).resolve()
+
+
+def unfinished_mark(file: Path) -> Path:
+    """There while a restore replaces `file`; whoever finds it knows that one was interrupted."""
+    return file.with_name(f"{file.name}.restoring")
+
+
+def check_whole(file: Path) -> None:
+    """Refuse a file that was lost or doubled, which SQLite itself would take for a good one.
+
+    Raises:
+        StorageError: a restore was interrupted, or the file is empty or has a second name.
+    """
+    if unfinished_mark(file).exists():
+        raise StorageError(
+            f"A restore of {file} was interrupted; run `ckv restore FILE` again. What "
+            f"was there before it is whole, in {file.name} or {file.name}.before-restore-*."
+        )
+    if not file.is_file():
+        return
+    status = file.stat()
+    if not status.st_size:
+        raise StorageError(
+            f"The database {file} is empty (0 bytes); restore a backup, or move it away to begin "
+            "a new library."
+        )
+    if status.st_nlink > 1:
+        raise StorageError(
+            f"The database {file} has a second name (a hard link), and SQLite would keep a journal "
+            "for each; make one of them a copy."
+        )
+
+
+@contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A free name in the folder of `target`; gone afterwards unless it was moved.
+
+    What a killed process left under such a name is removed first; where that process still lives,
+    it fails when it moves its file.
+    """
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    _remove(target.parent, f".{target.name}.", "*.part")
+    try:
+        yield part
+    finally:
+        _remove(target.parent, part.name, "")
+
+
+def _remove(folder: Path, name: str, pattern: str) -> None:
+    for path in folder.glob(f"{glob.escape(name)}{pattern}*"):  # with SQLite's journals
+        path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is whole or as it was before.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+            path.write_bytes(data)
+            return
+        with beside(path) as part:
+            part.write_bytes(data)
+            part.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+# --- who has it: one server, or a command that may not meet one -----------------------------
+
+
+@contextmanager
+def hold(file: Path, name: str) -> Iterator[None]:
+    """Hold a SQLite file by its real path, which a restore keeps, and by itself, however named.
+
+    Raises:
+        StorageError: a server holds it, which the sentence calls `name`, or no lock can be made.
+    """
+    lock = FileLock(f"{file}.server.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise _taken(name) from None
+    except OSError as error:
+        raise StorageError(f"{lock.lock_file} cannot be written: {error.strerror}.") from None
+    try:
+        with _held_itself(file, name):
+            yield
+    finally:
+        lock.release()
+
+
+def _taken(name: str) -> StorageError:
+    return StorageError(
+        f"Another CriticalKV Lab serves {name}; use that one, stop it, or set "
+        "CKV_HOME to another folder."
+    )
+
+
+@contextmanager
+def _held_itself(file: Path, name: str) -> Iterator[None]:
+    """Lock a byte of the file that SQLite never locks; on Linux, elsewhere the path must do.
+
+    The lock belongs to the open file and not to the process, so SQLite's own closing of the file
+    leaves it. Our closing would drop SQLite's locks in this process, so the file stays open.
+    """
+    handle = _handle(file) if sys.platform == "linux" else None
+    if handle is None:
+        yield
+        return
+    if not _lock_byte(handle, take=True):
+        raise _taken(name)
+    try:
+        yield
+    finally:
+        _lock_byte(handle, take=False)
+
+
+def _handle(file: Path) -> int | None:
+    """The file, open for good; None if it is not there or may not be written."""
+    try:
+        status = file.stat()
+        identity = status.st_dev, status.st_ino
+        if identity not in _open_files:
+            _open_files[identity] = os.open(file, os.O_RDWR)
+    except OSError:
+        return None
+    return _open_files[identity]
+
+
+def _lock_byte(handle: int, *, take: bool) -> bool:
+    """Whether nobody else has it; true too where the file system knows no such locks."""
+    if sys.platform == "linux":
+        kind = fcntl.F_WRLCK if take else fcntl.F_UNLCK
+        try:
+            lock = struct.pack("hhqqi", kind, os.SEEK_SET, _OUR_BYTE, 1, 0)
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
+
+
+# --- backups: taken while it is in use, checked, and put back ---------------------------------
+
+
+def database_file(url: str) -> Path:
+    """The file of a SQLite URL.
+
+    Raises:
+        StorageError: another kind of database.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StorageError("CKV_DATABASE_URL is no database URL.") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise StorageError("Only SQLite files are backed up here; use pg_dump for PostgreSQL.")
+    return sqlite_file(parsed)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """One consistent copy, by SQLite's online backup; `target` is whole or not there.
+
+    Raises:
+        StorageError: there is no such database, it is damaged, or the copy cannot be written.
+    """
+    try:
+        with beside(target) as part:
+            _copy(source, part, target)
+            part.replace(target)
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error.strerror or error}.") from None
+
+
+def _copy(source: Path, part: Path, target: Path) -> None:
+    """Copy to `part`, a new file that is to become `target`, and check it."""
+    if not source.is_file():
+        raise StorageError(f"There is no database {source}.")
+    part.touch(mode=0o600, exist_ok=False)
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
+            closing(sqlite3.connect(part)) as new,
+        ):
+            old.backup(new)
+            # A copy is one file; it takes its -wal with it otherwise.
+            new.execute("PRAGMA journal_mode = DELETE")
+            if new.execute("PRAGMA integrity_check").fetchone() != ("ok",):
+                raise StorageError(f"{source} is damaged; nothing was written.")
+    except sqlite3.Error as error:
+        raise StorageError(f"{source} cannot be copied to {target}: {error}.") from None
+
+
+def restore(source: Path, url: str) -> Path | None:
+    """Put a backup in the place of the database; the old one is kept beside it.
+
+    Returns:
+        Where the old one is now; None if there was none.
+
+    Raises:
+        StorageError: the backup is no database of this app, a server runs, or a file operation
+            failed; then the database is as it was.
+    """
+    target = database_file(url)
+    _check_backup(source)
+    if source.resolve() == target:
+        raise StorageError("The backup is the database itself; give another file.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with hold(target, str(target)), beside(target) as part:
+            _copy(source, part, target)
+            return _put_in_place(part, target)
+    except OSError as error:
+        raise StorageError(
+            f"{target} cannot be replaced: {error.strerror or error}; it is as it was."
+        ) from None
+
+
+def _put_in_place(part: Path, target: Path) -> Path | None:
+    """Keep the old file and put the new one in its place; a mark says that this goes on.
+
+    There is a database at every moment. The old one's log goes first: SQLite would play it into
+    the new one.
+    """
+    mark = unfinished_mark(target)
+    kept = target.with_name(f"{target.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+    existed = target.exists()
+    undo: list[Callable[[], object]] = []
+    mark.touch()
+    _sync(target.parent)
+    try:
+        if existed:
+            undo.append(_keep(target, kept))
+            for suffix in ("-wal", "-shm"):
+                old, there = Path(f"{target}{suffix}"), Path(f"{kept}{suffix}")
+                if old.exists():
+                    old.replace(there)
+                    undo.append(partial(there.replace, old))
+        part.replace(target)
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        mark.unlink()  # only now: where a step failed too, the mark stays
+        raise
+    _sync(target.parent)
+    mark.unlink()
+    return kept if existed else None
+
+
+def _keep(file: Path, kept: Path) -> Callable[[], object]:
+    """Give the file a second name, or where that is not possible another; returns the way back."""
+    try:
+        os.link(file, kept)
+    except OSError:
+        file.replace(kept)
+        return partial(kept.replace, file)
+    return kept.unlink
+
+
+def _sync(folder: Path) -> None:
+    """Have the folder's names on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_backup(source: Path) -> None:
+    if not source.is_file():
+        raise StorageError(f"There is no file {source}.")
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup:
+            backup.execute("SELECT version_num FROM alembic_version").fetchone()
+            backup.execute("SELECT slug FROM runs LIMIT 1").fetchone()
+    except sqlite3.Error as error:
+        raise StorageError(f"{source} is no backup of this app's database: {error}.") from None
