@@ -1,7 +1,6 @@
 """Compress once, ask many: keep the cache of one variant in a file, and answer from such a file."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from ckv_core.comparison.generate import answer
 from ckv_core.comparison.memory import check_memory
 from ckv_core.engine.cache.kept import KeptCache, read_cache, write_cache
 from ckv_core.engine.generation import Generation
-from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.rows import prompt_rows
-from ckv_core.engine.run import Run
 from ckv_core.engine.select import receipt
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.models.loaded import LoadedModel
@@ -26,14 +23,6 @@ from ckv_core.results.events import Progress, RunEvent, RunFinished
 from ckv_core.results.kept_folder import write_whole
 from ckv_core.results.kept_record import KeptRecord
 from ckv_core.runtime.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The cache of a run's one variant, and what it kept."""
-
-    cache: KeptCache
-    masks: list[torch.Tensor | None]  # by layer, as of a Selection
 
 
 @torch.inference_mode()
@@ -56,19 +45,7 @@ def keep(
     check_memory(run, prefills)
     prefilled = yield from read_prompt(run, prefills)
     yield Progress("select", None, run.specs[0].spec)
-    chosen = _chosen(run, prefilled)
-    if prefills is not None:
-        prefills.trim()
-    yield Progress("select", None, "writing the file")
-    path = Path(request.path)
-    if path.exists():
-        raise ConfigError(f"A cache {path.stem!r} is kept already; choose another name.")
-    write_whole(path, lambda beside: write_cache(beside, chosen.cache, chosen.masks))
-    yield RunFinished(dict(run.stopwatch.timings_ms))
-
-
-def _chosen(run: Run, prefilled: Prefill) -> _Chosen:
-    (spec,), info = run.specs, run.loaded.info
+    (spec,), info = run.specs, loaded.info
     not_measured = frozenset({spec.base().settings()} if spec.critical else ())
     (selection,), _ = choose(run, prefilled, not_measured)
     rows = prompt_rows(prefilled, [row_plan(spec, selection, prefilled)])
@@ -84,7 +61,14 @@ def _chosen(run: Run, prefilled: Prefill) -> _Chosen:
     )
     token_ids = run.prompt.token_ids[: prefilled.prompt_len]
     cache = KeptCache(record, run.request.context, token_ids, rows)
-    return _Chosen(cache, list(selection.keep_masks))
+    if prefills is not None:
+        prefills.trim()
+    yield Progress("select", None, "writing the file")
+    path = Path(request.path)
+    if path.exists():
+        raise ConfigError(f"A cache {path.stem!r} is kept already; choose another name.")
+    write_whole(path, lambda beside: write_cache(beside, cache, selection.keep_masks))
+    yield RunFinished(dict(run.stopwatch.timings_ms))
 
 
 @torch.inference_mode()

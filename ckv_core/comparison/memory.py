@@ -67,8 +67,6 @@ class Sizes:
     rest: int  # tokens read after the compressed prompt
     new_tokens: int
     rows: int  # rows decoded together, the full cache's included
-    sweep: bool  # whether it runs group by group
-    count: int  # variants asked for
     budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
     masks: int  # kept sets that exist at a time, bases included
     window: int  # last queries kept
@@ -133,8 +131,6 @@ class Sizes:
             rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
             new_tokens=run.request.max_new_tokens,
             rows=rows,
-            sweep=run.request.kind == "sweep",
-            count=len(run.specs),
             budgets=tuple(budgets),
             masks=masks,
             window=max(KEPT_QUERIES, needs.window),
@@ -344,7 +340,8 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         room = free[device] + droppable * own.own_layers // sizes.layers
         if own.total > room:
             name = run.loaded.info.device if len(by_device) == 1 else str(device)
-            raise NoRoomError(_refusal(own, room, name))
+            points = "points" if run.request.kind == "sweep" else "variants"
+            raise NoRoomError(_refusal(own, room, name, f"{len(run.specs)} {points}"))
     if prefills is not None and any(own.total > free[at] for at, own in by_device.items()):
         prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()
@@ -373,7 +370,7 @@ def _by_device(loaded: LoadedModel, sizes: Sizes) -> dict[torch.device, Sizes]:
     return by_device
 
 
-def _refusal(sizes: Sizes, available: int, device: str) -> str:
+def _refusal(sizes: Sizes, available: int, device: str, all_variants: str) -> str:
     fewer = []
     # The largest numbers that fit, by bisection; 0 if none does.
     tokens = bisect(range(1, sizes.tokens), available, key=lambda n: replace(sizes, tokens=n).total)
@@ -382,9 +379,7 @@ def _refusal(sizes: Sizes, available: int, device: str) -> str:
     variants = range(1, len(sizes.budgets))
     count = bisect(variants, available, key=lambda n: _with_variants(sizes, n).total)
     if count:
-        fewer.append(
-            f"choose {count} of the {sizes.count} {'points' if sizes.sweep else 'variants'}"
-        )
+        fewer.append(f"choose {count} of the {all_variants}")
     advice = " or ".join(fewer) or "choose a smaller model"
     return (
         f"This run needs about {human_bytes(sizes.total)} of memory and {device} has "

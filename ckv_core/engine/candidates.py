@@ -272,39 +272,23 @@ class PromptLayer(GeneratedLayer):
         return LayerRotary(self.loaded, self.layer)
 
 
-class GeneratedCandidates:
-    """Those entries but for the window; see `parts.base.Candidates`."""
+class GeneratedCandidates(PromptCandidates):
+    """Generated entries of one layer but for the window; every head keeps the same number."""
 
     layers = 1
 
     def __init__(self, spec: VariantSpec, layer: GeneratedLayer, spare: int) -> None:
-        self.kv_heads, self.parameters = layer.kv_heads, spec.params
+        self._spec, self._layer, self.parameters = spec, layer, spec.params
+        self.kv_heads, self.spare, self.protected = layer.kv_heads, spare, spec.queries
         self.entries = layer.keys.shape[1] - spec.queries
         self.scorer = checked_scorer(spec, self.entries)
-        self.columns: slice | Tensor = slice(0, self.entries)
-        self.spare = spare
-        self.protected = spec.queries
-        self._layer = layer
+        self.columns = slice(0, self.entries)
 
     def view(self, place: int) -> LayerView:  # noqa: ARG002 - there is one
         return self._layer
 
-    def scores(self, place: int) -> Tensor:
-        return self.scorer.scores(self.view(place), self.parameters)[:, self.columns]
-
-    def first(self) -> Tensor:
-        return self.by("first", lambda view: self.scorer.scores(view, self.parameters))
-
     def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:  # noqa: ARG002
-        return order(score(self._layer)[:, self.columns])[None]
-
-    # No budget rule asks: every head keeps the same number.
-
-    def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        raise EngineError(f"Table {name!r} is for the prompt's entries.")
-
-    def joint(self) -> Tensor:
-        raise EngineError("Heads do not compete for generated entries.")
+        return order(self._evictable_part(score(self._layer)))[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +314,5 @@ class Chooser:
         candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)
         budgets = torch.full((1, view.kv_heads), candidates.spare)
         kept = torch.ones_like(view.keys[..., 0], dtype=torch.bool)
-        chosen = checked_keep(self.spec, candidates, slice(0, 1), budgets)
-        kept[:, candidates.columns] = chosen.mask[0]
+        kept[:, candidates.columns] = candidates.keep(slice(0, 1), budgets).mask[0]
         return kept

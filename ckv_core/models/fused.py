@@ -151,16 +151,22 @@ def _keywords(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[s
 
 
 class Recorder:
-    """Answers with the queries and remembers what it was given."""
+    """Remembers each layer's queries, keys, values and scaling, and the ramp that it answered.
+
+    No gate, norm or permutation after it would leave a ramp as it is.
+    """
 
     def __init__(self) -> None:
-        self.given: list[Tensor] = []
+        self.given: list[tuple[int, list[Tensor]]] = []
+        self.outputs: list[Tensor] = []
 
     def attend(
-        self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
-        self.given = [query, key, value, query.new_tensor(scaling)]
-        return query
+        self.given.append((layer, [query, key, value, query.new_tensor(scaling)]))
+        ramp = torch.linspace(-scaling, scaling, query.numel(), device=query.device)
+        self.outputs.append(ramp.reshape(query.shape).to(query.dtype))
+        return self.outputs[-1]
 
 
 def _attended(attention: nn.Module, keywords: dict[str, Any]) -> list[Tensor]:
@@ -169,7 +175,8 @@ def _attended(attention: nn.Module, keywords: dict[str, Any]) -> list[Tensor]:
     cos_sin = tuple(_random(each) for each in keywords["position_embeddings"])
     given = {"hidden_states": _random(states), "position_embeddings": cos_sin}
     output, _ = attention(**(keywords | given | {"ckv_context": recorder}))
-    return [*recorder.given, output]
+    ((_, inputs),) = recorder.given
+    return [*inputs, output]
 
 
 def _on_random(weight: Tensor) -> Trial:

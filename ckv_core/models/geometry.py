@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ckv_core.errors import ModelError
 from ckv_core.models.attention import ATTENTION_NAME
+from ckv_core.models.fused import Recorder
 
 # Everything an attention module may hold. Anything else (sinks, gates, latent projections)
 # does arithmetic that the engine would not know of.
@@ -227,30 +228,13 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
 _TOKENS = 2
 
 
-class _RecordingContext:
-    """Answers every layer with a marked output and remembers what was asked and answered."""
-
-    def __init__(self) -> None:
-        self.shapes: list[tuple[int, torch.Size, torch.Size, torch.Size]] = []
-        self.outputs: list[Tensor] = []
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
-    ) -> Tensor:
-        """Return a ramp: no gate, norm or permutation after it would leave it as it is."""
-        self.shapes.append((layer, query.shape, key.shape, value.shape))
-        ramp = torch.linspace(-scaling, scaling, query.numel(), device=query.device)
-        self.outputs.append(ramp.reshape(query.shape).to(query.dtype))
-        return self.outputs[-1]
-
-
 def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
     """Check by running it what the modules' names and sizes cannot show: ModelError.
 
     Every layer must call our attention function once, in order, with heads of the expected
     number and size, and hand its output to `o_proj` as it is.
     """
-    context = _RecordingContext()
+    context = Recorder()
     projected: list[Tensor] = []
 
     def record(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -277,7 +261,8 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
     query = torch.Size((1, geometry.query_heads, _TOKENS, geometry.head_dim))
     entry = torch.Size((1, geometry.kv_heads, _TOKENS, geometry.head_dim))
     expected = [(layer, query, entry, entry) for layer in range(len(geometry.layers))]
-    if context.shapes != expected:
+    shapes = [(layer, *(each.shape for each in given[:3])) for layer, given in context.given]
+    if shapes != expected:
         raise ModelError(
             f"The layers of {name!r} do not each call attention once with {geometry.query_heads} "
             f"query heads and {geometry.kv_heads} KV heads of size {geometry.head_dim}; choose "

@@ -140,7 +140,8 @@ class LayerRotary:
                 attention_mask=None,
                 ckv_context=context,
             )
-            queries.append(context.given[0][0].float())
+            ((_, (query, *_)),) = context.given
+            queries.append(query[0].float())
         without, expected = queries
         error = (self.turn(without, _FROM) - expected).abs().amax()
         return bool(error <= _CLOSE * expected.abs().amax())

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import weakref
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,38 +115,6 @@ def test_the_estimate_knows_the_cache_to_the_byte():
     result = run(tiny_model("qwen3"))
     receipt = result.variants[0].receipt
     assert result.memory["cache"] == receipt.full_cache_bytes
-
-
-def test_what_rows_hold_is_counted_to_the_byte():
-    """Four layers, one of them sliding, two KV heads of 8 numbers in float32: 128 bytes a token."""
-    sizes = hand_sizes()
-    assert sizes.cache == (3 * 100 + 30) * 128
-    assert sizes.variants == 3 * (40 + 10) * 128 + 3 * 4 * (5 + 1) * 128, "a tail has room for one"
-    assert replace(sizes, new_tokens=9).variants - sizes.variants == 3 * 4 * 8 * 128
-    assert sizes.kept_sets == (5 + 2) * 4 * 2 * 100 + 3 * 4 * 2 * 100 // 8
-    assert sizes.scores == (2 * 2 + 1) * 4 * 4 * 100 * 4 + 3 * 3 * 2 * 100 * 4
-    stage = max(sizes.prefill_peak, sizes.select_peak(), sizes.decode_peak())
-    threads = torch.get_num_threads() * 8 * 2**20
-    assert sizes.total == stage + stage // 8 + 32 * 2**20 + threads
-    assert replace(sizes, on_cuda=True).total >= stage + 64 * 2**20
-
-
-def test_a_device_holds_its_own_layers_and_one_of_them_what_all_are_ranked_by():
-    sizes = hand_sizes()
-    own = replace(sizes, own_layers=1, own_evictable=1)
-    assert own.cache == 100 * 128
-    assert own.variants == (40 + 10) * 128 + 3 * (5 + 1) * 128
-    assert own.kept_sets == sizes.kept_sets
-    assert own.total < sizes.total
-
-
-def hand_sizes() -> memory.Sizes:
-    none = dict.fromkeys((f.name for f in fields(memory.Sizes)), 0)
-    shape = {"layers": 4, "evictable": 3, "own_layers": 4, "own_evictable": 3, "kv_heads": 2}
-    shape |= {"query_heads": 4, "head_dim": 8, "itemsize": 4, "sliding": 20, "room": 30}
-    asked = {"tokens": 100, "rest": 5, "rows": 3, "budgets": (100, 40, 10), "masks": 5}
-    scored = {"windows": 2, "full_window": True, "norms": 1, "orders": 3, "chunk": 1_024}
-    return memory.Sizes(**none | shape | asked | scored)
 
 
 @pytest.fixture

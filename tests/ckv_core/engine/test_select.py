@@ -74,18 +74,6 @@ def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed, text):
             assert int(stage[head].sum()) == protected + quota
 
 
-def test_each_head_keeps_what_its_own_alpha_would_keep(processed):
-    own = "window=8,stage2=pooled,pool=avg"  # raw scores would give alpha 0 everywhere
-    found = select(*parsed(f"snapkv+critical_auto:{own}"), processed, BUDGET)
-    alphas = found.arrays["head_alpha"]
-    assert alphas.unique().numel() > 1
-    for place, row in enumerate(alphas):
-        for head, alpha in enumerate(row.tolist()):
-            (fixed,) = parsed(f"snapkv+critical:{own},alpha={round(alpha * 20) / 20}")
-            alone = select(fixed, processed, BUDGET)
-            assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
-
-
 @pytest.mark.parametrize(
     ("text", "most"),
     [
@@ -99,12 +87,6 @@ def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed, text,
     (warning,) = select(full, processed, BUDGET).warnings
     assert f"holds only what is always kept ({full.protected_text})" in warning
     assert select(spare, processed, BUDGET).warnings == ()
-
-
-def test_equal_warnings_are_the_same_sentence_in_every_variant(processed):
-    """Readers are told each sentence once, after the variants that have it."""
-    specs = parsed("snapkv:window=40", "adakv:window=40")
-    assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
 
 
 PARAMETERS = {

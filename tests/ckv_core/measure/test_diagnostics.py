@@ -39,7 +39,7 @@ TOLERANCES = {
 TOLERANCE = (3e-3, 1e-4)
 # Two entries of almost equal loss may be dropped in another order, and then what follows differs.
 GREEDY_TOLERANCE, GREEDY_SHARE = (0.02, 2e-3), 0.75
-# Of the full cache's text; test_teacher_forced_and_follow_ups looks at them.
+# Of the full cache's text; test_decode_equality looks at them.
 FORCED = {name for name, quantity in QUANTITIES.items() if quantity.group == "forced"}
 
 

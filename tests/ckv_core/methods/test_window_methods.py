@@ -1,7 +1,6 @@
 """CAKE, DefensiveKV, ChunkKV, LaProx, observed attention, VATP and R-KV against literal loops."""
 
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,16 +130,6 @@ def test_laprox_keeps_the_highest_shares_of_all_layers(kv_heads, group_size, pas
     assert kept("laprox", candidates) == literal.highest_of_all(
         [each.tolist() for each in found], total
     )
-
-
-def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry():
-    logits = torch.randn(4, 7, 7, generator=torch.Generator().manual_seed(4))
-    matrix = logits.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
-    view = SimpleNamespace(kv_heads=2, observed=lambda _observer: matrix.sum(1))
-    for head, row in enumerate(scorer("observed_attention").scores(view, {}).tolist()):
-        for i, found in enumerate(row):
-            seen = [float(matrix[h, t, i]) for h in (2 * head, 2 * head + 1) for t in range(i, 7)]
-            assert abs(found - sum(seen) / len(seen)) < 1e-6
 
 
 @given(st.integers(1, 3), st.integers(1, 2), st.integers(4, 30), SEEDS, st.data())

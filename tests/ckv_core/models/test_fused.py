@@ -1,18 +1,25 @@
-"""Fused parts do what those do that they replace; what computes something else is left alone."""
+"""Fused and packed parts do what they replace; what computes something else is left alone."""
 
+import weakref
 from collections import Counter
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from ckv_core.models import fused as packed
 from ckv_core.models.attention import ATTENTION_NAME
-from ckv_core.models.fused import FusedAttention, FusedMlp, fuse
+from ckv_core.models.fused import FusedAttention, FusedMlp, PackedLinear, fuse, pack_linear_maps
 from ckv_core.models.geometry import read_geometry
-from tests.factories.models import ARCHITECTURES, plain_model
+from ckv_core.models.loading import load_model
+from tests.factories.models import ARCHITECTURES, plain_model, saved_model, tiny_model
 
 
 class Causal:
@@ -104,3 +111,98 @@ def patch(part: nn.Module, change) -> None:
         return forward(*args, **kwargs)
 
     part.forward = changed
+
+
+SIZES = st.integers(1, 70)
+# Not `_works()`: where it is wrong, nothing would be packed and nothing would fail.
+needs_onednn = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN"
+)
+
+
+@given(rows=st.integers(1, 40), inputs=SIZES, outputs=SIZES, has_bias=st.booleans())
+def test_a_packed_map_does_what_the_plain_one_does(rows, inputs, outputs, has_bias):
+    torch.manual_seed(rows)
+    linear = nn.Linear(inputs, outputs, bias=has_bias).requires_grad_(requires_grad=False)
+    given_rows = torch.randn(2, rows, inputs)
+    exact = given_rows.double() @ linear.weight.double().T
+    exact += linear.bias.double() if has_bias else 0
+    found = PackedLinear(linear)
+    torch.testing.assert_close(found(given_rows).double(), exact, rtol=1e-5, atol=1e-5)
+    # The last token alone is what the head of a model is given: not one piece of memory.
+    torch.testing.assert_close(
+        found(given_rows[:, -1:]).double(), exact[:, -1:], rtol=1e-5, atol=1e-5
+    )
+    assert torch.equal(found.weight, linear.weight)
+
+
+@needs_onednn
+def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once():
+    loaded, plain = tiny_model("llama"), plain_model("llama")
+    packed_maps = {
+        name: part for name, part in loaded.model.named_modules() if isinstance(part, PackedLinear)
+    }
+    assert len(packed_maps) == 3 * 4 + 1  # q, k and v are one map, gate and up another
+    assert not any(type(part) is nn.Linear for part in loaded.model.modules())
+    for part in packed_maps.values():
+        assert [p for p, _ in part.named_parameters()] == ["packed"]
+    linear = [part for part in plain.modules() if isinstance(part, nn.Linear)]
+    held = sum(part.packed.nbytes for part in packed_maps.values())
+    assert held == sum(part.weight.nbytes for part in linear)
+    for name in ("lm_head", "model.layers.1.self_attn.o_proj"):
+        assert torch.equal(packed_maps[name].weight, plain.get_submodule(name).weight)
+
+
+@needs_onednn
+def test_a_weight_is_given_back_before_the_next_one_is_packed(monkeypatch):
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+    weights = [weakref.ref(part.weight) for part in model]
+    alive = []
+
+    def can_pack(_weight: torch.Tensor) -> bool:
+        alive.append(sum(weight() is not None for weight in weights))
+        return True
+
+    monkeypatch.setattr(packed, "_can_pack", can_pack)
+    pack_linear_maps(model)
+    assert alive == [6, 5, 4, 3, 2, 1]
+
+
+@needs_onednn
+def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(tmp_path):
+    loaded = load_model(saved_model(tmp_path / "model", tie_word_embeddings=True), "cpu")
+    model = loaded.model
+    assert loaded.parameters == sum(part.numel() for part in _weights(tmp_path / "model"))
+    assert isinstance(model.lm_head, PackedLinear)
+    embedding = model.get_input_embeddings().weight
+    assert torch.equal(model.lm_head.weight, embedding)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def _weights(folder: Path) -> list[torch.Tensor]:
+    """As the file holds them: what embedding and head share once."""
+    return list(load_file(folder / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("reason", ["half precision", "no operators", "a subclass"])
+def test_what_cannot_be_packed_stays_as_it_is(reason, monkeypatch):
+    class Adapted(nn.Linear):
+        """What an adapter or a quantiser makes of a linear map."""
+
+    linear = nn.Linear(4, 4, dtype=torch.bfloat16 if reason == "half precision" else None)
+    model = nn.Sequential(Adapted(4, 4) if reason == "a subclass" else linear)
+    if reason == "no operators":
+        monkeypatch.setattr(packed, "_works", lambda: False)
+    before = model[0]
+    pack_linear_maps(model)
+    assert model[0] is before
+
+
+@needs_onednn
+def test_a_build_with_onednn_packs():
+    assert packed._works()
+
+
+def test_operators_that_compute_something_else_are_not_used(monkeypatch):
+    monkeypatch.setattr(packed, "_product", lambda inputs, weight, bias: inputs @ weight.T)
+    assert not packed._works.__wrapped__()
