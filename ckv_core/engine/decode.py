@@ -89,20 +89,17 @@ class DecodeContext:
             return self.parts[0].layers[layer].attend(query, key, value, scaling)
         # Rows of a pass lie in order of place; each part takes its own out and puts them back.
         out = query.new_empty(*query.shape[:3], value.shape[3])
-        for part, at in zip(self.parts, self._rows_of_parts(query.device), strict=True):
-            out[at] = part.layers[layer].attend(query[at], key[at], value[at], scaling)
-        return out
-
-    def _rows_of_parts(self, device: torch.device) -> list[Tensor]:
-        """Where each part's rows lie in the pass, copied to the device once, not in every layer."""
-        now = tuple(tuple(part.places) for part in self.parts)
+        # Where its rows lie is copied to the device once, not in every layer.
+        now, device = tuple(tuple(part.places) for part in self.parts), query.device
         if now != self._placed:
             self._placed, self._rows = now, {}
         if device not in self._rows:
             row_of = {place: row for row, place in enumerate(sorted(self.places))}
             lists = [[row_of[place] for place in places] for places in now]
             self._rows[device] = [torch.tensor(rows, device=device) for rows in lists]
-        return self._rows[device]
+        for part, at in zip(self.parts, self._rows[device], strict=True):
+            out[at] = part.layers[layer].attend(query[at], key[at], value[at], scaling)
+        return out
 
 
 class Decoder:

@@ -92,8 +92,8 @@ def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)  # readers see the old table or the new one
     except OSError as error:
-        said = error.strerror or error
-        raise ConfigError(f"The head table {path} cannot be written: {said}.") from None
+        reason = error.strerror or error
+        raise ConfigError(f"The head table {path} cannot be written: {reason}.") from None
     return table
 
 

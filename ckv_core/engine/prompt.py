@@ -54,11 +54,17 @@ def build_prompt(
     compressed = ends_inside.index(False) if False in ends_inside else len(spans)
     first = next((i for i, (_, end) in enumerate(spans) if end > context_start), 0)
     last = next((i for i, (start, _) in enumerate(spans) if start >= context_end), len(spans))
+    pieces, covered = [], 0  # characters between tokens go to the later one, so nothing is lost
+    for _, end in spans:
+        pieces.append(rendered.text[covered : max(end, covered)])
+        covered = max(end, covered)
+    if pieces:
+        pieces[-1] += rendered.text[covered:]
     return PromptInfo(
         scenario=scenario,
         token_ids=tuple(ids),
         compressed_tokens=len(ids) if scenario == "regular" else compressed,
-        pieces=_pieces(rendered.text, spans),
+        pieces=tuple(pieces),
         context_tokens=(first, last),
     )
 
@@ -161,15 +167,3 @@ def _encode_part(
     )
     spans = [(start + offset, end + offset) for start, end in encoded["offset_mapping"]]
     return list(encoded["input_ids"]), spans
-
-
-def _pieces(text: str, spans: list[tuple[int, int]]) -> tuple[str, ...]:
-    """Each token's text; characters between tokens go to the later one, so nothing is lost."""
-    pieces: list[str] = []
-    covered = 0
-    for _, end in spans:
-        pieces.append(text[covered : max(end, covered)])
-        covered = max(end, covered)
-    if pieces:
-        pieces[-1] += text[covered:]
-    return tuple(pieces)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import number
@@ -49,7 +50,12 @@ class Preferences(BudgetRule):
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         total, window = candidates.layers * spare, candidates.scorer.queries(candidates.parameters)
         views = map(candidates.view, range(candidates.layers))
-        statistics = [_spread_and_shift(view, window).tolist() for view in views]
+        statistics = [
+            view.statistic(
+                f"spread and shift {window}", partial(_spread_and_shift, view, window)
+            ).tolist()
+            for view in views
+        ]
         wished = preferred_shares(
             statistics, [1 / float(parameters[k.name]) for k in self.parameters]
         )
@@ -73,16 +79,12 @@ def preferred_shares(statistics: list[list[float]], powers: list[float]) -> list
 
 def _spread_and_shift(view: LayerView, window: int) -> Tensor:
     """Entropy of the attention to the past, and variance over the window, each summed: [2]."""
-
-    def compute() -> Tensor:
-        sums = torch.zeros(2, device=view.keys.device)
-        for rows in view.window_rows(window):
-            past = rows[:, : rows.shape[1] - window]
-            sums[0] -= (past * (past + 1e-10).log()).sum()
-            sums[1] += past.var(0).sum() if window > 1 else 0
-        return sums
-
-    return view.statistic(f"spread and shift {window}", compute)
+    sums = torch.zeros(2, device=view.keys.device)
+    for rows in view.window_rows(window):
+        past = rows[:, : rows.shape[1] - window]
+        sums[0] -= (past * (past + 1e-10).log()).sum()
+        sums[1] += past.var(0).sum() if window > 1 else 0
+    return sums
 
 
 GAMMA = number(

@@ -78,7 +78,14 @@ class Capacity(Scorer):
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         sinks, tau = int(parameters["sinks"]), float(parameters["tau"])
         cosine, entries = parameters["align"] == "cosine", view.keys.shape[1]
-        anchors = self._anchors(view, parameters)
+        (observer,) = self.observes(parameters)
+        gathered = view.observed(observer)  # then the mean query of each query head
+        if isinstance(observer, QueryStatistics):
+            means, _ = observer.moments(gathered, entries)
+            future = (entries, int(parameters["future"]))
+            anchors = view.rotary().mean_turn(means[:, None], *future)[:, 0]
+        else:
+            anchors = gathered / max(entries - sinks, 1)
         anchors = torch.nn.functional.normalize(anchors, dim=-1) if cosine else anchors
         scores = anchors.new_zeros(view.query_heads, entries)
         for head, anchor in enumerate(anchors):
@@ -88,16 +95,6 @@ class Capacity(Scorer):
             logits = tau * (keys @ anchor)
             scores[head, sinks:] = leverage(logits, view.values[own, sinks:], shifted=cosine)
         return scores
-
-    def _anchors(self, view: LayerView, parameters: Parameters) -> Tensor:
-        """The mean query of each query head, [query_heads, head_dim] float32."""
-        (observer,) = self.observes(parameters)
-        gathered, entries = view.observed(observer), view.keys.shape[1]
-        if not isinstance(observer, QueryStatistics):
-            return gathered / max(entries - int(parameters["sinks"]), 1)
-        means, _ = observer.moments(gathered, entries)
-        future = (entries, int(parameters["future"]))
-        return view.rotary().mean_turn(means[:, None], *future)[:, 0]
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
         angles = 4 * int(parameters["future"]) * shape.head_dim

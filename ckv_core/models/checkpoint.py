@@ -69,8 +69,7 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
     given = name.strip()
     if given == DEFAULT_MODEL:
         return Checkpoint(given, prepare_default_model(report))
-    local = _local_path(given)
-    if local is not None:
+    if (local := _local_path(given)) is not None:
         return _local_checkpoint(given, local)
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", given, re.ASCII):
         return _hub_checkpoint(given, report, with_weights=with_weights)

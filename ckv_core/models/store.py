@@ -138,16 +138,12 @@ def _update_known(fresh: Mapping[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             # Files that changed or went leave their old keys behind; drop those.
-            kept = {key: value for key, value in _read_known().items() if _is_current(key)}
+            known = ((Path(key.rsplit("|", 3)[0]), key, sha) for key, sha in _read_known().items())
+            kept = {key: sha for path, key, sha in known if path.exists() and _key(path) == key}
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".weights-sha256-")
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump(kept | dict(fresh), stream, indent=1)
             Path(temporary).replace(path)
-
-
-def _is_current(key: str) -> bool:
-    path = Path(key.rsplit("|", 3)[0])
-    return path.exists() and _key(path) == key
 
 
 # A second process waits this long for the first one's conversion or download.

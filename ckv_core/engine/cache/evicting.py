@@ -332,7 +332,13 @@ class EvictingSlots:
         """Go on with [kv_heads, entries] bool, laid out as `positions`; `counts` of `counted`."""
         if self._fixed and all(isinstance(piece.segment, PlainSegment) for piece in self._fixed):
             totals = self.by_head(counts)
-            self._open()
+            # The prompt's entries lie with the generated ones from now on; orders stay.
+            (grown,) = self._growing  # until the first eviction all heads grow alike
+            opened = []
+            for piece in self._fixed:
+                own = grown.take(piece.heads)
+                opened.append(piece.followed_by(own.segment.decoded(), own.positions, own.carried))
+            self._fixed, self._growing = [], opened
             counts = [totals[head] for piece in self._pieces for head in piece.heads]
         of_pieces = iter(counts)
         cut = [
@@ -342,16 +348,6 @@ class EvictingSlots:
         fixed = len(self._fixed)
         self._fixed = [piece for pieces in cut[:fixed] for piece in pieces if piece.length]
         self._growing = merged([piece for pieces in cut[fixed:] for piece in pieces])
-
-    def _open(self) -> None:
-        """Let the prompt's entries lie with the generated ones; every head's order stays."""
-        (grown,) = self._growing  # until the first eviction all heads grow alike
-        self._growing = []
-        for piece in self._fixed:
-            own = grown.take(piece.heads)
-            joined = piece.followed_by(own.segment.decoded(), own.positions, own.carried)
-            self._growing.append(joined)
-        self._fixed = []
 
     def _padded(self, of_pieces: Sequence[Tensor], fill: float) -> Tensor:
         """[kv_heads, entries, ...] from tensors [heads, length, ...] of all pieces."""
