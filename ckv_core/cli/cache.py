@@ -32,11 +32,11 @@ ModelOption = Annotated[
 
 
 @command(app, "keep", "context variants budget alpha protect model device dtype", variants=MISSING)
-def _keep(asked: dict[str, Any], name: NameArgument, json: JsonOption = None) -> None:
+def _keep(chosen: dict[str, Any], name: NameArgument, json: JsonOption = None) -> None:
     """Compress a context and keep its cache."""
     check_json_path(json)
     folder = KeptFolder()
-    request = KeepRequest(run=request_of(asked), path=str(folder.free(name)))
+    request = KeepRequest(run=request_of(chosen), path=str(folder.free(name)))
     request.comparison()  # refuses before the model is loaded
     loaded, _ = running.load(request)
     from ckv_core.comparison.kept import keep
@@ -49,7 +49,7 @@ def _keep(asked: dict[str, Any], name: NameArgument, json: JsonOption = None) ->
 
 @command(app, "ask", "max_new_tokens ignore_eos device", device="auto")
 def _ask(
-    asked: dict[str, Any],
+    chosen: dict[str, Any],
     name: NameArgument,
     question: QuestionsOption,
     model: ModelOption = None,
@@ -59,8 +59,8 @@ def _ask(
     check_json_path(json)
     path = KeptFolder().find(name)
     made_by = read_record(path).model
-    asked |= {"path": str(path), "model": model or made_by.name, "dtype": made_by.dtype}
-    requests = [AskRequest(question=each, **asked) for each in question]
+    chosen |= {"path": str(path), "model": model or made_by.name, "dtype": made_by.dtype}
+    requests = [AskRequest(question=each, **chosen) for each in question]
     for request in requests:
         request.validate()
     loaded, _ = running.load(requests[0])
@@ -126,8 +126,8 @@ def _delete(name: NameArgument) -> None:
 
 
 def _document(entry: KeptEntry) -> dict[str, Any]:
-    told = None if entry.record is None else record_json(entry.record)
-    return {"name": entry.name, "file_bytes": entry.size, "receipt": told}
+    receipt = None if entry.record is None else record_json(entry.record)
+    return {"name": entry.name, "file_bytes": entry.size, "receipt": receipt}
 
 
 def _show(entries: list[KeptEntry]) -> None:

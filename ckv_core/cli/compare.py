@@ -52,10 +52,10 @@ EvidenceOption = Annotated[
 
 @command(app, "compare", FIELDS, EXAMPLES + SEVERAL)
 def _compare(
-    asked: dict[str, Any], evidence: EvidenceOption = None, json: JsonOption = None
+    chosen: dict[str, Any], evidence: EvidenceOption = None, json: JsonOption = None
 ) -> None:
     """Run several methods on one prompt."""
-    request = request_of(asked)
+    request = request_of(chosen)
     request.validate()
     check_json_path(json)
     is_sweep, sought = request.kind == "sweep", tuple(evidence or ())
@@ -116,11 +116,11 @@ def _print_measured(variant: VariantResult) -> None:
     receipt, perturbation = variant.receipt, variant.perturbation
     if receipt is not None:
         requested = asked_bytes(variant)
-        asked = "" if requested is None else f" ({requested:,} asked for)"
+        wanted = "" if requested is None else f" ({requested:,} asked for)"
         say(
             f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
             f"entries; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
-            f"{asked}"
+            f"{wanted}"
         )
         if variant.held is not None:
             first, last = variant.held.entries[0], variant.held.entries[-1]

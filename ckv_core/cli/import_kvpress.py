@@ -11,16 +11,14 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress.sets import (
     VARIABLE,
     Job,
-    KeepMask,
-    asked_presses,
     kept_by_presses,
     kvpress_python,
+    parse_press,
 )
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import MAX_LABEL, ExternalSelection, own_to_json, pack
-from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.runtime.terminal import say
 
 app = Typer()
@@ -45,17 +43,17 @@ PythonOption = Annotated[
 
 @command(app, "import-kvpress", FIELDS, EPILOG, budget=DEFAULT_BUDGET)
 def _import(
-    asked: dict[str, Any],
+    chosen: dict[str, Any],
     press: PressArgument,
     json: JsonOption,
     module: ModuleOption = None,
     python: PythonOption = None,
 ) -> None:
     """Run a press of kvpress and write what it keeps, for compare --own."""
-    chain, budget = asked_presses(press), Budget.parse(asked.pop("budget"))
+    chain, budget = parse_press(press), Budget.parse(chosen.pop("budget"))
     interpreter = kvpress_python(python)
     check_json_path(json)
-    request = CompareRequest(device="cpu", **asked)
+    request = CompareRequest(device="cpu", **chosen)
     request.validate()
     if module and not module.is_file():
         raise ConfigError(f"There is no file {str(module)!r}; check --module.")
@@ -84,7 +82,22 @@ def _run(
     mean = kept[list(info.evictable_layers)].sum(-1).mean()
     size = budget if abs(mean - entries) <= 1 else f"{mean:.0f} entries"
     label = f"kvpress {VERSION}, {size}: {press_code(chain)}"
-    return _positions(label[:MAX_LABEL], kept, info, prompt), int(kept.sum())
+    rows = [
+        tuple(pack(tuple(head.nonzero()[0].tolist())) for head in layer)
+        if place in info.evictable_layers
+        else None  # layers with a sliding window are not evicted by `compare`
+        for place, layer in enumerate(kept)
+    ]
+    own = ExternalSelection(
+        label=label[:MAX_LABEL],
+        rows=tuple(rows),
+        layers=info.layers,
+        kv_heads=info.kv_heads,
+        sha256=info.sha256,
+        compressed_tokens=prompt.compressed_tokens,
+        token_ids=pack(tokens),
+    )
+    return own, int(kept.sum())
 
 
 def checkpoint_folder(name: str) -> Path:
@@ -94,24 +107,3 @@ def checkpoint_folder(name: str) -> Path:
     from ckv_core.models.steps import silent
 
     return converted(find_checkpoint(name, silent, with_weights=True), silent).folder
-
-
-def _positions(
-    label: str, kept: KeepMask, info: ModelInfo, prompt: PromptInfo
-) -> ExternalSelection:
-    """What `compare` takes; layers with a sliding window are not evicted there."""
-    rows = [
-        tuple(pack(tuple(head.nonzero()[0].tolist())) for head in layer)
-        if place in info.evictable_layers
-        else None
-        for place, layer in enumerate(kept)
-    ]
-    return ExternalSelection(
-        label=label,
-        rows=tuple(rows),
-        layers=info.layers,
-        kv_heads=info.kv_heads,
-        sha256=info.sha256,
-        compressed_tokens=prompt.compressed_tokens,
-        token_ids=pack(prompt.token_ids[: prompt.compressed_tokens]),
-    )

@@ -62,12 +62,12 @@ NameOption = Annotated[str, Option(metavar="NAME", help="what SPECs call it: tab
 
 
 @command(app, "heads", "model device")
-def _heads(asked: dict[str, Any], file: FileOption = None, name: NameOption = NEEDLE) -> None:
+def _heads(chosen: dict[str, Any], file: FileOption = None, name: NameOption = NEEDLE) -> None:
     """Make or bring a head table for headkv."""
     name = str(table_name(name))
     if (file is None) != (name == NEEDLE):
         raise ConfigError("Give --file and another --name than 'needle', or neither for the probe.")
-    loaded, _ = load(CompareRequest(context="-", **asked))
+    loaded, _ = load(CompareRequest(context="-", **chosen))
     clear_progress()
     if file is None:
         from ckv_core.engine.needle_probe import probe
@@ -93,7 +93,7 @@ input gives the same kept set and tokens, alone and among other variants.
 
 
 @command(app, "check-method", "model", EPILOG)
-def _check(asked: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")]) -> int:
+def _check(chosen: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")]) -> int:
     """Check a method, such as one of another package, against the contract of all methods."""
     method = METHODS.get(name)
     if not method.evicts:
@@ -109,7 +109,7 @@ def _check(asked: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")]
         device="cpu",
         max_new_tokens=8,
         ignore_eos=True,
-        **asked,
+        **chosen,
     )
     loaded, load_ms = running.load(request)
     running.clear_progress()

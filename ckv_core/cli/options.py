@@ -54,9 +54,9 @@ def command(
         @wraps(function)
         def run(**values: Any) -> Any:
             plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-            asked = [{key: plain.pop(key) for key in shared}] if takes else []
+            chosen = [{key: plain.pop(key) for key in shared}] if takes else []
             with neutralised():
-                return function(*asked, **plain)
+                return function(*chosen, **plain)
 
         parameters = [_parameter(key, defaults) for key in shared]
         parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
@@ -88,22 +88,17 @@ def run_command(app: Typer, program: str, arguments: Sequence[str] | None) -> in
     except CkvError as error:
         sentence, code = str(error), error.exit_code
     except TyperException as error:
-        sentence, code = _usage(error, program), 2
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else program
+        words = " ".join(error.format_message().replace("Value error, ", "").split())
+        end = "" if words.endswith((".", "?")) else "."
+        sentence, code = f"{words}{end} See `{place} --help`.", 2
     except Exception as error:  # of another package's method, or a fault of ours
         sentence, code = fault(error), 1
         if not sentence:
             raise
     say(f"error: {sentence}", to_error=True)
     return code
-
-
-def _usage(error: TyperException, program: str) -> str:
-    """What is wrong with the arguments, and which help to read."""
-    context = getattr(error, "ctx", None)
-    place = context.command_path if context else program
-    words = " ".join(error.format_message().replace("Value error, ", "").split())
-    end = "" if words.endswith((".", "?")) else "."
-    return f"{words}{end} See `{place} --help`."
 
 
 # --- options ----------------------------------------------------------------------------
@@ -196,13 +191,13 @@ FIELDS = {
 }
 
 
-def request_of(asked: Mapping[str, Any]) -> CompareRequest:
+def request_of(chosen: Mapping[str, Any]) -> CompareRequest:
     """The request that FIELDS give; of several budgets or alphas a sweep.
 
     Raises:
         ConfigError: a wrong SPEC, budget or alpha.
     """
-    given = dict(asked)
+    given = dict(chosen)
     budgets, alphas = (comma_list(given.pop(name, "")) for name in ("budget", "alpha"))
     one = {"budget": budgets, "alpha": alphas} if max(len(budgets), len(alphas)) < 2 else {}
     defaults = {name: values[0] for name, values in one.items() if values}

@@ -46,10 +46,10 @@ def compare(
     Args:
         request: what to compare.
         loaded: the model; its name need not be looked at again.
-        should_stop: asked at every layer of every pass.
+        should_stop: called at every layer of every pass.
         prefills: of this model; a prompt found there is not processed again, and the run's
             `prefill` time is then 0. Of one that starts alike the shared chunks are taken over.
-        shared: where rows wait for those of other runs, which whoever asks for the next event has
+        shared: where rows wait for those of other runs, which the reader of the next event has
             decoded meanwhile; None to decode them here.
 
     Yields:
@@ -57,7 +57,7 @@ def compare(
 
     Raises:
         CkvError: a setting, the prompt or the model cannot be used; says what to do.
-        RunCancelledError: should_stop said so.
+        RunCancelledError: should_stop returned true.
     """
     run = prepare(request, loaded, should_stop)
     run.shared = shared
@@ -101,13 +101,28 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     selections, bases = choose(run, prefilled)
     rows = yield from compact_rows(run, prefilled, selections)
     if prefills is None and not run.request.analysis:
-        prefilled.memo.clear()  # nobody asks for a score again
+        prefilled.memo.clear()  # no later run needs a score
     yield from generate(run, prefilled, rows, selections, bases)
 
 
 def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
     """The prompt, read or known, with all that the variants' scores ask for."""
-    prefilled = yield from _prefill(run, prefills)
+    token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
+    prefilled = None if prefills is None else prefills.get(token_ids, run.needs)
+    if prefilled is not None:
+        run.stopwatch.timings_ms["prefill"] = 0.0
+        yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
+    else:
+        prefix = None if prefills is None else prefills.prefix(token_ids, run.needs)
+        run.prefix_tokens = 0 if prefix is None else prefix.tokens
+        done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
+        yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
+        with run.stopwatch.measure("prefill"):
+            prefilled = yield from prefill(
+                run.loaded, list(token_ids), run.needs, run.should_stop, prefix
+            )
+        if prefills is not None:
+            prefills.put(token_ids, prefilled)
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)
         if run.probes:
@@ -191,23 +206,3 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
             f"The prompt has {prompt_tokens:,} tokens; with {max_new_tokens:,} new tokens that is "
             f"{over:,} over the model's limit of {limit:,}. Shorten the context by {over:,} tokens."
         )
-
-
-def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
-    token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
-    known = None if prefills is None else prefills.get(token_ids, run.needs)
-    if known is not None:
-        run.stopwatch.timings_ms["prefill"] = 0.0
-        yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
-        return known
-    prefix = None if prefills is None else prefills.prefix(token_ids, run.needs)
-    run.prefix_tokens = 0 if prefix is None else prefix.tokens
-    done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
-    yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
-    with run.stopwatch.measure("prefill"):
-        prefilled = yield from prefill(
-            run.loaded, list(token_ids), run.needs, run.should_stop, prefix
-        )
-    if prefills is not None:
-        prefills.put(token_ids, prefilled)
-    return prefilled

@@ -39,7 +39,7 @@ def keep(
 
     Raises:
         CkvError: the request, the prompt, the model or the disk does not allow it.
-        RunCancelledError: should_stop said so; there is no file then.
+        RunCancelledError: should_stop returned true; there is no file then.
     """
     run = prepare(request.comparison(), loaded, should_stop)
     check_memory(run, prefills)
@@ -82,7 +82,7 @@ def ask(
 
     Raises:
         CkvError: the file, the question or the model does not allow it.
-        RunCancelledError: should_stop said so.
+        RunCancelledError: should_stop returned true.
     """
     request.validate()
     stopwatch = Stopwatch(loaded.device)

@@ -1,4 +1,4 @@
-"""How much memory a run will take, told before anything is computed; too much is refused.
+"""How much memory a run will take, before anything is computed; too much is refused.
 
 Tensors that live at different times within one stage are added up, so that the estimate is mostly
 too high. It is no bound: runs of many methods at once have taken a third more.

@@ -26,8 +26,14 @@ def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     merged = _Merged(run)
     for number, group in enumerate(groups):
-        part = replace(run, measures_floor=number == 0)
-        for event in _one_group(part, prefilled, group, measured):
+        part = replace(
+            run,
+            specs=[run.specs[point] for point in group],
+            budgets=[run.budgets[point] for point in group],
+            select_ms=[],  # the clock is the whole run's
+            measures_floor=number == 0,
+        )
+        for event in _one_group(part, prefilled, measured):
             if isinstance(event, Progress):
                 share = (number + (event.fraction or 0.0)) / len(groups)
                 detail = f"group {number + 1} of {len(groups)}, {event.detail}"
@@ -37,16 +43,10 @@ def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
 
 
 def _one_group(
-    run: Run, prefilled: Prefill, group: list[int], measured: frozenset[VariantKey]
+    part: Run, prefilled: Prefill, measured: frozenset[VariantKey]
 ) -> Iterator[RunEvent]:
     """The stages of a comparison for some of the variants; everything is dropped at the end."""
-    part = replace(
-        run,
-        specs=[run.specs[point] for point in group],
-        budgets=[run.budgets[point] for point in group],
-        select_ms=[],  # the clock is the whole run's
-    )
-    yield Progress("select", 0.0, f"{len(group)} points")
+    yield Progress("select", 0.0, f"{len(part.specs)} points")
     selections, bases = choose(part, prefilled, measured)
     rows = yield from compact_rows(part, prefilled, selections)
     yield from generate(part, prefilled, rows, selections, bases)

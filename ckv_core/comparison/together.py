@@ -35,7 +35,7 @@ def compare_together(
     is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
     no room beside others, or fails in a batch, is run again alone.
 
-    `requests`: the next one is asked for only when it can be begun. `should_stop`: asked at every
+    `requests`: the next one is asked for only when it can be begun. `should_stop`: called at every
     layer of every pass.
 
     Yields:
@@ -43,7 +43,7 @@ def compare_together(
         The time of decoding together is in no result's timings.
 
     Raises:
-        RunCancelledError: should_stop said so.
+        RunCancelledError: should_stop returned true.
     """
     return _Together(loaded, should_stop, prefills).run(requests)
 

@@ -167,7 +167,7 @@ class Chosen:
             self._arrived.record(torch.cuda.current_stream(logits.device))
 
     def keep_rows(self, rows: list[int]) -> None:
-        """Forget the others; asked at most once."""
+        """Forget the others; called at most once."""
         self.tokens, self._rows = self.tokens[rows], rows
 
     def read(self) -> list[int]:
@@ -272,7 +272,7 @@ class SharedDecode:
 
         Raises:
             EngineError: logits of some row are not finite.
-            RunCancelledError: should_stop said so.
+            RunCancelledError: should_stop returned true.
         """
         context = DecodeContext(self._loaded, self._parts, self._should_stop)
         generations, tokens = Generations(self._generations), self._tokens

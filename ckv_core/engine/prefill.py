@@ -12,7 +12,7 @@ from torch import Tensor
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, begun
-from ckv_core.models.attention import inputs_told
+from ckv_core.models.attention import inputs_shown
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary, read_as_whole
 from ckv_core.request.variants import VariantSpec
@@ -185,9 +185,9 @@ class Reader:
 
     def read(self, token_ids: Tensor, start: int, length: int, *, is_seen: bool) -> Tensor:
         """Read [1, tokens] at positions from `start` on, of so many; the last one's logits."""
-        told = self.loaded.attentions if is_seen else ()
+        watched = self.loaded.attentions if is_seen else ()
         positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
-        with read_as_whole(self.loaded.model, length), inputs_told(told, self._take_hidden):
+        with read_as_whole(self.loaded.model, length), inputs_shown(watched, self._take_hidden):
             output = self.loaded.model(
                 input_ids=token_ids,
                 position_ids=positions[None],
@@ -323,7 +323,7 @@ def prefill(
         loaded: the model.
         token_ids: [prompt_len].
         needs: what to keep and to observe.
-        should_stop: asked at every layer.
+        should_stop: called at every layer.
         prefix: taken over instead of read; at least the needed window (and KEPT_QUERIES) follows
             it. None with observers, which would not see it.
 

@@ -96,9 +96,9 @@ def _fill(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
             "another model."
         ) from None
     except Exception as error:  # a template is a program of the model's, and may raise at will
-        said = (str(error).strip().splitlines() or [""])[0][:200]
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise ModelError(
-            f"The model's chat template failed ({type(error).__name__}: {said}); choose "
+            f"The model's chat template failed ({type(error).__name__}: {reason}); choose "
             "another model."
         ) from error
 

@@ -237,7 +237,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """All rows of one prompt as selection left them; every decoding of them starts here anew."""
+    """All rows of one prompt as selection left them; every decoding of them starts here."""
 
     prompt_len: int  # tokens of the compressed prompt
     plans: Sequence[RowPlan]  # of all rows

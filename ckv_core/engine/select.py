@@ -51,8 +51,8 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
     heads = len(model.evictable_layers) * model.kv_heads
     if spec.budget.unit == "mib":
         itemsize = entry_bytes // (2 * model.head_dim)
-        asked = int(spec.budget.amount * 2**20)
-        budget = entries_within(spec, asked // heads, model.head_dim, itemsize)
+        nbytes = int(spec.budget.amount * 2**20)
+        budget = entries_within(spec, nbytes // heads, model.head_dim, itemsize)
     else:
         budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
     spec.check_budget(budget, prompt_len)
@@ -77,7 +77,7 @@ def select_all(
     layers x kv_heads x min(budget, prompt_len).
 
     `budgets`: per variant, entries per KV head. `now`: a clock in seconds; sorting counts for the
-    variant that first needs it. `should_stop`: asked before each variant.
+    variant that first needs it. `should_stop`: called before each variant.
     """
     selections: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.

@@ -147,7 +147,7 @@ def _stopped(log: IO[str]) -> str:
 _MAX_CHARS = 1_000
 
 
-def asked_presses(text: str) -> Chain:
+def parse_press(text: str) -> Chain:
     """Read `adakv+critical:safeguard=0.1` or `AdaKVPress(CURPress(num_sinks=4))`.
 
     A SPEC is read under the preset kvpress. ConfigError where kvpress cannot do what it says.

@@ -31,7 +31,7 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 _FIRST = "\n\nRepeat the previous context exactly."
 _NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
 _NEXT_OF_AUTHORS = f"{_NEXT} "  # kvpress left the space out
-_OVERLAP = 8  # tokens of the part before, which a later pass is told to start with
+_OVERLAP = 8  # tokens of the part before, with which a later pass is to start
 _OVERHEAD = 512  # tokens of instruction and template, a bound for the memory estimate
 _QUERIES = 128  # of one query head whose attention exists at a time
 _FLOAT = 4  # bytes
@@ -57,10 +57,10 @@ class Reconstruction:
         for start in range(prompt.lead, len(prompt.token_ids), self.repeat):
             part = slice(start, min(start + self.repeat, len(prompt.token_ids)))
             following = _NEXT_OF_AUTHORS if self.sinks is None else _NEXT
-            asked = [*prompt.encode(_FIRST if start == prompt.lead else following)]
+            instruction = [*prompt.encode(_FIRST if start == prompt.lead else following)]
             if start > prompt.lead:
-                asked += prompt.token_ids[max(prompt.lead, start - _OVERLAP) : start]
-            tokens = (*asked, *prompt.closing, *prompt.token_ids[part])
+                instruction += prompt.token_ids[max(prompt.lead, start - _OVERLAP) : start]
+            tokens = (*instruction, *prompt.closing, *prompt.token_ids[part])
             planned.append(FurtherPass(tokens, part, prompt.lead))
         return planned
 

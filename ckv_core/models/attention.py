@@ -76,11 +76,11 @@ def context_attention(
 
 
 @contextmanager
-def inputs_told(attentions: Iterable[nn.Module], tell: Callable[[Tensor], None]) -> Iterator[None]:
-    """Within, tell the hidden states [rows, tokens, hidden_size] that each module is given."""
+def inputs_shown(attentions: Iterable[nn.Module], show: Callable[[Tensor], None]) -> Iterator[None]:
+    """Inside, `show` gets the hidden states [rows, tokens, hidden_size] given to each module."""
 
     def hook(_module: nn.Module, args: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
-        tell(args[0] if args else keywords["hidden_states"])
+        show(args[0] if args else keywords["hidden_states"])
 
     with ExitStack() as hooks:
         for each in attentions:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,33 +30,25 @@ def list_models() -> list[ModelChoice]:
     ready = read_manifest(models_folder() / DEFAULT_MODEL) is not None
     note = "ready" if ready else "will be prepared at first use (about 30 seconds)"
     default = ModelChoice(DEFAULT_MODEL, "default", ready, note)
-    choices = [default, *_folder_choices(), *_hub_choices()]
+    choices = [default]
+    for folder in _subfolders(models_folder()):
+        if folder.name == DEFAULT_MODEL or folder.name.startswith("."):
+            continue
+        has_gguf = next(folder.glob("*.gguf"), None) is not None
+        if has_gguf or _is_causal_checkpoint(folder):
+            choices.append(ModelChoice(folder.name, "folder", ready=True, note=str(folder)))
+    for repository in _subfolders(Path(constants.HF_HUB_CACHE)):
+        kind, _, name = repository.name.partition("--")
+        snapshots = _subfolders(repository / "snapshots")
+        if kind == "models" and any(map(_is_causal_checkpoint, snapshots)):
+            name, note = name.replace("--", "/"), "in the Hub's cache"
+            choices.append(ModelChoice(name, "hub cache", ready=True, note=note))
     wanted = os.environ.get("CKV_MODEL", "").strip()
     if wanted and wanted not in {choice.name for choice in choices}:
         there = Path(wanted).expanduser().exists()
         note = "from CKV_MODEL" if there else "from CKV_MODEL; fetched at first use"
         choices.insert(1, ModelChoice(wanted, "environment", there, note))
     return choices
-
-
-def _folder_choices() -> Iterator[ModelChoice]:
-    for folder in _subfolders(models_folder()):
-        if folder.name == DEFAULT_MODEL or folder.name.startswith("."):
-            continue
-        has_gguf = next(folder.glob("*.gguf"), None) is not None
-        if has_gguf or _is_causal_checkpoint(folder):
-            yield ModelChoice(folder.name, "folder", ready=True, note=str(folder))
-
-
-def _hub_choices() -> Iterator[ModelChoice]:
-    for repository in _subfolders(Path(constants.HF_HUB_CACHE)):
-        kind, _, name = repository.name.partition("--")
-        if kind == "models" and any(
-            map(_is_causal_checkpoint, _subfolders(repository / "snapshots"))
-        ):
-            yield ModelChoice(
-                name.replace("--", "/"), "hub cache", ready=True, note="in the Hub's cache"
-            )
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -60,7 +60,7 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
 
     Args:
         name: the default name, a local path, a folder under CKV_HOME/models, or a Hub id.
-        report: told of each step.
+        report: called with each step.
         with_weights: False fetches config and tokenizer only, where that is cheaper.
 
     Raises:

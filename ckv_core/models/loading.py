@@ -64,13 +64,18 @@ def load_model(
         name: the default name, a Hugging Face id, a local folder or a GGUF file.
         device: auto takes CUDA where there is one.
         dtype: auto is float32 on the CPU; on CUDA bfloat16, or float16 where a GPU lacks that.
-        report: told of each step, and how long it may take; what it raises ends the load.
+        report: called with each step, and how long it may take; what it raises ends the load.
 
     Raises:
         ConfigError: device or dtype unknown, or no CUDA here.
         ModelError: the model is unknown, incomplete, damaged, changed, not supported or too large.
     """
-    place = _place(device)
+    if device not in DEVICES:
+        raise ConfigError(f"device must be one of {', '.join(DEVICES)}; got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("No CUDA device can be used here; choose device cpu or auto.")
+    best = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu"
+    place = best if device == "auto" else device
     if place == "cuda":
         configure_allocator()  # before anything is asked of CUDA
     if dtype not in DTYPES:
@@ -95,16 +100,6 @@ def load_model(
     model = _read_model(checkpoint, config, (place, dtype), report)
     report(Step(f"Trying {name} out.", limit_s=limit_s))
     return wrap_model(model, tokenizer, name=name, sha256=sha256)
-
-
-def _place(device: str) -> str:
-    if device not in DEVICES:
-        raise ConfigError(f"device must be one of {', '.join(DEVICES)}; got {device!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("No CUDA device can be used here; choose device cpu or auto.")
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
 
 
 def _read_model(

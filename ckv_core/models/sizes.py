@@ -117,7 +117,13 @@ def _check_embedding(checkpoint: Checkpoint, shapes: Shapes) -> None:
 
 def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.gguf is not None:
-        return _gguf_settings(checkpoint)
+        wanted, found = {"block_count": _LAYERS[0], "embedding_length": _WIDTHS[0]}, {}
+        for key, field in _gguf_reader(checkpoint).fields.items():
+            name = wanted.get(key.rpartition(".")[2])
+            if name is not None and key.count(".") == 1:
+                value = field.contents()
+                found[name] = int(value) if isinstance(value, int | float) else value
+        return found
     path = checkpoint.folder / "config.json"
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
@@ -145,17 +151,6 @@ def _gguf_reader(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.gguf} of {checkpoint.name!r} is damaged or cut short "
             f"({type(error).__name__}); copy or download it again."
         ) from error
-
-
-def _gguf_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    wanted = {"block_count": _LAYERS[0], "embedding_length": _WIDTHS[0]}
-    settings: dict[str, Any] = {}
-    for key, field in _gguf_reader(checkpoint).fields.items():
-        name = wanted.get(key.rpartition(".")[2])
-        if name is not None and key.count(".") == 1:
-            value = field.contents()
-            settings[name] = int(value) if isinstance(value, int | float) else value
-    return settings
 
 
 def _text(settings: Mapping[str, Any]) -> Mapping[str, Any]:

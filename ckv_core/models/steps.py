@@ -1,4 +1,4 @@
-"""Steps of finding and loading a model: told to whoever waits, and how long each may take."""
+"""Steps of finding and loading a model, and how long each may take."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TELL_EVERY_S = 0.3
 class Step:
     sentence: str  # for the reader
     fraction: float | None = None  # of this step, 0 to 1; None where its size is unknown
-    # Until the next step is told; whoever loads in a process of its own may end that.
+    # Until the next step begins; a process that loads for another may be ended then.
     limit_s: float = STEP_S
 
 

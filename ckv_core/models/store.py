@@ -157,7 +157,7 @@ def prepare(target: Path, name: str, fill: Callable[[Path], Manifest], report: R
     dies half-way leaves nothing that a later one would take for whole.
 
     `fill`: writes into an empty folder and gives its manifest; ModelError where it cannot.
-    `report`: told of each step; not called if the folder is ready.
+    `report`: called with each step; not called if the folder is ready.
     """
     if is_prepared(target):
         return target

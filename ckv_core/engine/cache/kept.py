@@ -86,22 +86,6 @@ def read_cache(path: Path, loaded: LoadedModel) -> KeptCache:
         ModelError: it is of another model, or of another type of numbers.
     """
     record = read_record(path)
-    _check_model(record, loaded)
-    size, room = path.stat().st_size, available_bytes(torch.device("cpu"))
-    if size > room:
-        raise ConfigError(
-            f"This cache takes {human_bytes(size)} and {human_bytes(room)} of memory are left; "
-            "end other programs, or keep the context with a lower budget."
-        )
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise _unsound(str(error)) from None
-    return _checked(record, tensors, loaded)
-
-
-def _check_model(record: KeptRecord, loaded: LoadedModel) -> None:
     own, info = record.model, loaded.info
     if own.sha256 != info.sha256:
         raise ModelError(
@@ -116,6 +100,18 @@ def _check_model(record: KeptRecord, loaded: LoadedModel) -> None:
     sizes = ("layers", "query_heads", "kv_heads", "head_dim", "evictable_layers")
     if any(getattr(own, name) != getattr(info, name) for name in sizes):
         raise ModelError(f"This cache's receipt tells other sizes than {info.name!r} has.")
+    size, room = path.stat().st_size, available_bytes(torch.device("cpu"))
+    if size > room:
+        raise ConfigError(
+            f"This cache takes {human_bytes(size)} and {human_bytes(room)} of memory are left; "
+            "end other programs, or keep the context with a lower budget."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise _unsound(str(error)) from None
+    return _checked(record, tensors, loaded)
 
 
 def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedModel) -> KeptCache:
@@ -219,8 +215,8 @@ class _Layer:
         zeros = torch.zeros(heads, length, info.head_dim, dtype=dtype)
         wanted = store.encode(zeros, zeros, self.spec.params)
         given = {name: each for name, each in group.items() if name not in (_HEADS, _POSITIONS)}
-        told = {name: (each.shape, each.dtype) for name, each in given.items()}
-        if told != {name: (each.shape, each.dtype) for name, each in wanted.tensors().items()}:
+        kinds = {name: (each.shape, each.dtype) for name, each in given.items()}
+        if kinds != {name: (each.shape, each.dtype) for name, each in wanted.tensors().items()}:
             raise self._wrong(f"has tensors of another shape or type than {self.spec.spec!r} makes")
         return wanted.holding(given)
 

@@ -91,7 +91,7 @@ class PromptSlots:
         return total
 
     def rows(self, keep: Sequence[int]) -> "PromptSlots":
-        """Only these rows, numbered anew; what a stack keeps whole is not copied."""
+        """Only these rows, with new numbers; what a stack keeps whole is not copied."""
         kv_heads = self.kv_heads
         new_row = {row: index for index, row in enumerate(keep)}
         stacks = []

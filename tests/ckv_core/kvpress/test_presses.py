@@ -12,7 +12,7 @@ from ckv_core.cli import import_kvpress, running
 from ckv_core.engine.external_selection import own_mask
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress import side
-from ckv_core.kvpress.sets import VARIABLE, Job, asked_presses, kept_by_presses, kvpress_python
+from ckv_core.kvpress.sets import VARIABLE, Job, kept_by_presses, kvpress_python, parse_press
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import read_external_selection
@@ -71,7 +71,7 @@ def python(tmp_path):
 )
 def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text, code):
     expected = code or "AdaKVPress(CURPress(num_sinks=4), alpha_safeguard=0.1)"
-    assert press_code(asked_presses(text)) == expected
+    assert press_code(parse_press(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text, code):
 )
 def test_what_kvpress_cannot_be_asked_for_is_one_sentence(text, sentence):
     with pytest.raises(ConfigError) as caught:
-        asked_presses(text)
+        parse_press(text)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
