@@ -102,7 +102,7 @@ def kept_by_presses(
         with process:
             try:
                 answers = _answers(process, document)
-                first = next(answers, {})
+                first: dict[str, Any] = next(answers, {})
                 if "version" not in first:
                     raise CkvError(first.get("error") or _stopped(log))
                 if first["version"] != VERSION:
