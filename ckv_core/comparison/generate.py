@@ -10,7 +10,6 @@ from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import (
     Generation,
     RunningRows,
-    SharedDecode,
     fetches_late,
     next_tokens,
 )
@@ -78,7 +77,7 @@ def generate(
         step = step.first(run.rows)
     held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
     run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
-    yield from _measured(run, step, decoder, prefilled, selections, bases)
+    yield from _measured(run, step, decoder, prefilled, (selections, bases))
     if request.max_new_tokens == 0:  # a sweep that only measures
         return
     yield generation.event(len(run.specs))
@@ -103,13 +102,20 @@ def _decode(
     tokens: list[int],
     next_logits: Tensor | None,
 ) -> Iterator[RunEvent]:
-    """Feed each running row its own tokens until all have stopped.
+    """Feed each running row its own tokens until all have stopped, or with those of other runs.
 
     `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
     have been fed already.
     """
     if run.shared is not None:
-        yield from _wait(run.shared, generation, decoder, tokens, next_logits)
+        if next_logits is not None and generation.running:
+            tokens = next_tokens(next_logits)
+            generation.append(tokens)
+        if generation.running:
+            run.shared.join(decoder.context.parts, generation, tokens)
+            yield Progress("decode", None, "with other prompts")
+            if generation.running:
+                raise EngineError("A run went on before its rows were decoded.")
         yield generation.event(len(run.specs))
         return
     max_new_tokens = run.request.max_new_tokens
@@ -127,45 +133,6 @@ def _decode(
             yield Progress("decode", longest / max_new_tokens, detail)
 
 
-def _wait(
-    shared: SharedDecode,
-    generation: Generation,
-    decoder: Decoder,
-    tokens: list[int],
-    next_logits: Tensor | None,
-) -> Iterator[RunEvent]:
-    """Have the rows decoded with those of other runs; the arguments are `_decode`'s."""
-    if next_logits is not None and generation.running:
-        tokens = next_tokens(next_logits)
-        generation.append(tokens)
-    if generation.running:
-        shared.join(decoder.context.parts, generation, tokens)
-        yield Progress("decode", None, "with other prompts")
-        if generation.running:
-            raise EngineError("A run went on before its rows were decoded.")
-
-
-def _measured(
-    run: Run,
-    step: MeasuredStep,
-    decoder: Decoder,
-    prefilled: Prefill,
-    selections: list[Selection],
-    bases: dict[int, Selection],
-) -> Iterator[RunEvent]:
-    evicted = [
-        (row, selection, bases.get(row))
-        for row, selection in enumerate(selections)
-        if row != run.reference
-    ]
-    with run.stopwatch.measure("measure"):
-        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
-    for row, perturbation in measured:
-        yield VariantMeasured(row, perturbation)
-    if {"bounds", "greedy"} & set(run.request.analysis):
-        yield from analyse(run, step, decoder, prefilled, selections)
-
-
 def _finish(
     run: Run, generation: Generation, series: dict[int, HeldSeries | None]
 ) -> Iterator[RunEvent]:
@@ -181,6 +148,25 @@ def _finish(
             answer_scores=answer_scores(generation.text(row), run.request.answer),
             held=series.get(row),
         )
+
+
+def _measured(
+    run: Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    chosen: tuple[list[Selection], dict[int, Selection]],
+) -> Iterator[RunEvent]:
+    """What the step shows of every row but the full cache's; `chosen` as `choose` gives it."""
+    selections, bases = chosen
+    kept = [(row, each, bases.get(row)) for row, each in enumerate(selections)]
+    evicted = [each for each in kept if each[0] != run.reference]
+    with run.stopwatch.measure("measure"):
+        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
+    for row, perturbation in measured:
+        yield VariantMeasured(row, perturbation)
+    if {"bounds", "greedy"} & set(run.request.analysis):
+        yield from analyse(run, step, decoder, prefilled, selections)
 
 
 def follow_up_prompts(

@@ -100,7 +100,9 @@ class _Int4Segment(TensorSegment):
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         key_like, value_like = self.like
-        low, step = self.key_scales.float().gather(1, self._rows()).unbind(-1)
+        # Which scales are each entry's, [heads, length, head_dim, 2].
+        rows = self._groups().long()[..., None, None].expand(-1, -1, *self.key_scales.shape[2:])
+        low, step = self.key_scales.float().gather(1, rows).unbind(-1)
         keys = low + step * _unpacked(self.keys, key_like.shape[-1])
         width = value_like.shape[-1]
         least, steps = self.value_scales.float().repeat_interleave(_group_of(width), 2).unbind(-1)
@@ -117,10 +119,6 @@ class _Int4Segment(TensorSegment):
             return self.key_group
         groups = torch.arange(self.length, device=self.keys.device) // GROUP
         return groups.to(torch.int16).expand(self.heads, -1)
-
-    def _rows(self) -> Tensor:
-        """Which scales are each entry's, [heads, length, head_dim, 2] int64."""
-        return self._groups().long()[..., None, None].expand(-1, -1, *self.key_scales.shape[2:])
 
 
 class Int4(Store):
