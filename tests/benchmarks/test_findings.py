@@ -1,18 +1,12 @@
 """Laws of the findings' benchmark: its steps, and what its tables say of texts made up here."""
 
-from unittest.mock import Mock
-
 import numpy as np
 
 from benchmarks import findings
 from benchmarks.findings import (
     Measured,
-    Text,
-    ablation_rows,
     ablation_specs,
-    alpha_rows,
     layer_rows,
-    report,
     step_rows,
 )
 from ckv_core.analysis.ablation import ablation
@@ -71,37 +65,6 @@ def test_a_step_is_paired_text_by_text():
     assert rows["alpha 0 instead of 0.25"][1:4] == ("12.5 %", "87.5 %", "-0.625")
 
 
-def test_rounding_is_no_difference():
-    rounded = np.full((LAYERS, QUERY_HEADS), 1 - 2e-6, np.float32)
-    rows = {row[0]: row for row in ablation_rows([made_up(alpha_1=rounded)])}
-    assert rows["alpha 1"] == ("alpha 1", "0 %", "1", "1")
-
-
-def test_alphas_per_head_are_counted_and_set_against_the_best_fixed_one():
-    better = np.full((LAYERS, QUERY_HEADS), 0.9, np.float32)
-    worse = np.full((LAYERS, QUERY_HEADS), 9.0, np.float32)
-    texts = [made_up(alpha_per_KV_head=better, alpha_0=worse)] * 3
-    assert [value for _, value in alpha_rows(texts)] == [
-        "50 %",
-        "25 %",
-        "25 %",
-        "0: 0, 0.25: 3, 0.5: 0, 1: 0",
-        "10 %",
-        "4 %",
-    ]
-
-
-def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys):
-    at = ("snapkv", "64")
-    kinds = ["news"] * 5 + ["code"] * 2
-    report([Text(kind, 900 + i, {at: made_up(1.0 + i)}) for i, kind in enumerate(kinds)])
-    printed = capsys.readouterr().out
-    assert printed.startswith("7 texts (2 code, 5 news), 900 to 906 prompt tokens.")
-    assert "### snapkv, budget 64, n = 7 texts: the ablation" in printed
-    assert printed.count("an interval of L1, KL or times needs at least 10") == 2
-    assert "(" in findings.interval([float(at) for at in range(10)])
-
-
 def test_the_value_norm_is_told_by_layer_for_it_is_a_mean_of_opposites():
     norm = np.array([[2.0] * QUERY_HEADS, [0.5] * QUERY_HEADS], np.float32)
     rows = layer_rows([made_up(CriticalKV=norm), made_up(3.0, CriticalKV=3 * norm)])
@@ -120,14 +83,3 @@ def test_a_text_is_measured_at_every_base_budget_and_step():
     heads = [each.heads["base"] for each in text.settings.values()]
     assert not any(np.array_equal(heads[0], other) for other in heads[1:])
     assert step_rows(list(text.settings.values()))
-
-
-def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path):
-    path, text = tmp_path / "prompts.jsonl", "a\u2028b\u2029c\u0085d"
-    path.write_bytes(f'{{"context": "{text}"}}\r\n\n{{"context": "e"}}\n'.encode())
-    monkeypatch.setattr("sys.argv", ["findings", str(path)])
-    for name in ("load_model", "measure", "report"):
-        monkeypatch.setattr(findings, name, Mock())
-    findings.main()
-    read = [call.args[1]["context"] for call in findings.measure.mock_calls]
-    assert read == [text, "e"]

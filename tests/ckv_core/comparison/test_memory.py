@@ -22,7 +22,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunPrepared, RunResult, VariantMeasured
 from ckv_core.runtime import device_memory
-from ckv_core.runtime.memory_line import human_bytes, memory_line
+from ckv_core.runtime.memory_line import memory_line
 from tests.factories.events import folded
 from tests.factories.models import saved_model, tiny_model
 from tests.factories.tiny_runs import short_request
@@ -269,7 +269,6 @@ def test_one_line_tells_estimate_peak_and_cache():
     line = memory_line({**stated, "measured_peak": 2**30})
     assert "peak 1.0 GiB, estimated about 2.0 GiB of 8.0 GiB" in line
     assert "full cache 3.0 MiB" in line
-    assert human_bytes(1023) == "1,023 B"
 
 
 # --- what a run says it holds while it decodes is what lives in this process because of it

@@ -10,13 +10,11 @@ from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.prefill import (
     CHUNK,
-    CUDA_CHUNK,
     KEPT_QUERIES,
     LayerStates,
     Needs,
     Prefill,
     Prefix,
-    chunk_tokens,
     prefill,
     sliding_room,
 )
@@ -48,13 +46,6 @@ def test_a_reused_prefill_gives_the_same_run(scenario):
     again = run(prefills, scenario=scenario)
     assert again.timings_ms["prefill"] == 0.0
     assert without_times(again) == without_times(run(None, scenario=scenario))
-
-
-def test_a_wider_window_than_was_kept_is_processed_again():
-    prefills = PrefillCache(2**30)
-    run(prefills)
-    wide = run(prefills, variants=("snapkv:budget=180,window=160",))
-    assert wide.timings_ms["prefill"] > 0
 
 
 class Kept:
@@ -224,20 +215,6 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(arch, window, chunk
     shared = {t.untyped_storage().data_ptr() for t in tensors(source)}
     assert shared.isdisjoint(t.untyped_storage().data_ptr() for t in tensors(taken))
     assert prefills.nbytes == source.nbytes + taken.nbytes
-
-
-def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(monkeypatch):
-    assert 4_096 <= chunk_tokens(torch.device("cuda")) <= 8_192
-    monkeypatch.setattr(engine_prefill, "CHUNK", CUDA_CHUNK)
-    loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
-    start = prompt_ids(CUDA_CHUNK + 50, seed=1)
-    token_ids = start + prompt_ids(200, seed=3)
-    prefills.put(start + prompt_ids(150, seed=2), read(loaded, start + prompt_ids(150, seed=2))[0])
-    prefix = prefills.prefix(token_ids, Needs(32))
-    assert prefix.tokens == CUDA_CHUNK
-    taken, chunks = read(loaded, token_ids, prefix=prefix)
-    assert chunks == 1
-    assert same(tensors(taken), tensors(read(loaded, token_ids)[0]))
 
 
 def test_a_sliding_layer_holds_its_window_and_lends_its_end():
