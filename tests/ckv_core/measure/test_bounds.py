@@ -1,4 +1,4 @@
-"""Bounds against their literal formulas, the chain that the paper proves, and the rounding floor."""
+"""Bounds against their literal formulas, the chain that the paper proves, the rounding floor."""
 
 import math
 from dataclasses import replace
