@@ -7,19 +7,17 @@ layer's total drifts by a few entries; here totals are exact. Costs SnapKV's sco
 all heads of a layer together; heads then differ in length.
 """
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.press import SNAPKV, adaptive
 from ckv_core.methods.parts.shares import ADAPTIVE
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
-METHODS.register(
-    Method(
-        name="adakv",
-        label="AdaKV",
-        summary="SnapKV's scores; heads with spread-out attention get more of the layer's budget.",
-        source="Feng et al. 2024, arXiv:2407.11550",
-        scorer=WINDOW_SCORER,
-        budget_rule=ADAPTIVE,
-        press=adaptive(SNAPKV),
-    )
+register(
+    name="adakv",
+    label="AdaKV",
+    summary="SnapKV's scores; heads with spread-out attention get more of the layer's budget.",
+    source="Feng et al. 2024, arXiv:2407.11550",
+    scorer=WINDOW_SCORER,
+    budget_rule=ADAPTIVE,
+    press=adaptive(SNAPKV),
 )

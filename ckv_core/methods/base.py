@@ -4,9 +4,10 @@ This package imports no torch, so the user interface can list and validate metho
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import ParamSpec
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Parameter, ParameterValue, choice
@@ -242,6 +243,19 @@ class MethodRegistry:
 
 
 METHODS = MethodRegistry()
+P = ParamSpec("P")
+
+
+def _registering(make: Callable[P, Method]) -> Callable[P, None]:
+    """Returns a function that registers what `make` makes of the same arguments."""
+
+    def made(*args: P.args, **fields: P.kwargs) -> None:
+        METHODS.register(make(*args, **fields))
+
+    return made
+
+
+register = _registering(Method)  # takes the fields of `Method`
 
 
 def all_parameters() -> dict[str, Parameter]:

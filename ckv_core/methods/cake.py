@@ -5,13 +5,11 @@ take 1 elsewhere. They also evict while generating, keep a prompt whole that exc
 no more than the window, and round layer budgets in another order.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import partial
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
@@ -42,7 +40,6 @@ TAU_2 = number(
 class Preferences(BudgetRule):
     """Layers in proportion to dispersion^(1/tau1) x shift^(1/tau2) (arXiv:2503.12491)."""
 
-    name = "preferences"
     parameters = (TAU_1, TAU_2)
     looks_at = "all layers"
     reads = ("window",)
@@ -98,7 +95,6 @@ GAMMA = number(
 class MeanAndVariance(Window):
     """Mean plus gamma times the variance over the window, smoothed, then grouped."""
 
-    name = "mean_and_variance"
     parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, AUTHORS_POOL, GROUP, GAMMA, SINKS)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
@@ -112,13 +108,11 @@ class MeanAndVariance(Window):
         return 4 * (2 * int(parameters["window"]) + 2 * shape.query_heads) * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="cake",
-        label="CAKE",
-        summary="Window attention and its variance; layers share the budget by spread and shift.",
-        source="Qin et al. 2025, arXiv:2503.12491",
-        scorer=MeanAndVariance(),
-        budget_rule=Preferences(),
-    )
+register(
+    name="cake",
+    label="CAKE",
+    summary="Window attention and its variance; layers share the budget by spread and shift.",
+    source="Qin et al. 2025, arXiv:2503.12491",
+    scorer=MeanAndVariance(),
+    budget_rule=Preferences(),
 )

@@ -6,11 +6,9 @@ multiplies the dot product by could not be read; here it is that of the model's 
 one matrix of head size squared per query head, and a triangular solve for each entry.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
@@ -66,7 +64,6 @@ class QuerySum:
 class Capacity(Scorer):
     """w u^T (I + sum of w u u^T)^-1 u, with u the value and w = exp(tau * alignment)."""
 
-    name = "capacity"
     parameters = (TAU, ALIGN, ANCHOR, FUTURE, replace(SINKS, default=4))
     query_aware = False
     non_negative = True
@@ -121,13 +118,11 @@ def leverage(logits: Tensor, values: Tensor, *, shifted: bool) -> Tensor:
     return solved.square().sum(0).float()
 
 
-METHODS.register(
-    Method(
-        name="capkv",
-        label="CapKV",
-        summary="Keeps values that add most to what the others can express; weighs by keys.",
-        source="Yang et al. 2026, arXiv:2604.25975",
-        scorer=Capacity(),
-        press=Press("CapPress", {"tau": "tau", "n_future_positions": "future", "n_sink": "sinks"}),
-    )
+register(
+    name="capkv",
+    label="CapKV",
+    summary="Keeps values that add most to what the others can express; weighs by keys.",
+    source="Yang et al. 2026, arXiv:2604.25975",
+    scorer=Capacity(),
+    press=Press("CapPress", {"tau": "tau", "n_future_positions": "future", "n_sink": "sinks"}),
 )

@@ -4,9 +4,7 @@ kvpress adds up the scores of a layer's heads (`chunks_of=layer`) and rounds to 
 window's among them; here totals are exact, so the last chunk may be cut.
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, choice, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.press import SNAPKV, Press
@@ -28,7 +26,6 @@ CHUNKS_OF = choice(
 class Chunks(Selector):
     """Chunks by falling mean score; the last one of a head is cut where its budget ends."""
 
-    name = "chunks"
     parameters = (CHUNK, CHUNKS_OF)
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
@@ -56,14 +53,12 @@ class Chunks(Selector):
         return 12 * shape.kv_heads * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="chunkkv",
-        label="ChunkKV",
-        summary="SnapKV's scores; keeps whole chunks of `chunk` tokens by their mean.",
-        source="Liu et al. 2025, arXiv:2502.00299",
-        scorer=WINDOW_SCORER,
-        selector=Chunks(),
-        press=Press("ChunkKVPress", {"chunk_length": "chunk"}, SNAPKV),
-    )
+register(
+    name="chunkkv",
+    label="ChunkKV",
+    summary="SnapKV's scores; keeps whole chunks of `chunk` tokens by their mean.",
+    source="Liu et al. 2025, arXiv:2502.00299",
+    scorer=WINDOW_SCORER,
+    selector=Chunks(),
+    press=Press("ChunkKVPress", {"chunk_length": "chunk"}, SNAPKV),
 )

@@ -11,14 +11,12 @@ draws the same numbers. Costs attention within tiles and one matrix of the sketc
 KV head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import VALUE_SIZE
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice, integer, number
 from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
@@ -142,7 +140,6 @@ PAD = choice(
 class Outliers(Scorer):
     """Attention within tiles plus `blend` times leverage, each standardised over the layer."""
 
-    name = "outliers"
     parameters = (
         BLEND,
         SKETCH,
@@ -220,21 +217,19 @@ def _standard(scores: Tensor) -> Tensor:
     return (scores - scores.mean()) / scores.std().clamp(min=1e-6)
 
 
-METHODS.register(
-    Method(
-        name="compactor",
-        label="Compactor",
-        summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
-        source="Chari and Van Durme 2025, arXiv:2507.08143",
-        scorer=Outliers(),
-        press=Press(
-            "CompactorPress",
-            {
-                "sink_size_start": "sinks",
-                "sink_size_end": "recent",
-                "chunk_size": "tile",
-                "sketch_dimension": "sketch",
-            },
-        ),
-    )
+register(
+    name="compactor",
+    label="Compactor",
+    summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
+    source="Chari and Van Durme 2025, arXiv:2507.08143",
+    scorer=Outliers(),
+    press=Press(
+        "CompactorPress",
+        {
+            "sink_size_start": "sinks",
+            "sink_size_end": "recent",
+            "chunk_size": "tile",
+            "sketch_dimension": "sketch",
+        },
+    ),
 )

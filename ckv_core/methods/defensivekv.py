@@ -6,11 +6,9 @@ counts lie between 0 and the mean budget. Taken entries are marked, where the co
 layer's largest score and so ties them with the best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, number
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.critical import Ranking
@@ -34,7 +32,6 @@ class WorstCase(Window):
     are shares of their sum over the KV heads.
     """
 
-    name = "worst_case"
     parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, SINKS)
     needs_norms = True
 
@@ -80,7 +77,6 @@ _ORDER = ("mass",)
 class Mass(Selector):
     """First the largest attention up to a share of it all, then by the scorer's scores."""
 
-    name = "mass"
     parameters = (MASS,)
     needs_entries = True
 
@@ -111,7 +107,6 @@ MASS_SELECTOR = Mass()
 class MassThenScores(TopScores):
     """What the first stage keeps is granted, for the rest the heads of a layer compete."""
 
-    name = "mass_then_scores"
     parameters = (MASS,)
     reads = ("window",)
 
@@ -122,7 +117,6 @@ class MassThenScores(TopScores):
 class MassThenScoresOfAll(MassThenScores):
     """The same of all layers together."""
 
-    name = "mass_then_scores_of_all"
     looks_at = "all layers"
 
 
@@ -158,25 +152,21 @@ def _attention(view: LayerView, scorer: Scorer, parameters: Parameters, kv_heads
     return attention.view(kv_heads, -1, attention.shape[-1]).mean(1)
 
 
-METHODS.register(
-    Method(
-        name="defensivekv",
-        label="DefensiveKV",
-        summary="Keeps most of each head's attention, then the worst case over window and group.",
-        source="Feng et al. 2025, arXiv:2510.13334",
-        scorer=WORST_CASE,
-        budget_rule=MassThenScores(),
-        selector=MASS_SELECTOR,
-    )
+register(
+    name="defensivekv",
+    label="DefensiveKV",
+    summary="Keeps most of each head's attention, then the worst case over window and group.",
+    source="Feng et al. 2025, arXiv:2510.13334",
+    scorer=WORST_CASE,
+    budget_rule=MassThenScores(),
+    selector=MASS_SELECTOR,
 )
-METHODS.register(
-    Method(
-        name="layer_defensivekv",
-        label="LayerDefensiveKV",
-        summary="DefensiveKV's scores and first stage; the heads of all layers share one budget.",
-        source="Feng et al. 2025, arXiv:2510.13334",
-        scorer=WORST_CASE,
-        budget_rule=MassThenScoresOfAll(),
-        selector=MASS_SELECTOR,
-    )
+register(
+    name="layer_defensivekv",
+    label="LayerDefensiveKV",
+    summary="DefensiveKV's scores and first stage; the heads of all layers share one budget.",
+    source="Feng et al. 2025, arXiv:2510.13334",
+    scorer=WORST_CASE,
+    budget_rule=MassThenScoresOfAll(),
+    selector=MASS_SELECTOR,
 )

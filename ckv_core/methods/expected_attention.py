@@ -5,12 +5,10 @@ model's type, this in float32; it divides the logits by the root of the head siz
 as the model does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, choice, integer, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import EXPECTED_ATTENTION, adaptive
@@ -79,7 +77,6 @@ OFFSET = number(
 class ExpectedAttention(Scorer):
     """Softmax of the mean logits of Gaussian queries, times the value's norm; sinks are kept."""
 
-    name = "expected_attention"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         FUTURE,
         VALUE_SIZE,
@@ -130,24 +127,20 @@ class OffsetExpectedAttention(ExpectedAttention):
     )
 
 
-METHODS.register(
-    Method(
-        name="expected_attention",
-        label="Expected Attention",
-        summary="Keeps what queries like the prompt's would attend to in the next `future` tokens.",
-        source="Devoto et al. 2025, arXiv:2510.00636",
-        scorer=ExpectedAttention(),
-        press=EXPECTED_ATTENTION,
-    )
+register(
+    name="expected_attention",
+    label="Expected Attention",
+    summary="Keeps what queries like the prompt's would attend to in the next `future` tokens.",
+    source="Devoto et al. 2025, arXiv:2510.00636",
+    scorer=ExpectedAttention(),
+    press=EXPECTED_ATTENTION,
 )
-METHODS.register(
-    Method(
-        name="ada_expected_attention",
-        label="Expected Attention, AdaKV",
-        summary="Expected Attention's scores; the heads of a layer share its budget as in AdaKV.",
-        source="Devoto et al. 2025, arXiv:2510.00636",
-        scorer=OffsetExpectedAttention(),
-        budget_rule=ADAPTIVE,
-        press=adaptive(EXPECTED_ATTENTION),
-    )
+register(
+    name="ada_expected_attention",
+    label="Expected Attention, AdaKV",
+    summary="Expected Attention's scores; the heads of a layer share its budget as in AdaKV.",
+    source="Devoto et al. 2025, arXiv:2510.00636",
+    scorer=OffsetExpectedAttention(),
+    budget_rule=ADAPTIVE,
+    press=adaptive(EXPECTED_ATTENTION),
 )

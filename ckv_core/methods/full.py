@@ -4,14 +4,12 @@ No code disagrees on it. Costs one entry per token, layer and KV head, and at ev
 reading them all.
 """
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 
-METHODS.register(
-    Method(
-        name="full",
-        label="Full cache",
-        summary="Keeps every entry; the reference that the other variants are measured against.",
-        source="Vaswani et al. 2017, arXiv:1706.03762",
-        budget_rule=None,
-    )
+register(
+    name="full",
+    label="Full cache",
+    summary="Keeps every entry; the reference that the other variants are measured against.",
+    source="Vaswani et al. 2017, arXiv:1706.03762",
+    budget_rule=None,
 )

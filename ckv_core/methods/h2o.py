@@ -8,12 +8,10 @@ that is `observed_attention`. Costs the products of all queries and keys once mo
 is read, a number per query head and entry, and the newest query's attention at every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import page_size
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -68,7 +66,6 @@ _TOTAL = "attention"
 class Accumulated(Scorer):
     """The attention that all of the prompt's queries gave an entry, summed."""
 
-    name = "accumulated"
     non_negative = True
 
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
@@ -85,8 +82,6 @@ class HalfRecent(Selector):
     Protected passages of a request are taken off the budget before it is halved.
     """
 
-    name = "half_recent"
-
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         parameters = candidates.parameters
         own = candidates.scorer.protects(parameters)
@@ -101,7 +96,6 @@ class HalfRecent(Selector):
 class HeavyHitters(StepPolicy):
     """The same after every step, with the attention of the new queries added up."""
 
-    name = "heavy_hitters"
     needs_equal = True
     needs_probabilities = True
 
@@ -147,14 +141,12 @@ def _half_recent(ranked: Tensor, budgets: Tensor, newest: Tensor) -> Tensor:
     return torch.zeros_like(chosen).scatter(-1, ranked, chosen)
 
 
-METHODS.register(
-    Method(
-        name="h2o",
-        label="H2O",
-        summary="At every step keeps the newest half, and what was attended to most so far.",
-        source="Zhang et al. 2023, arXiv:2306.14048",
-        scorer=Accumulated(),
-        selector=HalfRecent(),
-        policy=HeavyHitters(),
-    )
+register(
+    name="h2o",
+    label="H2O",
+    summary="At every step keeps the newest half, and what was attended to most so far.",
+    source="Zhang et al. 2023, arXiv:2306.14048",
+    scorer=Accumulated(),
+    selector=HalfRecent(),
+    policy=HeavyHitters(),
 )

@@ -6,15 +6,13 @@ code keeps a set for each query head; here heads that share a KV head share its 
 and may leave entries over; here totals are exact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
@@ -56,7 +54,6 @@ TABLE = Parameter(
 class HeadShares(BudgetRule):
     """Every head keeps what is not in the pool, and its share of the pool (arXiv:2410.19258)."""
 
-    name = "head_shares"
     parameters = (HEAD_BETA, BETA_SIGN, TABLE)
 
     def tables(self, parameters: Parameters) -> tuple[str, ...]:
@@ -93,13 +90,11 @@ def shared_budgets(
     return torch.tensor(integer_shares(shares, total, evictable), dtype=torch.int64)
 
 
-METHODS.register(
-    Method(
-        name="headkv",
-        label="HeadKV",
-        summary="SnapKV's scores; heads that find needles, by a probe, get more of the budget.",
-        source="Fu et al. 2024, arXiv:2410.19258",
-        scorer=WINDOW_SCORER,
-        budget_rule=HeadShares(),
-    )
+register(
+    name="headkv",
+    label="HeadKV",
+    summary="SnapKV's scores; heads that find needles, by a probe, get more of the budget.",
+    source="Fu et al. 2024, arXiv:2410.19258",
+    scorer=WINDOW_SCORER,
+    budget_rule=HeadShares(),
 )

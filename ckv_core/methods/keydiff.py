@@ -5,9 +5,7 @@ also while generating; here, as in kvpress, all entries are scored once, when th
 Costs a mean and a cosine per key; nothing is captured.
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -17,7 +15,6 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class KeyDifference(Scorer):
     """Minus the cosine of a key, after RoPE, to the mean of all keys at unit length."""
 
-    name = "key_difference"
     query_aware = False
     across_heads = False
 
@@ -30,13 +27,11 @@ class KeyDifference(Scorer):
         return 4 * 4 * shape.kv_heads * shape.head_dim * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="keydiff",
-        label="KeyDiff",
-        summary="Keeps the keys that differ most from a head's mean key; looks at no query.",
-        source="Park et al. 2025, arXiv:2504.15364",
-        scorer=KeyDifference(),
-        press=Press("KeyDiffPress"),
-    )
+register(
+    name="keydiff",
+    label="KeyDiff",
+    summary="Keeps the keys that differ most from a head's mean key; looks at no query.",
+    source="Park et al. 2025, arXiv:2504.15364",
+    scorer=KeyDifference(),
+    press=Press("KeyDiffPress"),
 )

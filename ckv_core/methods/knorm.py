@@ -5,9 +5,7 @@ step; kvpress and this do neither. On models that normalise keys (Qwen3, Gemma3)
 differ.
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
@@ -17,7 +15,6 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class KeyNorm(Scorer):
     """Minus the L2 norm of the key, in float32: bfloat16 would tie most of them."""
 
-    name = "key_norm"
     query_aware = False
     across_heads = False
 
@@ -26,13 +23,11 @@ class KeyNorm(Scorer):
         return -norms
 
 
-METHODS.register(
-    Method(
-        name="knorm",
-        label="Knorm",
-        summary="Keeps the keys of smallest L2 norm; looks at no query.",
-        source="Devoto et al. 2024, arXiv:2406.11430",
-        scorer=KeyNorm(),
-        press=Press("KnormPress"),
-    )
+register(
+    name="knorm",
+    label="Knorm",
+    summary="Keeps the keys of smallest L2 norm; looks at no query.",
+    source="Devoto et al. 2024, arXiv:2406.11430",
+    scorer=KeyNorm(),
+    press=Press("KnormPress"),
 )

@@ -7,13 +7,11 @@ authors' code and kvpress compute that softmax in the model's type, this in floa
 share is of the text, and what the template writes before it comes on top; here the budget holds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
@@ -114,7 +112,6 @@ LEAD = choice(
 class Repeated(Scorer):
     """The most that any token attends to an entry while its part is repeated; sinks are kept."""
 
-    name = "repeated"
     parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, replace(SINKS, default=4))
     query_aware = False
     non_negative = True
@@ -134,14 +131,12 @@ def _reconstruction(parameters: Parameters) -> Reconstruction:
     return Reconstruction(int(parameters["repeat"]), sinks)
 
 
-METHODS.register(
-    Method(
-        name="kvzip",
-        label="KVzip",
-        summary="Keeps what the model attends to while it repeats the prompt: 2 to 3 prefills.",
-        source="Kim et al. 2025, arXiv:2505.23416",
-        scorer=Repeated(),
-        budget_rule=TopScoresOfAll(),
-        press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),
-    )
+register(
+    name="kvzip",
+    label="KVzip",
+    summary="Keeps what the model attends to while it repeats the prompt: 2 to 3 prefills.",
+    source="Kim et al. 2025, arXiv:2505.23416",
+    scorer=Repeated(),
+    budget_rule=TopScoresOfAll(),
+    press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),
 )

@@ -7,11 +7,9 @@ than was asked for (`tail=protected` refuses it), kvpress any tokens of the tail
 Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.press import Press
@@ -44,7 +42,6 @@ class Partitions(Selector):
     The same sets follow from kvpress's rule, one top-k over ranks within partitions.
     """
 
-    name = "partitions"
     needs_entries = True
     reads = ("lag", "sinks")
 
@@ -75,7 +72,6 @@ class Partitions(Selector):
 class LagRelative(Scorer):
     """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
 
-    name = "lag_relative"
     parameters = (LAG, LAG_SINKS, TAIL)
     query_aware = False
     across_heads = False
@@ -111,14 +107,12 @@ class LagRelative(Scorer):
         return 4 * 8 * shape.head_dim * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="lagkv",
-        label="LagKV",
-        summary="Keeps in each partition what stands out from the next one, and the last tokens.",
-        source="Liang et al. 2025, arXiv:2504.04704",
-        scorer=LagRelative(),
-        selector=Partitions(),
-        press=Press("LagKVPress", {"n_sink": "sinks", "lag_size": "lag"}),
-    )
+register(
+    name="lagkv",
+    label="LagKV",
+    summary="Keeps in each partition what stands out from the next one, and the last tokens.",
+    source="Liang et al. 2025, arXiv:2504.04704",
+    scorer=LagRelative(),
+    selector=Partitions(),
+    press=Press("LagKVPress", {"n_sink": "sinks", "lag_size": "lag"}),
 )

@@ -5,11 +5,9 @@ of a KV head or average them, which is the same order; here, as the paper's appe
 of 32 and averages over 7. Costs the value norms and needs all layers before anything is evicted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.shares import TopScoresOfAll
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -20,7 +18,6 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class OutputShare(Window):
     """L2 norm of an entry's column of window attention times that of V W_O, as layers' shares."""
 
-    name = "output_share"
     parameters = (AUTHORS_WINDOW, replace(KERNEL, kvpress=None), AUTHORS_POOL, GROUP, SINKS)
     needs_norms = True
     norm_order = 2
@@ -43,13 +40,11 @@ class OutputShare(Window):
         return 4 * (2 * int(parameters["window"]) + 4 * shape.query_heads) * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="laprox",
-        label="LaProx",
-        summary="Window attention times projected values; all heads of all layers share a budget.",
-        source="Mai and Kim 2026, arXiv:2605.07234",
-        scorer=OutputShare(),
-        budget_rule=TopScoresOfAll(),
-    )
+register(
+    name="laprox",
+    label="LaProx",
+    summary="Window attention times projected values; all heads of all layers share a budget.",
+    source="Mai and Kim 2026, arXiv:2605.07234",
+    scorer=OutputShare(),
+    budget_rule=TopScoresOfAll(),
 )

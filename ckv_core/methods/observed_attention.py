@@ -4,9 +4,7 @@ H2O's evidence divided by the number of those queries, as kvpress has it, with n
 newest entries have few queries, their own among them, and so rank high.
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
@@ -17,7 +15,6 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class MeanAttention(Scorer):
     """Accumulated attention over the count of queries from the entry's own on."""
 
-    name = "mean_attention"
     non_negative = True
 
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
@@ -28,13 +25,11 @@ class MeanAttention(Scorer):
         return seen / torch.arange(seen.shape[-1], 0, -1, device=seen.device)
 
 
-METHODS.register(
-    Method(
-        name="observed_attention",
-        label="Observed attention",
-        summary="Keeps what all queries that could see an entry attended to most, on average.",
-        source="after Zhang et al. 2023, arXiv:2306.14048",
-        scorer=MeanAttention(),
-        press=Press("ObservedAttentionPress"),
-    )
+register(
+    name="observed_attention",
+    label="Observed attention",
+    summary="Keeps what all queries that could see an entry attended to most, on average.",
+    source="after Zhang et al. 2023, arXiv:2306.14048",
+    scorer=MeanAttention(),
+    press=Press("ObservedAttentionPress"),
 )

@@ -10,11 +10,9 @@ prompt and keeps them. Here totals are exact. Costs what SnapKV does: a layer's 
 budget.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
@@ -40,7 +38,6 @@ PYRAMID_WINDOW = choice(
 class Pyramid(BudgetRule):
     """Layer budgets by place alone (arXiv:2406.02069)."""
 
-    name = "pyramid"
     parameters = (BETA, PYRAMID_WINDOW)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
@@ -78,14 +75,12 @@ def pyramid_budgets(
     return torch.tensor(per_layer, dtype=torch.int64)[:, None].expand(layers, kv_heads)
 
 
-METHODS.register(
-    Method(
-        name="pyramidkv",
-        label="PyramidKV",
-        summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
-        source="Zhang et al. 2024, arXiv:2406.02069",
-        scorer=WINDOW_SCORER,
-        budget_rule=Pyramid(),
-        press=Press("PyramidKVPress", {**SNAPKV.arguments, "beta": "beta"}),
-    )
+register(
+    name="pyramidkv",
+    label="PyramidKV",
+    summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
+    source="Zhang et al. 2024, arXiv:2406.02069",
+    scorer=WINDOW_SCORER,
+    budget_rule=Pyramid(),
+    press=Press("PyramidKVPress", {**SNAPKV.arguments, "beta": "beta"}),
 )

@@ -6,11 +6,9 @@ to spare, which neither uses by default: one, the newest, is spared. It evicts e
 weight of importance is 0.07, the paper's 0.1. Costs all pairs of keys at each eviction.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -37,7 +35,6 @@ _ROWS = 512  # of the similarities of one head that exist at a time
 class ImportanceMinusRedundancy(Scorer):
     """mix * importance - (1 - mix) * redundancy, each a softmax over the entries."""
 
-    name = "importance_minus_redundancy"
     parameters = (replace(AUTHORS_WINDOW, default=8), replace(KERNEL, kvpress=None), MIX, ALIKE)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
@@ -90,7 +87,6 @@ BUFFER = integer(
 class CutBuffer(StepPolicy):
     """After each full buffer, prompt and generated entries together are cut to the budget."""
 
-    name = "cut_buffer"
     needs_equal = True
     parameters = (BUFFER,)
     reads = ("window",)
@@ -112,13 +108,11 @@ class CutBuffer(StepPolicy):
         return view.choose(budget, 0) if view.positions.shape[1] > budget else None
 
 
-METHODS.register(
-    Method(
-        name="r_kv",
-        label="R-KV",
-        summary="At the prompt's end and now and then: attended to, and unlike other keys.",
-        source="Cai et al. 2025, arXiv:2505.24133",
-        scorer=ImportanceMinusRedundancy(),
-        policy=CutBuffer(),
-    )
+register(
+    name="r_kv",
+    label="R-KV",
+    summary="At the prompt's end and now and then: attended to, and unlike other keys.",
+    source="Cai et al. 2025, arXiv:2505.24133",
+    scorer=ImportanceMinusRedundancy(),
+    policy=CutBuffer(),
 )

@@ -4,9 +4,7 @@ kvpress makes its generator anew in each layer: with a seed, all layers evict th
 (`lots=alike`).
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SEED, Parameters, Scorer, generator
 from ckv_core.methods.parts.press import Press
@@ -24,7 +22,6 @@ LOTS = choice(
 class Noise(Scorer):
     """Uniform numbers, on the CPU whatever the device: the same everywhere."""
 
-    name = "noise"
     parameters = (SEED, LOTS)
     query_aware = False
     non_negative = True
@@ -39,13 +36,11 @@ class Noise(Scorer):
         return torch.stack(drawn).to(view.keys.device)
 
 
-METHODS.register(
-    Method(
-        name="random",
-        label="Random",
-        summary="Keeps entries by lot: what a method has to beat.",
-        source="a control",
-        scorer=Noise(),
-        press=Press("RandomPress", {"seed": "seed"}),
-    )
+register(
+    name="random",
+    label="Random",
+    summary="Keeps entries by lot: what a method has to beat.",
+    source="a control",
+    scorer=Noise(),
+    press=Press("RandomPress", {"seed": "seed"}),
 )

@@ -7,12 +7,10 @@ counts here, and a question that is read after the context is not recorded. Cost
 query's attention at every step and seven numbers an entry, each of 62 bits, one a query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -75,7 +73,6 @@ def counted(record: Mapping[str, Tensor]) -> Tensor:
 class SeldomLow(Scorer):
     """Minus the number of the last queries that gave an entry less than the mean."""
 
-    name = "seldom_low"
     parameters = (HISTORY, replace(RECENT, default=10))
 
     def queries(self, parameters: Parameters) -> int:
@@ -93,7 +90,6 @@ class SeldomLow(Scorer):
 class DropLow(StepPolicy):
     """Goes on recording; above the budget the entries that were low most often are dropped."""
 
-    name = "drop_low"
     needs_equal = True
     parameters = (DROP,)
     reads = ("history", "recent")
@@ -124,13 +120,11 @@ class DropLow(StepPolicy):
         return size * shape.layers * shape.kv_heads * shape.prompt_len
 
 
-METHODS.register(
-    Method(
-        name="scissorhands",
-        label="Scissorhands",
-        summary="Drops, half of the budget at a time, what newest queries passed over most often.",
-        source="Liu et al. 2023, arXiv:2305.17118",
-        scorer=SeldomLow(),
-        policy=DropLow(),
-    )
+register(
+    name="scissorhands",
+    label="Scissorhands",
+    summary="Drops, half of the budget at a time, what newest queries passed over most often.",
+    source="Liu et al. 2023, arXiv:2305.17118",
+    scorer=SeldomLow(),
+    policy=DropLow(),
 )

@@ -9,17 +9,15 @@ kept at a tenth are others, 3 % at half. Costs the attention of the window's que
 the prefill has it, and one sort per head.
 """
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.press import SNAPKV
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
-METHODS.register(
-    Method(
-        name="snapkv",
-        label="SnapKV",
-        summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
-        source="Li et al. 2024, arXiv:2404.14469",
-        scorer=WINDOW_SCORER,
-        press=SNAPKV,
-    )
+register(
+    name="snapkv",
+    label="SnapKV",
+    summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
+    source="Li et al. 2024, arXiv:2404.14469",
+    scorer=WINDOW_SCORER,
+    press=SNAPKV,
 )

@@ -9,11 +9,9 @@ and the newest, which do not move, are exact. The query keeps its position in th
 distances alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
@@ -39,7 +37,6 @@ POSITIONS = choice(
 class Position(Scorer):
     """The position itself; the first tokens are always kept."""
 
-    name = "position"
     parameters = (replace(SINKS, default=4),)
     query_aware = False
     prefers_newest = True
@@ -56,7 +53,6 @@ class Position(Scorer):
 class Roll(StepPolicy):
     """As many entries as the budget says: the sinks and the newest."""
 
-    name = "roll"
     needs_equal = True
     parameters = (ROLLING, POSITIONS)
     reads = ("sinks",)
@@ -77,14 +73,12 @@ class Roll(StepPolicy):
         return keep
 
 
-METHODS.register(
-    Method(
-        name="streaming_llm",
-        label="StreamingLLM",
-        summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
-        source="Xiao et al. 2023, arXiv:2309.17453",
-        scorer=Position(),
-        policy=Roll(),
-        press=Press("StreamingLLMPress", {"n_sink": "sinks"}),
-    )
+register(
+    name="streaming_llm",
+    label="StreamingLLM",
+    summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
+    source="Xiao et al. 2023, arXiv:2309.17453",
+    scorer=Position(),
+    policy=Roll(),
+    press=Press("StreamingLLMPress", {"n_sink": "sinks"}),
 )

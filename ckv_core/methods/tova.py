@@ -6,9 +6,7 @@ score for the heads of a layer. Costs the newest query's attention, at the promp
 step.
 """
 
-from __future__ import annotations
-
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
@@ -33,7 +31,6 @@ WHILE_GENERATING = choice(
 class NewestQuery(Scorer):
     """Attention of the prompt's last token, one score for all heads of a layer."""
 
-    name = "newest_query"
     parameters = (NEWEST,)
     non_negative = True
 
@@ -53,7 +50,6 @@ class NewestQuery(Scorer):
 class KeepAttended(StepPolicy):
     """As many entries as the budget says, by the newest query's attention; one set per layer."""
 
-    name = "keep_attended"
     parameters = (WHILE_GENERATING,)
     needs_equal = True
     needs_probabilities = True
@@ -73,14 +69,12 @@ class KeepAttended(StepPolicy):
         return keep.expand(kv_heads, -1)
 
 
-METHODS.register(
-    Method(
-        name="tova",
-        label="TOVA",
-        summary="At every step drops what the newest token attends to least, in all heads alike.",
-        source="Oren et al. 2024, arXiv:2401.06104",
-        scorer=NewestQuery(),
-        policy=KeepAttended(),
-        press=Press("TOVAPress"),
-    )
+register(
+    name="tova",
+    label="TOVA",
+    summary="At every step drops what the newest token attends to least, in all heads alike.",
+    source="Oren et al. 2024, arXiv:2401.06104",
+    scorer=NewestQuery(),
+    policy=KeepAttended(),
+    press=Press("TOVAPress"),
 )

@@ -8,38 +8,31 @@ authors' code keeps as many as do, and this all of them, at the expense of the n
 authors' code counts the token to come among these, this only the prompt's.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.h2o import Accumulated, HalfRecent
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 
 class ValueAware(Accumulated):
     """Accumulated attention times the L1 norm of the value; the first tokens are kept."""
 
-    name = "value_aware"
     parameters: ClassVar[tuple[Parameter, ...]] = (replace(SINKS, default=20),)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         return super().scores(view, parameters) * view.values.float().abs().sum(-1)
 
 
-METHODS.register(
-    Method(
-        name="vatp",
-        label="VATP",
-        summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
-        source="Guo et al. 2024, arXiv:2406.12335",
-        scorer=ValueAware(),
-        selector=HalfRecent(),
-    )
+register(
+    name="vatp",
+    label="VATP",
+    summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
+    source="Guo et al. 2024, arXiv:2406.12335",
+    scorer=ValueAware(),
+    selector=HalfRecent(),
 )

@@ -7,6 +7,7 @@ how what is kept is held.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,10 +34,15 @@ SEED = integer(
 class Part(ABC):
     """One of the things that a method is composed of; stateless, one object serves all runs."""
 
-    name: ClassVar[str]  # the word for it in cache keys and lists
+    # The word for it in SPECs, cache keys and lists: top_k of TopK, where none is given.
+    name: ClassVar[str]
     # SPEC keys that it reads, with defaults, ranges and a sentence each.
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()  # names of keys of its scorer that it reads besides
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def unfit(self, scorer: Scorer) -> str:
         """Why it cannot follow this scorer, to come after the method's name; empty if it can."""

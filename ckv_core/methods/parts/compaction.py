@@ -1,7 +1,5 @@
 """Compaction: what is generated is cut down now and then (CriticalKV, appendix K)."""
 
-from __future__ import annotations
-
 from ckv_core.methods.base import POLICIES
 from ckv_core.methods.parameters import integer
 from ckv_core.methods.parts.base import Parameters, Scorer
@@ -27,7 +25,6 @@ TO = integer(
 class Compaction(StepPolicy):
     """Every head keeps the same number; the prompt's entries stay."""
 
-    name = "compaction"
     parameters = (EVERY, TO)
 
     def unfit(self, scorer: Scorer) -> str:

@@ -92,7 +92,6 @@ class TwoStages(Selector):
 class Critical(TwoStages):
     """One alpha for all heads."""
 
-    name = "critical"
     parameters = (ALPHA, STAGE_1, *_RANKING)
     offers = tuple(f"stage2={reading}" for reading in READINGS)
 
@@ -219,7 +218,6 @@ class CriticalAuto(TwoStages):
     One kept set serves all query heads of a group, so their bounds are summed.
     """
 
-    name = "critical_auto"
     label = "CriticalKV (auto-alpha)"
     needs_full_window = True
     needs_entries = True

@@ -1,7 +1,5 @@
 """Budget rules: equal ones, AdaKV's, by the highest scores; shares become exact whole numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -17,7 +15,6 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class Uniform(BudgetRule):
     """The mean budget for everyone."""
 
-    name = "uniform"
     equal = True
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
@@ -67,7 +64,6 @@ SAFEGUARD_RULE = choice(
 class Adaptive(BudgetRule):
     """The heads of a layer compete for its budget (arXiv:2407.11550)."""
 
-    name = "adaptive"
     parameters = (SAFEGUARD, SAFEGUARD_RULE)
     compares_heads = True
     ranks_heads = True
@@ -147,7 +143,6 @@ def floored_budgets(order: Tensor, kv_heads: int, spare: int, least: int) -> Ten
 class TopScores(BudgetRule):
     """All heads of a layer compete."""
 
-    name = "top_scores"
     ranks_heads = True
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "layer"
 
@@ -183,7 +178,6 @@ class TopScores(BudgetRule):
 class TopScoresOfAll(TopScores):
     """The heads of all layers compete."""
 
-    name = "top_scores_of_all"
     looks_at = "all layers"
 
 

@@ -1,7 +1,5 @@
 """What a policy is: it evicts while a row generates. No torch is imported."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -53,8 +53,6 @@ class Int8(Store):
     arXiv:2402.02750).
     """
 
-    name = "int8"
-
     def encode(
         self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
     ) -> Segment:
@@ -130,7 +128,6 @@ class Int4(Store):
     shorter, so that bytes follow the budget.
     """
 
-    name = "int4"
     parameters = (RESIDUAL,)
 
     def encode(
@@ -252,7 +249,6 @@ class Think(Store):
     KV head. Keys shrink, values do not; the newest entries keep all channels.
     """
 
-    name = "think"
     parameters = (PRUNED, RESIDUAL)
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor:

@@ -1,15 +1,11 @@
 """Order of a row by its score: a method keeps the first entries of it."""
 
-from __future__ import annotations
-
 from ckv_core.methods.parts.base import Candidates, Kept, Selector
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class TopK(Selector):
     """Each head keeps the first entries of its order."""
-
-    name = "top_k"
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         return Kept(keep_first(candidates.first()[layers], head_budgets))

@@ -1,7 +1,5 @@
 """SnapKV's score: the attention of the last `window` prompt tokens, smoothed along the prompt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 
@@ -44,7 +42,6 @@ AUTHORS_POOL = replace(POOL, default="avg", kvpress=None)
 class Window(Scorer):
     """Mean window attention, pooled, then combined over the heads of a group (arXiv:2404.14469)."""
 
-    name = "window"
     parameters: ClassVar[tuple[Parameter, ...]] = (WINDOW, KERNEL, POOL, GROUP, SINKS)
     non_negative = True
     needs_window = True
