@@ -27,17 +27,12 @@ BUDGET = Parameter(
     default=DEFAULT_BUDGET,
     parse=lambda text: str(Budget.parse(text)),
 )
-PRESET = choice(
-    "preset",
-    ("paper", "kvpress"),
-    "Defaults of all other parameters: as the paper prints them, or as kvpress ships them.",
+PRESET = choice("preset", ("paper", "kvpress")).means(
+    "Defaults of all other parameters: as the paper prints them, or as kvpress ships them."
 )
-KEEP_QUESTION = choice(
-    "keep_question",
-    ("on", "off"),
+KEEP_QUESTION = choice("keep_question", ("on", "off"), kvpress="off").means(
     "Query-agnostic methods: in scenario regular, what stands behind the context (question "
-    "and chat template) is always kept, inside the budget.",
-    kvpress="off",
+    "and chat template) is always kept, inside the budget."
 )
 # By the word after a SPEC's '+'.
 SELECTORS: dict[str, Selector] = {part.name: part for part in (CRITICAL, CRITICAL_AUTO)}
@@ -49,11 +44,8 @@ STORES: dict[str, Store] = {}
 
 def store_parameter() -> Parameter:
     """The key `store` with the stores that are registered."""
-    return choice(
-        "store",
-        tuple(STORES),
-        "How the kept entries are held; left out, in the model's own type.",
-        default="plain",
+    return choice("store", tuple(STORES), default="plain").means(
+        "How the kept entries are held; left out, in the model's own type."
     )
 
 
@@ -74,17 +66,13 @@ def plain_selectors() -> dict[str, Selector]:
 def composing_parameters() -> tuple[Parameter, Parameter]:
     """The keys that put another method's part in the place of a method's own."""
     return (
-        choice(
-            "rule",
-            (OWN_PART, *budget_rules()),
+        choice("rule", (OWN_PART, *budget_rules())).means(
             "How the budget is shared out over layers and KV heads: by the method's own "
-            "rule, or by that of another method.",
+            "rule, or by that of another method."
         ),
-        choice(
-            "select",
-            (OWN_PART, *plain_selectors()),
+        choice("select", (OWN_PART, *plain_selectors())).means(
             "Which entries a KV head keeps by their scores: as the method has it, or as "
-            "another method does.",
+            "another method does."
         ),
     )
 

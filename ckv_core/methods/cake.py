@@ -23,17 +23,11 @@ from ckv_core.methods.parts.window import (
 )
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-TAU_1 = number(
-    "tau1",
-    1.0,
-    (0.01, 100.0),
-    "CAKE: root that a layer's dispersion of attention is raised to before layers share.",
+TAU_1 = number("tau1", 1.0, (0.01, 100.0)).means(
+    "CAKE: root that a layer's dispersion of attention is raised to before layers share."
 )
-TAU_2 = number(
-    "tau2",
-    1.0,
-    (0.01, 100.0),
-    "CAKE: root that a layer's shift of attention is raised to before layers share.",
+TAU_2 = number("tau2", 1.0, (0.01, 100.0)).means(
+    "CAKE: root that a layer's shift of attention is raised to before layers share."
 )
 
 
@@ -84,11 +78,8 @@ def _spread_and_shift(view: LayerView, window: int) -> Tensor:
     return sums
 
 
-GAMMA = number(
-    "gamma",
-    200.0,
-    (0.0, 1e6),
-    "CAKE: weight of the variance over the window's queries beside their mean.",
+GAMMA = number("gamma", 200.0, (0.0, 1e6)).means(
+    "CAKE: weight of the variance over the window's queries beside their mean."
 )
 
 

@@ -16,27 +16,17 @@ from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-TAU = number(
-    "tau",
-    1.0,
-    (0.0, 100.0),
+TAU = number("tau", 1.0, (0.0, 100.0), kvpress=5.0).means(
     "CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "
-    "(align=dot) or of the cosine.",
-    kvpress=5.0,
+    "(align=dot) or of the cosine."
 )
-ALIGN = choice(
-    "align",
-    ("dot", "cosine"),
+ALIGN = choice("align", ("dot", "cosine"), kvpress="cosine").means(
     "CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
-    "does (paper), or their cosine, the largest weight then being 1 (kvpress).",
-    kvpress="cosine",
+    "does (paper), or their cosine, the largest weight then being 1 (kvpress)."
 )
-ANCHOR = choice(
-    "anchor",
-    ("seen", "future"),
+ANCHOR = choice("anchor", ("seen", "future"), kvpress="future").means(
     "CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
-    "to the mean of the `future` next positions (future, kvpress).",
-    kvpress="future",
+    "to the mean of the `future` next positions (future, kvpress)."
 )
 _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matrix
 

@@ -13,13 +13,10 @@ from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-CHUNK = integer("chunk", 10, (1, 4096), "ChunkKV: tokens of a chunk.", kvpress=20)
-CHUNKS_OF = choice(
-    "chunks_of",
-    ("head", "layer"),
+CHUNK = integer("chunk", 10, (1, 4096), kvpress=20).means("ChunkKV: tokens of a chunk.")
+CHUNKS_OF = choice("chunks_of", ("head", "layer"), kvpress="layer").means(
     "ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
-    "that reach into the window first (kvpress).",
-    kvpress="layer",
+    "that reach into the window first (kvpress)."
 )
 
 

@@ -94,7 +94,7 @@ _RIDGE = 0.01
 
 def _blend(text: str) -> ParameterValue:
     try:
-        return _RATIO if text == _RATIO else number("blend", 0.5, (0.0, 100.0), "").parse(text)
+        return _RATIO if text == _RATIO else number("blend", 0.5, (0.0, 100.0)).parse(text)
     except ConfigError:
         message = f"blend must be a number from 0 to 100, or {_RATIO!r}; got {text!r}."
         raise ConfigError(message) from None
@@ -108,32 +108,19 @@ BLEND = Parameter(
     kvpress=_RATIO,
     parse=_blend,
 )
-SKETCH = integer(
-    "sketch",
-    48,
-    (0, 1024),
+SKETCH = integer("sketch", 48, (0, 1024)).means(
     "Compactor: dimensions that keys are mixed into by random numbers before their leverage "
-    "is computed; 0, or as many as a head has, computes it from the keys themselves.",
+    "is computed; 0, or as many as a head has, computes it from the keys themselves."
 )
-DRAWN = choice(
-    "drawn",
-    ("apart", "in_turn"),
+DRAWN = choice("drawn", ("apart", "in_turn"), kvpress="in_turn").means(
     "Compactor: the sketch of each layer and KV head from numbers of its own (apart), or of "
-    "all in turn from one generator, as kvpress after torch.manual_seed(seed).",
-    kvpress="in_turn",
+    "all in turn from one generator, as kvpress after torch.manual_seed(seed)."
 )
-TILE = integer(
-    "tile",
-    128,
-    (1, 1024),
-    "Compactor: tokens that attend to each other, to later ones too.",
-    kvpress=256,
+TILE = integer("tile", 128, (1, 1024), kvpress=256).means(
+    "Compactor: tokens that attend to each other, to later ones too."
 )
-PAD = choice(
-    "pad",
-    ("masked", "attended"),
-    "Compactor: what fills up the last tile is masked, or attended to with a logit of 0 (kvpress).",
-    kvpress="attended",
+PAD = choice("pad", ("masked", "attended"), kvpress="attended").means(
+    "Compactor: what fills up the last tile is masked, or attended to with a logit of 0 (kvpress)."
 )
 
 

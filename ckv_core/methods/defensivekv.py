@@ -65,11 +65,8 @@ class WorstCase(Window):
 WORST_CASE = WorstCase()
 
 
-MASS = number(
-    "mass",
-    0.9,
-    (0.0, 1.0),
-    "DefensiveKV: share of the window's attention whose entries a head keeps in any case.",
+MASS = number("mass", 0.9, (0.0, 1.0)).means(
+    "DefensiveKV: share of the window's attention whose entries a head keeps in any case."
 )
 _ORDER = ("mass",)
 

@@ -55,22 +55,14 @@ class QueryStatistics:
         return 4 * (10 * chunk * shape.head_dim + 3 * shape.head_dim**2)
 
 
-FUTURE = integer(
-    "future",
-    512,
-    (1, 65536),
-    "Expected Attention and CapKV: positions after the prompt over which RoPE is averaged.",
+FUTURE = integer("future", 512, (1, 65536)).means(
+    "Expected Attention and CapKV: positions after the prompt over which RoPE is averaged."
 )
-VALUE_SIZE = choice(
-    "value_size",
-    ("on", "off"),
-    "Expected Attention: times the L2 norm of the value; off with CriticalKV.",
+VALUE_SIZE = choice("value_size", ("on", "off")).means(
+    "Expected Attention: times the L2 norm of the value; off with CriticalKV."
 )
-OFFSET = number(
-    "offset",
-    0.0,
-    (0.0, 1.0),
-    "Expected Attention: added to the attention before the product with the value's norm.",
+OFFSET = number("offset", 0.0, (0.0, 1.0)).means(
+    "Expected Attention: added to the attention before the product with the value's norm."
 )
 
 

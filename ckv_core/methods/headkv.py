@@ -36,11 +36,9 @@ def table_name(text: str) -> ParameterValue:
 HEAD_BETA = replace(
     BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
 )
-BETA_SIGN = choice(
-    "beta_sign",
-    ("code", "text"),
+BETA_SIGN = choice("beta_sign", ("code", "text")).means(
     "HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
-    "of it, so that a higher beta means a bigger pool (text, their words).",
+    "of it, so that a higher beta means a bigger pool (text, their words)."
 )
 TABLE = Parameter(
     name="table",

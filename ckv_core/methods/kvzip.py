@@ -93,19 +93,12 @@ class Reconstruction:
         return _FLOAT * keys * (2 * shape.head_dim + 3 * min(_QUERIES, chunk))
 
 
-REPEAT = integer(
-    "repeat",
-    2000,
-    (64, 65536),
-    "KVzip: tokens of the prompt that one further pass repeats.",
-    kvpress=2048,
+REPEAT = integer("repeat", 2000, (64, 65536), kvpress=2048).means(
+    "KVzip: tokens of the prompt that one further pass repeats."
 )
-LEAD = choice(
-    "lead",
-    ("first", "last"),
+LEAD = choice("lead", ("first", "last"), kvpress="last").means(
     "KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
-    "nothing repeats it (kvpress, whose later instructions also lack the authors' last space).",
-    kvpress="last",
+    "nothing repeats it (kvpress, whose later instructions also lack the authors' last space)."
 )
 
 

@@ -16,14 +16,12 @@ from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-LAG = integer(
-    "lag", 128, (2, 65536), "LagKV: tokens of a partition; each is scored against the next one."
+LAG = integer("lag", 128, (2, 65536)).means(
+    "LagKV: tokens of a partition; each is scored against the next one."
 )
-TAIL = choice(
-    "tail",
-    ("inside", "protected"),
+TAIL = choice("tail", ("inside", "protected")).means(
     "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
-    "the authors keep the whole tail always (protected).",
+    "the authors keep the whole tail always (protected)."
 )
 LAG_SINKS = replace(SINKS, default=16, kvpress=4)
 

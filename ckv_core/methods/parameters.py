@@ -3,8 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from ckv_core.errors import ConfigError
 
@@ -63,19 +63,22 @@ class Parameter:
     """One SPEC key: how it is read, its range and what it means."""
 
     name: str
-    help: str
     default: ParameterValue
     parse: Callable[[str], ParameterValue]
+    help: str = ""  # sentences for a reader
     kvpress: ParameterValue | None = None  # the preset's value; None where it has the default
     choices: tuple[str, ...] = ()  # the words it takes; empty for a number or a budget
     range: str = ""  # what it takes, in words; empty where its help says that
+
+    def means(self, sentences: str) -> Self:
+        """The same key with its help."""
+        return replace(self, help=sentences)
 
 
 def integer(
     name: str,
     default: int,
     bounds: tuple[int, int],
-    meaning: str,
     *,
     odd: bool = False,
     kvpress: int | None = None,
@@ -91,16 +94,13 @@ def integer(
         return int(text)
 
     written = f"{low} to {high}{', odd' if odd else ''}"
-    return Parameter(
-        name=name, help=meaning, default=default, parse=parse, kvpress=kvpress, range=written
-    )
+    return Parameter(name=name, default=default, parse=parse, kvpress=kvpress, range=written)
 
 
 def number(
     name: str,
     default: float,
     bounds: tuple[float, float],
-    meaning: str,
     *,
     decimals: int | None = None,
     kvpress: float | None = None,
@@ -123,15 +123,12 @@ def number(
             raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
         return rounded
 
-    return Parameter(
-        name=name, help=meaning, default=default, parse=parse, kvpress=kvpress, range=written
-    )
+    return Parameter(name=name, default=default, parse=parse, kvpress=kvpress, range=written)
 
 
 def choice(
     name: str,
     words: Sequence[str],
-    meaning: str,
     *,
     default: str | None = None,
     kvpress: str | None = None,
@@ -146,7 +143,6 @@ def choice(
 
     return Parameter(
         name=name,
-        help=meaning,
         default=words[0] if default is None else default,
         parse=parse,
         kvpress=kvpress,

@@ -20,18 +20,12 @@ from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-BETA = number(
-    "beta",
-    20.0,
-    (1.0, 1000.0),
-    "PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
+BETA = number("beta", 20.0, (1.0, 1000.0)).means(
+    "PyramidKV: steepness; the last layer gets 1/beta of the mean budget."
 )
-PYRAMID_WINDOW = choice(
-    "pyramid_window",
-    ("beyond", "inside"),
+PYRAMID_WINDOW = choice("pyramid_window", ("beyond", "inside"), kvpress="inside").means(
     "PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
-    "where the last layer's share would not hold the window (kvpress).",
-    kvpress="inside",
+    "where the last layer's share would not hold the window (kvpress)."
 )
 
 

@@ -16,18 +16,12 @@ from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-MIX = number(
-    "mix",
-    0.1,
-    (0.0, 1.0),
-    "R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07).",
+MIX = number("mix", 0.1, (0.0, 1.0)).means(
+    "R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07)."
 )
-ALIKE = number(
-    "alike",
-    0.5,
-    (-1.0, 1.0),
+ALIKE = number("alike", 0.5, (-1.0, 1.0)).means(
     "R-KV: keys whose cosine is above it are alike; the newest one like an entry is not "
-    "held to be redundant for its sake.",
+    "held to be redundant for its sake."
 )
 _ROWS = 512  # of the similarities of one head that exist at a time
 
@@ -76,11 +70,8 @@ def redundancy(keys: Tensor, alike: float) -> Tensor:
     return (sums / entries).softmax(-1)
 
 
-BUFFER = integer(
-    "buffer",
-    128,
-    (1, 4096),
-    "R-KV: generated tokens after which the cache is cut down to the budget again.",
+BUFFER = integer("buffer", 128, (1, 4096)).means(
+    "R-KV: generated tokens after which the cache is cut down to the budget again."
 )
 
 

@@ -11,11 +11,8 @@ from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-LOTS = choice(
-    "lots",
-    ("own", "alike"),
-    "Random: each layer draws numbers of its own, or all layers the same (kvpress with a seed).",
-    kvpress="alike",
+LOTS = choice("lots", ("own", "alike"), kvpress="alike").means(
+    "Random: each layer draws numbers of its own, or all layers the same (kvpress with a seed)."
 )
 
 

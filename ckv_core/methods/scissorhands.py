@@ -18,12 +18,9 @@ from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-HISTORY = integer("history", 400, (1, 1024), "Scissorhands: newest queries that count.")
-DROP = number(
-    "drop",
-    0.5,
-    (0.0, 0.9),
-    "Scissorhands: share of the budget that goes at a time while generating.",
+HISTORY = integer("history", 400, (1, 1024)).means("Scissorhands: newest queries that count.")
+DROP = number("drop", 0.5, (0.0, 0.9)).means(
+    "Scissorhands: share of the budget that goes at a time while generating."
 )
 _BITS = 62
 _WORD = 8  # bytes

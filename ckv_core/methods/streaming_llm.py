@@ -19,18 +19,12 @@ from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-ROLLING = choice(
-    "rolling",
-    ("off", "on"),
-    "StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
-    kvpress="off",
+ROLLING = choice("rolling", ("off", "on"), kvpress="off").means(
+    "StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates."
 )
-POSITIONS = choice(
-    "positions",
-    ("original", "cache"),
+POSITIONS = choice("positions", ("original", "cache"), kvpress="original").means(
     "StreamingLLM: where RoPE puts held keys while it generates: at their places in the text, "
-    "or inside the cache, as its code does.",
-    kvpress="original",
+    "or inside the cache, as its code does."
 )
 
 

@@ -14,17 +14,11 @@ from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-NEWEST = choice(
-    "newest",
-    ("free", "kept"),
-    "TOVA: whether the prompt's last token is always kept (kvpress).",
-    kvpress="kept",
+NEWEST = choice("newest", ("free", "kept"), kvpress="kept").means(
+    "TOVA: whether the prompt's last token is always kept (kvpress)."
 )
-WHILE_GENERATING = choice(
-    "while_generating",
-    ("evict", "grow"),
-    "TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress).",
-    kvpress="grow",
+WHILE_GENERATING = choice("while_generating", ("evict", "grow"), kvpress="grow").means(
+    "TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress)."
 )
 
 

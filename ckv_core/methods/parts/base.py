@@ -20,14 +20,11 @@ from ckv_core.runtime.lazy_torch import Generator, Tensor, torch
 
 Parameters = Mapping[str, ParameterValue]
 
-SINKS = integer("sinks", 0, (0, 4096), "First tokens of the prompt that are always kept.")
+SINKS = integer("sinks", 0, (0, 4096)).means("First tokens of the prompt that are always kept.")
 
-RECENT = integer("recent", 0, (0, 4096), "Last tokens that are always kept.")
-SEED = integer(
-    "seed",
-    0,
-    (0, 999_999_999),
-    "Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
+RECENT = integer("recent", 0, (0, 4096)).means("Last tokens that are always kept.")
+SEED = integer("seed", 0, (0, 999_999_999)).means(
+    "Random, Compactor: of the random numbers; each layer and KV head has its own ones."
 )
 
 

@@ -6,19 +6,13 @@ from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.runtime.lazy_torch import Tensor
 
-EVERY = integer(
-    "every",
-    256,
-    (2, 4096),
+EVERY = integer("every", 256, (2, 4096)).means(
     "After so many generated tokens, again and again, the generated entries are cut down, by "
-    "the variant's own score and selector; left out, they all stay.",
+    "the variant's own score and selector; left out, they all stay."
 )
-TO = integer(
-    "to",
-    64,
-    (1, 4096),
+TO = integer("to", 64, (1, 4096)).means(
     "With every: generated entries that each KV head keeps then, always those of the last "
-    "tokens, as many as the window has.",
+    "tokens, as many as the window has."
 )
 
 

@@ -23,47 +23,26 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 # Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "paper", "pooled": "reference code"}
 
-ALPHA = number(
-    "alpha",
-    0.25,
-    (0.0, 1.0),
+ALPHA = number("alpha", 0.25, (0.0, 1.0), decimals=6, kvpress=0.5).means(
     "CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
-    "+critical_auto finds it per KV head.",
-    decimals=6,
-    kvpress=0.5,
+    "+critical_auto finds it per KV head."
 )
-STAGE_2 = choice(
-    "stage2",
-    tuple(READINGS),
-    "CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score (kvpress).",
-    default="raw",
-    kvpress="pooled",
+STAGE_2 = choice("stage2", tuple(READINGS), default="raw", kvpress="pooled").means(
+    "CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score (kvpress)."
 )
-STAGE_1 = choice(
-    "stage1_counts_window",
-    ("off", "on"),
+STAGE_1 = choice("stage1_counts_window", ("off", "on"), kvpress="on").means(
     "CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
-    "sinks, and the floor of AdaKV's safeguard (kvpress).",
-    kvpress="on",
+    "sinks, and the floor of AdaKV's safeguard (kvpress)."
 )
-NORM = choice(
-    "norm",
-    ("on", "off"),
-    "CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
+NORM = choice("norm", ("on", "off")).means(
+    "CriticalKV stage 2 multiplies by the value norm; off is a control without it."
 )
-PRODUCT = choice(
-    "product",
-    ("head", "group"),
+PRODUCT = choice("product", ("head", "group"), kvpress="group").means(
     "Attention times value norm per query head, then combined (head); or the product "
-    "of the two group values (group, kvpress).",
-    kvpress="group",
+    "of the two group values (group, kvpress)."
 )
-EPSILON = number(
-    "epsilon",
-    0.0,
-    (0.0, 1.0),
-    "Added to the attention before the product in stage 2 (kvpress: 1e-4).",
-    kvpress=1e-4,
+EPSILON = number("epsilon", 0.0, (0.0, 1.0), kvpress=1e-4).means(
+    "Added to the attention before the product in stage 2 (kvpress: 1e-4)."
 )
 _RANKING = (STAGE_2, NORM, PRODUCT, EPSILON)  # alpha moves the border of the stages, not an order
 

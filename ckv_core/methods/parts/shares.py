@@ -49,15 +49,12 @@ def integer_shares(shares: Sequence[Fraction], total: int, cap: int) -> list[int
     return whole
 
 
-SAFEGUARD = number(
-    "safeguard", 0.2, (0.0, 1.0), "AdaKV: share of each head's budget that stays uniform."
+SAFEGUARD = number("safeguard", 0.2, (0.0, 1.0)).means(
+    "AdaKV: share of each head's budget that stays uniform."
 )
-SAFEGUARD_RULE = choice(
-    "safeguard_rule",
-    ("blend", "floor"),
+SAFEGUARD_RULE = choice("safeguard_rule", ("blend", "floor"), kvpress="floor").means(
     "AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is "
-    "a floor of the whole budget, above which heads compete (kvpress).",
-    kvpress="floor",
+    "a floor of the whole budget, above which heads compete (kvpress)."
 )
 
 

@@ -158,12 +158,9 @@ class PlainStore(Store):
 PLAIN = PlainStore()
 
 
-RESIDUAL = integer(
-    "residual",
-    32,
-    (0, 4096),
+RESIDUAL = integer("residual", 32, (0, 4096)).means(
     "With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
-    "they are.",
+    "they are."
 )
 
 

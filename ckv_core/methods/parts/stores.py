@@ -208,11 +208,8 @@ def _unpacked(packed: Tensor, width: int) -> Tensor:
     return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :width].float()
 
 
-PRUNED = number(
-    "pruned",
-    0.4,
-    (0.0, 0.95),
-    "With store=think: share of the key channels of each KV head that are dropped.",
+PRUNED = number("pruned", 0.4, (0.0, 0.95)).means(
+    "With store=think: share of the key channels of each KV head that are dropped."
 )
 QUERIES = 32  # last ones of the prompt
 _INDEX_BYTES = 2

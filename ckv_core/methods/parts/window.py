@@ -8,30 +8,17 @@ from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
-WINDOW = integer(
-    "window",
-    32,
-    (1, 1024),
-    "Observation window: the last tokens of the prompt, whose queries give the "
-    "scores. Always kept.",
-    kvpress=64,
+WINDOW = integer("window", 32, (1, 1024), kvpress=64).means(
+    "Observation window: the last tokens of the prompt, whose queries give the scores. Always kept."
 )
-KERNEL = integer(
-    "kernel",
-    7,
-    (1, 255),
-    "Width in tokens of the smoothing of scores along the prompt (odd).",
-    odd=True,
-    kvpress=5,
+KERNEL = integer("kernel", 7, (1, 255), odd=True, kvpress=5).means(
+    "Width in tokens of the smoothing of scores along the prompt (odd)."
 )
-POOL = choice(
-    "pool",
-    ("max", "avg", "none"),
-    "Smoothing of scores along the prompt: maximum, average or none.",
-    kvpress="avg",
+POOL = choice("pool", ("max", "avg", "none"), kvpress="avg").means(
+    "Smoothing of scores along the prompt: maximum, average or none."
 )
-GROUP = choice(
-    "group", ("mean", "max"), "How the scores of the query heads that share a KV head are combined."
+GROUP = choice("group", ("mean", "max")).means(
+    "How the scores of the query heads that share a KV head are combined."
 )
 # Of methods that kvpress does not have, as their authors' codes ship them.
 AUTHORS_WINDOW = replace(WINDOW, kvpress=None)
