@@ -247,7 +247,7 @@ class GeneratedLayer:
         return compute()
 
     def observed(self, gathered: Statistic) -> Tensor:
-        raise EngineError(f"Nothing observes {gathered.key!r} while generating.")
+        raise EngineError(f"Nothing observes {gathered!r} while generating.")
 
     def rotary(self) -> Rotary:
         raise EngineError("Queries are not averaged over positions while generating.")
@@ -266,7 +266,7 @@ class PromptLayer(GeneratedLayer):
         return self._prefill.memo.statistic(kind, self.layer, layers, compute)
 
     def observed(self, gathered: Statistic) -> Tensor:
-        return self._prefill.observed[gathered.key][self.layer]
+        return self._prefill.observed[gathered][self.layer]
 
     def rotary(self) -> Rotary:
         return LayerRotary(self.loaded, self.layer)

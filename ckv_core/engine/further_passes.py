@@ -65,7 +65,7 @@ def further_passes(
 
     Whatever is read here is forgotten again, and a statistic that is not complete is not kept.
     """
-    wanted = [each for each in planned if each[0].key not in prefill.observed]
+    wanted = [each for each in planned if each[0] not in prefill.observed]
     total = sum(len(one.token_ids) for _, passes in wanted for one in passes)
     chunk = chunk_tokens(prefill.loaded.device)
     count, done, number = sum(len(passes) for _, passes in wanted), 0, 0
@@ -81,4 +81,4 @@ def further_passes(
                 reader.read(part, prefill.prompt_len + at, whole, is_seen=True)
                 done += part.shape[1]
                 yield Progress("score", done / total, f"further pass {number} of {count}")
-        prefill.observed[statistic.key] = reader.statistics
+        prefill.observed[statistic] = reader.statistics

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.errors import RunCancelledError
-from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, begun
+from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
 from ckv_core.models.attention import inputs_shown
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary, read_as_whole
@@ -97,17 +97,17 @@ class Needs:
     """What variants ask of a prefill."""
 
     window: int = 0  # last queries
-    observers: tuple[Observer, ...] = ()  # of different keys
-    # Further ones, of different keys; they can be made up for later.
+    observers: tuple[Observer, ...] = ()  # all different
+    # Further ones, all different; they can be made up for later.
     passes: tuple[FurtherPasses, ...] = ()
 
     @classmethod
     def of(cls, specs: Iterable[VariantSpec]) -> "Needs":
         specs = list(specs)
-        observers = {o.key: o for spec in specs for o in spec.observers}
-        passes = {p.key: p for spec in specs for p in spec.passes}
+        observers = dict.fromkeys(each for spec in specs for each in spec.observers)
+        passes = dict.fromkeys(each for spec in specs for each in spec.passes)
         window = max((spec.queries for spec in specs), default=0)
-        return cls(window, tuple(observers.values()), tuple(passes.values()))
+        return cls(window, tuple(observers), tuple(passes))
 
 
 @dataclass(slots=True)
@@ -117,8 +117,8 @@ class Prefill:
     loaded: LoadedModel
     layers: list[LayerStates]  # one per decoder layer
     logits: Tensor  # [vocabulary] of the last token, float32
-    # What observers and further passes gathered, by key; of evictable layers, by layer.
-    observed: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+    # What observers and further passes gathered; of evictable layers, by layer.
+    observed: dict[Statistic, dict[int, Tensor]] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)  # statistics and orders that variants share
 
     @property
@@ -144,7 +144,7 @@ class Prefill:
     def serves(self, needs: Needs) -> bool:
         """Whether it has the last queries and statistics that variants ask for."""
         has_queries = self.layers[0].queries.shape[1] >= min(needs.window, self.prompt_len)
-        return has_queries and all(each.key in self.observed for each in needs.observers)
+        return has_queries and all(each in self.observed for each in needs.observers)
 
     @property
     def nbytes(self) -> int:
@@ -237,7 +237,7 @@ class _PromptReader(Reader):
         self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
         self._prefix = prefix
         self._observers = needs.observers
-        self.observed: dict[Hashable, dict[int, Tensor]] = {o.key: {} for o in needs.observers}
+        self.observed: dict[Statistic, dict[int, Tensor]] = {each: {} for each in needs.observers}
         self._first_held = [0] * loaded.info.layers  # position of the first entry ever held
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
@@ -262,7 +262,7 @@ class _PromptReader(Reader):
         held_states = states.keys[:, :end], states.values[:, :end]
         out, seen = self._causal(layer, self.start, query, held_states, scaling)
         for observer in self._observers:
-            statistics = self.observed[observer.key]
+            statistics = self.observed[observer]
             if layer not in statistics:
                 statistics[layer] = begun(observer, seen.queries, self._prompt_len)
             observer.see(statistics[layer], seen)

@@ -37,10 +37,6 @@ class QuerySum:
 
     sinks: int
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return ("sum of the queries", self.sinks)
-
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, head_dim
 

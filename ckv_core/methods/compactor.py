@@ -45,10 +45,6 @@ class NonCausalAttention:
     recent: int
     attended: bool
 
-    @property
-    def key(self) -> tuple[str, int, int, int, bool]:
-        return ("attention within tiles", self.tile, self.sinks, self.recent, self.attended)
-
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, prompt_len + self.tile * head_dim
 

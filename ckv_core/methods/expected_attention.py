@@ -27,10 +27,6 @@ class QueryStatistics:
 
     sinks: int
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return ("queries before RoPE", self.sinks)
-
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, head_dim + 1, head_dim
 

@@ -31,8 +31,6 @@ class AccumulatedAttention:
     the matrix of all queries by all entries never exists.
     """
 
-    key: str = "accumulated attention"
-
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, prompt_len
 

@@ -46,10 +46,6 @@ class Reconstruction:
     sinks: int | None
     shorter_by: ClassVar[str] = "repeat"
 
-    @property
-    def key(self) -> tuple[str, int, int | None]:
-        return ("attention while the prompt is repeated", self.repeat, self.sinks)
-
     def passes(self, prompt: PromptTokens) -> Sequence[FurtherPass]:
         planned = []
         for start in range(prompt.lead, len(prompt.token_ids), self.repeat):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -23,11 +23,10 @@ class PromptShape:
 
 
 class Statistic(Protocol):
-    """What is gathered in every evictable layer and kept with the prefill; equal keys share it."""
+    """What is gathered in every evictable layer and kept with the prefill; equal ones share it."""
 
-    @property
-    def key(self) -> Hashable:
-        """Equal where the same is gathered."""
+    def __hash__(self) -> int:
+        """Such as a frozen dataclass has."""
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         """Shape of one layer's statistic: float32, and 0 before anything is seen."""

@@ -107,9 +107,9 @@ def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads):
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch, monkeypatch):
     """Of evictable layers only; every query gives 1 in all."""
-    whole = read(arch, 150).observed[ACCUMULATED.key]
+    whole = read(arch, 150).observed[ACCUMULATED]
     monkeypatch.setattr(engine_prefill, "CHUNK", 64)
-    parts = read(arch, 150).observed[ACCUMULATED.key]
+    parts = read(arch, 150).observed[ACCUMULATED]
     evictable = tiny_model(arch).info.evictable_layers
     assert tuple(whole) == tuple(parts) == evictable
     for layer in evictable:
@@ -132,7 +132,7 @@ class Projected(AccumulatedAttention):
 def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch):
     """Through layer 0's own projection and RoPE they are its queries, chunk by chunk."""
     monkeypatch.setattr(engine_prefill, "CHUNK", 64)
-    asking = Projected("projected")
-    found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking.key]
+    asking = Projected()
+    found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking]
     assert found[0].amin() > 1 - 1e-4
     assert found[1].amin(0).amax() < 1 - 1e-2, "another layer is given other states"

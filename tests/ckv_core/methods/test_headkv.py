@@ -211,7 +211,7 @@ def test_the_statistic_is_that_of_plain_passes(arch, parameters, monkeypatch):
     for chunk in (1024, 48):
         monkeypatch.setattr(engine_prefill, "CHUNK", chunk)
         result, wanted = read(loaded, given, parameters)
-        found = result.observed[wanted.key]
+        found = result.observed[wanted]
         assert tuple(found) == loaded.info.evictable_layers
         for layer, statistic in found.items():
             torch.testing.assert_close(statistic, expected[layer], **CLOSE)
