@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from ckv_core.analysis.sweep import budget_unit, curves
 from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill import Needs, prefill
-from ckv_core.errors import ConfigError
 from ckv_core.methods import STORES
 from ckv_core.methods.partial_attention import written_out
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import with_points
-from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
@@ -176,20 +174,6 @@ def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis():
         kept.setdefault(variant.method, []).append(variant.receipt.retained_entries)
     for plain, eight, four, thin in kept.values():
         assert plain < thin < eight < four
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("snapkv:residual=8", "needs 'store=int4'"),
-        ("snapkv:store=int8,residual=8", "needs 'store=int4'"),
-        ("snapkv:store=int4,pruned=0.4", "needs 'store=think'"),
-        ("snapkv:store=think,pruned=1", "pruned must be a number from 0 to 0.95"),
-    ],
-)
-def test_a_key_of_another_store_is_refused(spec, said):
-    with pytest.raises(ConfigError, match=said):
-        VariantSpec.parse(spec)
 
 
 @pytest.mark.parametrize(("store", "size"), [("int8", 2 * 8 * 4), ("int4", 0), ("think", 0)])

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ckv_core.comparison.compare import compare
-from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, r_kv
 from ckv_core.methods.parts.shares import top_counts
 from ckv_core.request.compare_request import SCENARIOS
-from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded
 from tests.factories.layers import GivenCandidates, GivenStates, kept, random_layer, scorer
@@ -215,8 +213,3 @@ def test_r_kvs_kept_sets_and_tokens_are_those_of_the_literal_method(scenario):
     info = plain.info
     assert [len(row) for row in held[0]] == [40 + 20 % 8] * info.kv_heads
     assert variant.held.entries[-1] == (40 + 19 % 8) * info.kv_heads * info.layers
-
-
-def test_a_buffer_below_the_window_is_refused():
-    with pytest.raises(ConfigError, match="must be at least the window"):
-        VariantSpec.parse("r_kv:window=16,buffer=8")

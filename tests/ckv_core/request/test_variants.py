@@ -135,6 +135,20 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha():
         ("snapkv:name=<b>", "A variant's name has up to 40 letters"),
         ("snapkv:name=a,name=b", "A variant's name has up to 40 letters"),
         (f"snapkv:name={'x' * 41}", "A variant's name has up to 40 letters"),
+        ("snapkv:every=64,to=32", "must be ever larger"),
+        ("snapkv:to=32", "'to' needs 'every'"),
+        ("r_kv:window=16,buffer=8", "must be at least the window"),
+        ("snapkv:residual=8", "needs 'store=int4'"),
+        ("snapkv:store=int8,residual=8", "needs 'store=int4'"),
+        ("snapkv:store=int4,pruned=0.4", "needs 'store=think'"),
+        ("snapkv:store=think,pruned=1", "pruned must be a number from 0 to 0.95"),
+        ("snapkv:layout=rows", "layout must be head, layer or page:N"),
+        ("snapkv:layout=page:1", "layout must be head, layer or page:N"),
+        ("lagkv:layout=page:16", "take layout=layer"),
+        ("snapkv:every=256,to=64,layout=layer", "leave out layout"),
+        ("h2o:layout=layer", "does not take 'layout'"),
+        ("adakv+critical:alpha=1e-19", "at most 6 decimals"),
+        ("adakv+critical:alpha=0.3333333333333333", "at most 6 decimals"),
     ],
 )
 def test_what_cannot_be_composed_says_why(text, said):
@@ -154,6 +168,8 @@ def test_a_part_that_a_method_has_anyway_is_not_written():
     plain = VariantSpec.parse("snapkv")
     assert VariantSpec.parse("snapkv:rule=uniform,select=own") == plain
     assert VariantSpec.parse("snapkv", {"rule": "own"}) == plain
+    assert VariantSpec.parse("snapkv:layout=head") == plain
+    assert VariantSpec.parse("snapkv:layout=head", {"layout": "layer"}).params.get("layout") is None
 
 
 def test_a_name_is_what_readers_see_and_decides_nothing():
