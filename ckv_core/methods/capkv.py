@@ -6,7 +6,7 @@ multiplies the dot product by could not be read; here it is that of the model's 
 one matrix of head size squared per query head, and a triangular solve for each entry.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
@@ -50,7 +50,7 @@ class QuerySum:
 class Capacity(Scorer):
     """w u^T (I + sum of w u u^T)^-1 u, with u the value and w = exp(tau * alignment)."""
 
-    parameters = (TAU, ALIGN, ANCHOR, FUTURE, replace(SINKS, default=4))
+    parameters = (TAU, ALIGN, ANCHOR, FUTURE, SINKS.but(default=4))
     query_aware = False
     non_negative = True
 

@@ -13,7 +13,7 @@ KV head.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
@@ -130,10 +130,10 @@ class Outliers(Scorer):
         DRAWN,
         TILE,
         PAD,
-        replace(KERNEL, default=1, kvpress=3),
-        replace(VALUE_SIZE, default="off", kvpress="on"),
-        replace(SINKS, default=8),
-        replace(RECENT, default=4),
+        KERNEL.but(default=1, kvpress=3),
+        VALUE_SIZE.but(default="off", kvpress="on"),
+        SINKS.but(default=8),
+        RECENT.but(default=4),
     )
     query_aware = False
 

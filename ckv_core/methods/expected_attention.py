@@ -5,7 +5,7 @@ model's type, this in float32; it divides the logits by the root of the head siz
 as the model does.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ckv_core.methods.base import register
@@ -69,7 +69,7 @@ class ExpectedAttention(Scorer):
         FUTURE,
         VALUE_SIZE,
         OFFSET,
-        replace(SINKS, default=4),
+        SINKS.but(default=4),
     )
     query_aware = False
     non_negative = True
@@ -111,7 +111,7 @@ class OffsetExpectedAttention(ExpectedAttention):
 
     name = "expected_attention_offset"
     parameters = tuple(
-        replace(k, default=0.01) if k is OFFSET else k for k in ExpectedAttention.parameters
+        OFFSET.but(default=0.01) if k is OFFSET else k for k in ExpectedAttention.parameters
     )
 
 

@@ -8,7 +8,6 @@ and may leave entries over; here totals are exact.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 from ckv_core.errors import ConfigError
@@ -33,8 +32,8 @@ def table_name(text: str) -> ParameterValue:
     return text
 
 
-HEAD_BETA = replace(
-    BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
+HEAD_BETA = BETA.but(
+    default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
 )
 BETA_SIGN = choice("beta_sign", ("code", "text")).means(
     "HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "

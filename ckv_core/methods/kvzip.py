@@ -8,7 +8,7 @@ share is of the text, and what the template writes before it comes on top; here 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ckv_core.methods.base import register
@@ -101,7 +101,7 @@ LEAD = choice("lead", ("first", "last"), kvpress="last").means(
 class Repeated(Scorer):
     """The most that any token attends to an entry while its part is repeated; sinks are kept."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, replace(SINKS, default=4))
+    parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, SINKS.but(default=4))
     query_aware = False
     non_negative = True
 

@@ -7,8 +7,6 @@ than was asked for (`tail=protected` refuses it), kvpress any tokens of the tail
 Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 
-from dataclasses import replace
-
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
@@ -23,7 +21,7 @@ TAIL = choice("tail", ("inside", "protected")).means(
     "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
     "the authors keep the whole tail always (protected)."
 )
-LAG_SINKS = replace(SINKS, default=16, kvpress=4)
+LAG_SINKS = SINKS.but(default=16, kvpress=4)
 
 
 def scored_partitions(entries: int, parameters: Parameters) -> tuple[slice, int]:

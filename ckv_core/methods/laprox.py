@@ -5,8 +5,6 @@ of a KV head or average them, which is the same order; here, as the paper's appe
 of 32 and averages over 7. Costs the value norms and needs all layers before anything is evicted.
 """
 
-from dataclasses import replace
-
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.shares import TopScoresOfAll
@@ -18,7 +16,7 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class OutputShare(Window):
     """L2 norm of an entry's column of window attention times that of V W_O, as layers' shares."""
 
-    parameters = (AUTHORS_WINDOW, replace(KERNEL, kvpress=None), AUTHORS_POOL, GROUP, SINKS)
+    parameters = (AUTHORS_WINDOW, KERNEL.but(kvpress=None), AUTHORS_POOL, GROUP, SINKS)
     needs_norms = True
     norm_order = 2
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from ckv_core.errors import ConfigError
 
@@ -70,9 +70,13 @@ class Parameter:
     choices: tuple[str, ...] = ()  # the words it takes; empty for a number or a budget
     range: str = ""  # what it takes, in words; empty where its help says that
 
+    def but(self, **changes: Any) -> Self:
+        """The same key with another default or the like."""
+        return replace(self, **changes)
+
     def means(self, sentences: str) -> Self:
         """The same key with its help."""
-        return replace(self, help=sentences)
+        return self.but(help=sentences)
 
 
 def integer(

@@ -6,8 +6,6 @@ to spare, which neither uses by default: one, the newest, is spared. It evicts e
 weight of importance is 0.07, the paper's 0.1. Costs all pairs of keys at each eviction.
 """
 
-from dataclasses import replace
-
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import Parameters, Scorer
@@ -29,7 +27,7 @@ _ROWS = 512  # of the similarities of one head that exist at a time
 class ImportanceMinusRedundancy(Scorer):
     """mix * importance - (1 - mix) * redundancy, each a softmax over the entries."""
 
-    parameters = (replace(AUTHORS_WINDOW, default=8), replace(KERNEL, kvpress=None), MIX, ALIKE)
+    parameters = (AUTHORS_WINDOW.but(default=8), KERNEL.but(kvpress=None), MIX, ALIKE)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         window, mix = int(parameters["window"]), float(parameters["mix"])

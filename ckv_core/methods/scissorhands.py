@@ -8,7 +8,6 @@ query's attention at every step and seven numbers an entry, each of 62 bits, one
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
@@ -70,7 +69,7 @@ def counted(record: Mapping[str, Tensor]) -> Tensor:
 class SeldomLow(Scorer):
     """Minus the number of the last queries that gave an entry less than the mean."""
 
-    parameters = (HISTORY, replace(RECENT, default=10))
+    parameters = (HISTORY, RECENT.but(default=10))
 
     def queries(self, parameters: Parameters) -> int:
         return int(parameters["history"])

@@ -9,8 +9,6 @@ and the newest, which do not move, are exact. The query keeps its position in th
 distances alone.
 """
 
-from dataclasses import replace
-
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
@@ -31,7 +29,7 @@ POSITIONS = choice("positions", ("original", "cache"), kvpress="original").means
 class Position(Scorer):
     """The position itself; the first tokens are always kept."""
 
-    parameters = (replace(SINKS, default=4),)
+    parameters = (SINKS.but(default=4),)
     query_aware = False
     prefers_newest = True
     by_position = True

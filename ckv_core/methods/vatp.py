@@ -8,7 +8,6 @@ authors' code keeps as many as do, and this all of them, at the expense of the n
 authors' code counts the token to come among these, this only the prompt's.
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 from ckv_core.methods.base import register
@@ -22,7 +21,7 @@ from ckv_core.runtime.lazy_torch import Tensor
 class ValueAware(Accumulated):
     """Accumulated attention times the L1 norm of the value; the first tokens are kept."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (replace(SINKS, default=20),)
+    parameters: ClassVar[tuple[Parameter, ...]] = (SINKS.but(default=20),)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         return super().scores(view, parameters) * view.values.float().abs().sum(-1)

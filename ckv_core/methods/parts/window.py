@@ -1,6 +1,5 @@
 """SnapKV's score: the attention of the last `window` prompt tokens, smoothed along the prompt."""
 
-from dataclasses import replace
 from typing import ClassVar
 
 from ckv_core.methods.parameters import Parameter, choice, integer
@@ -21,9 +20,9 @@ GROUP = choice("group", ("mean", "max")).means(
     "How the scores of the query heads that share a KV head are combined."
 )
 # Of methods that kvpress does not have, as their authors' codes ship them.
-AUTHORS_WINDOW = replace(WINDOW, kvpress=None)
-AUTHORS_KERNEL = replace(KERNEL, default=5, kvpress=None)
-AUTHORS_POOL = replace(POOL, default="avg", kvpress=None)
+AUTHORS_WINDOW = WINDOW.but(kvpress=None)
+AUTHORS_KERNEL = KERNEL.but(default=5, kvpress=None)
+AUTHORS_POOL = POOL.but(default="avg", kvpress=None)
 
 
 class Window(Scorer):
