@@ -26,7 +26,7 @@ from ui.caches.routes import cache_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
 from ui.components.modules import module_route
-from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
+from ui.looks.theme import CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
 from ui.report.routes import study_report_routes
 from ui.run.page import RunPage
@@ -48,7 +48,6 @@ from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
 from ui.studies.new_page import StudiesPage
 
-PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
 # Former pages, and which ones have what they had.
 MOVED = {"/sweep": "/", "/study": "/run", "/aggregate": "/several", "/compare-runs": "/several"}
 WAITING_EVENTS = 256
@@ -141,7 +140,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                 "openapi_url": None,
             },
             theme=build_theme(),
-            css_paths=[*CSS_PATHS, *PAGE_CSS],
+            css_paths=list(CSS_PATHS),
             favicon_path=str(FAVICON_PATH),
             footer_links=[],
             run_history=False,

@@ -20,7 +20,7 @@ export default function mount(host) {
 
   const { say, told, open } = fileOpener("Import a cache", take, { accept: ".safetensors" });
   const hint = make("span.ckv-hint", "a safetensors file that this app or its command line wrote");
-  root.append(make("div.ckv-told.ckv-files", open, hint, told));
+  root.append(make("div.ckv-row.ckv-files", open, hint, told));
   onValue(host, (value) => {
     most = Number(value?.import_mib) || Infinity;
   });

@@ -5,19 +5,15 @@ from pathlib import Path
 
 import gradio as gr
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
-CSS_PATHS: tuple[Path, ...] = tuple(
-    ASSETS / f"{name}.css"
-    for name in (
-        "app",
-        "components",
-        "verdict",
-        "results",
-        "run",
-        "kept_tokens",
-        "kept_text",
-        "diagnostics",
-    )
+ROOT = Path(__file__).resolve().parents[2]
+ASSETS = ROOT / "assets"
+# What a page adds comes last; each component's sheet is beside it.
+CSS_PATHS: tuple[Path, ...] = (
+    ASSETS / "app.css",
+    ASSETS / "components.css",
+    *sorted(ROOT.glob("ui/components/*/*.css")),
+    ASSETS / "pages.css",
+    ROOT / "ui/methods/methods.css",
 )
 LOGO_PATH = ASSETS / "logo.svg"
 FAVICON_PATH = ASSETS / "favicon.svg"

@@ -18,7 +18,7 @@ from string import Template
 from ckv_core.errors import CkvError
 from storage.records import RunNotes
 from ui.components.modules import joined
-from ui.looks.theme import ASSETS, CSS_PATHS, build_theme
+from ui.looks.theme import CSS_PATHS, build_theme
 from ui.report.contents import GROUPS, Contents, Group, contents_of
 from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
@@ -26,10 +26,7 @@ from ui.services.live_runs import RunSnapshot
 
 LIMIT_BYTES = 64 * 2**20
 MIB = 2**20
-_STYLES = (
-    *CSS_PATHS,
-    *(ASSETS / f"{name}.css" for name in ("pages", "sweep", "study", "report")),
-)
+_STYLES = (*CSS_PATHS, Path(__file__).with_name("report.css"))
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -139,7 +136,7 @@ def _script(contents: Contents) -> str:
 def _style() -> str:
     """The theme's variables without its fonts, which are files, and the style sheets."""
     _, rules, theme = build_theme()._get_theme_css().partition(":root {")  # type: ignore[no-untyped-call]
-    return "\n".join([rules + theme, *(Path(path).read_text("utf-8") for path in _STYLES)])
+    return "\n".join([rules + theme, *(path.read_text("utf-8") for path in _STYLES)])
 
 
 @functools.cache

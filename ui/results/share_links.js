@@ -22,7 +22,7 @@ export default function mount(host) {
   const intro = make("p", "Only you see this run. A share link shows it, and nothing else, to whoever has the link, without a login.");
   const choice = make("select.ckv-select", { id: "share-expiry" });
   const add = button("Make a link", () => trigger("issue", { expiry: choice.value }));
-  const form = make("div.ckv-share-form", make("label", { for: "share-expiry", text: "Expires" }), choice, add);
+  const form = make("div.ckv-row", make("label", { for: "share-expiry", text: "Expires" }), choice, add);
   const address = make("code.ckv-share-address");
   const copy = copyButton("Copy link", () => address.textContent);
   const made = make("p", { role: "status", hidden: true }, make("span", "New link, shown only now: "), address, copy);

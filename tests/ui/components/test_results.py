@@ -94,8 +94,8 @@ def test_status_bar_shows_stage_fraction_and_time(open_view):
     view.send(status=status(fraction=None))
     expect(bar).to_have_js_property("position", -1)
     for sentence, changes in {
-        "2 runs are ahead of this one": {"state": "queued", "queue_ahead": 2},
-        "Starts next": {"state": "queued", "queue_ahead": 0},
+        "2 runs are ahead of this one": {"state": "queued", "queue_ahead": 2, "detail": ""},
+        "Starts next": {"state": "queued", "queue_ahead": 0, "detail": ""},
         "The worker died.": {"state": "failed", "reason": "The worker died. Start again."},
         "Cancelled by you.": {"state": "cancelled", "reason": "Cancelled by you."},
     }.items():

@@ -16,7 +16,7 @@ function newCard({ index, look }) {
     name: make("span"),
     spec: make("code.ckv-spec"),
     status: make("span.ckv-subdued.ckv-card-status"),
-    chips: make("div.ckv-chips"),
+    chips: make("div.ckv-row.ckv-chips"),
     verdict: make("p.ckv-verdict"),
     strip: new ForcedStrip(),
     chipsDrawn: "",

@@ -72,7 +72,8 @@ export class ForcedStrip {
       return make(
         "span",
         {
-          class: `ckv-cell ckv-cell-${height} ${differs ? "ckv-cell-differs" : ""} ${at === this.first ? "ckv-cell-first" : ""}`,
+          class: `ckv-cell ${differs ? "ckv-cell-differs" : ""} ${at === this.first ? "ckv-cell-first" : ""}`,
+          style: `--step: ${height}`,
           role: "option",
           "aria-selected": "false",
           "aria-label": this.describe(at),

@@ -21,7 +21,7 @@ import { fetchRun } from "./data.js";
 import { drawEvidence, drawToken, shareTable } from "./panels.js";
 import { DENSITY_TICKS, legend } from "./ramp.js";
 import { stepsPanel } from "./steps.js";
-import { TextView } from "./text.js";
+import { shadeOf, TextView } from "./text.js";
 
 const VIEW_MARGIN = "300px";
 const MOST_MATCHES = 10_000;
@@ -55,8 +55,8 @@ function toolbar(app) {
   const scale = legend("KV heads that keep an entry", DENSITY_TICKS);
   scale.paint(DENSITY_STOPS);
   app.on("heat", () => setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`));
-  const key = (name, text) => make("span.ckv-key", make("i", { style: `background: var(${name})`, "aria-hidden": "true" }), text);
-  return make("div.ckv-toolbar", [
+  const key = (name, text) => make("span.ckv-name", make("i", { style: `background: var(${name})`, "aria-hidden": "true" }), text);
+  return make("div.ckv-row.ckv-toolbar", [
     make("div.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [
       signButton("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
       signButton("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
@@ -65,7 +65,7 @@ function toolbar(app) {
       signButton("Fit", "Show all positions", () => app.showRange(0, app.positions)),
     ]),
     where,
-    make("div.ckv-keys", [
+    make("div.ckv-row.ckv-keys.ckv-hint", [
       key("--body-text-color", "always kept"),
       key("--ckv-context", "context"),
       key("--ckv-question", "after the context"),
@@ -165,11 +165,12 @@ function searchBox(app, text) {
 }
 
 function textPanel(app, text) {
-  const sample = (name, words) => make("span.ckv-key", make("span", { class: `t ${name}`, text: "abc" }), words);
+  const sample = (share, words) =>
+    make("span.ckv-name", make("span", { class: share ? "t" : "t t0", style: `--kept: ${shadeOf(share)}`, text: "abc" }), words);
   return make("section.ckv-panel", { "aria-label": "Prompt text" }, [
-    make("div.ckv-panel-head", make("h3", "Prompt"), variantChooser(app, "Variant that shades the text"), searchBox(app, text)),
+    make("div.ckv-row.ckv-panel-head", make("h3", "Prompt"), variantChooser(app, "Variant that shades the text"), searchBox(app, text)),
     text.box,
-    make("div.ckv-keys", sample("t0", "kept nowhere"), sample("t3", "in few slots"), sample("t8", "in all slots")),
+    make("div.ckv-row.ckv-keys.ckv-hint", sample(0, "kept nowhere"), sample(0.15, "in few slots"), sample(1, "in all slots")),
   ]);
 }
 

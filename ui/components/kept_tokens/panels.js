@@ -188,7 +188,7 @@ export function drawEvidence(app, box) {
   const files = Object.entries(saves).map(([kind, save]) => quietButton(kind, save, { "aria-label": `Evidence by layer as ${kind}` }));
   const isEvicted = judged > first;
   const clear = quietButton("Clear", () => app.clear());
-  const head = make("div.ckv-panel-head", title, make("div.ckv-buttons", isEvicted ? files : null, clear));
+  const head = make("div.ckv-row.ckv-panel-head", title, make("div.ckv-buttons", isEvicted ? files : null, clear));
   const heads = ["Variant", ...EVIDENCE.map(([text, title]) => ({ text, title }))];
   const rows = () => app.variants.map((variant) => evidenceRow(variant, first, judged));
   const found = isEvicted
@@ -266,7 +266,7 @@ export function drawToken(app, box) {
           make("div.ckv-slot-row", ...app.variants.map((variant) => slotGrid(app, variant))),
           hint("Layers down, KV heads across; filled: kept, hollow: evicted."),
         ];
-  box.replaceChildren(make("div.ckv-panel-head", title, extend), name, ...found);
+  box.replaceChildren(make("div.ckv-row.ckv-panel-head", title, extend), name, ...found);
 }
 
 /** The maps in words: kept share per layer and variant. */

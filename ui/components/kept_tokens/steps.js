@@ -129,7 +129,7 @@ export function stepsPanel(main) {
   const grid = make("div.ckv-maps", ...app.variants.map((variant, at) => stepMap(app, variant, at)));
   balanceColumns(grid, variants.length);
   return make("section.ckv-steps", { "aria-label": "While generating" }, [
-    make("div.ckv-panel-head", make("h3", "While generating"), slider, play, where),
+    make("div.ckv-row.ckv-panel-head", make("h3", "While generating"), slider, play, where),
     make(
       "p.ckv-hint",
       "Entries of prompt, question and generated text that each method holds at that step; the maps above show what was kept of the prompt before.",

@@ -3,7 +3,8 @@
 import { clamp, make, whole } from "../../../assets/scripts/dom.js";
 
 const BLOCK = 256;
-const SHADES = 8;
+/** How deep the colour of a token is, in percent, which this share of the slots keeps. */
+export const shadeOf = (share) => (share ? `${(3 + 49 * Math.sqrt(share)).toFixed(0)}%` : "0%");
 
 /** End of the block that starts here: after a line break if one is in its second half. */
 function blockEnd(pieces, first) {
@@ -94,8 +95,8 @@ export class TextView {
       const at = Number(node.dataset.t);
       const isLater = at >= app.positions;
       const count = isLater ? slots : kept.slotsKeeping(at);
-      const shade = isLater ? "t-later" : `t${count ? Math.ceil(Math.sqrt(count / slots) * SHADES) : 0}`;
-      node.className = `t ${shade} ${blankOf(node.textContent)}`;
+      node.className = `t ${isLater ? "t-later" : count ? "" : "t0"} ${blankOf(node.textContent)}`;
+      node.style.setProperty("--kept", isLater ? "0%" : shadeOf(count / slots));
       node.title = `token ${whole(at)}: ${isLater ? "read after eviction, kept by all" : `kept by ${count} of ${slots} slots`}`;
     }
   }

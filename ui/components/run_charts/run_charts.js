@@ -91,7 +91,7 @@ class Panel {
     this.drawn = "";
     this.seen = false;
     this.selects = [];
-    this.controls = make("div.ckv-chart-controls");
+    this.controls = make("div.ckv-row");
     this.title = make("p.ckv-chart-title");
     this.subtitle = make("p.ckv-hint");
     this.plot = make("div.ckv-plot", { role: "img" });
@@ -105,7 +105,7 @@ class Panel {
       this.plot,
       this.cells,
       this.notice,
-      make("div.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
+      make("div.ckv-row.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
     ]);
     this.sight = nearView((seen) => {
       this.seen = seen;

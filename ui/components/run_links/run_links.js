@@ -55,7 +55,7 @@ export default function mount(host) {
   const groups = make("div.ckv-menu-groups");
   const menu = make("details.ckv-menu", make("summary.ckv-button", "Files"), groups);
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
-    make("div.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),
+    make("div.ckv-row.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),
   ]);
   root.append(bar, unshared);
 

@@ -48,5 +48,5 @@ export function runFiles(imported, most) {
       return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`;
     });
   const hint = make("span.ckv-hint", "a bundle (zip) or a result file (JSON)");
-  return { take, node: make("div.ckv-told.ckv-files", open, hint, told) };
+  return { take, node: make("div.ckv-row.ckv-files", open, hint, told) };
 }

@@ -33,7 +33,7 @@ export function filterForm(query, choices) {
     input("until", "To day (UTC)", { type: "date" }),
     pick("pinned", "Pinned", ["1"], "all runs", { 1: "pinned only" }),
     pick("sort", "Sort", ["newest", "oldest", "title", "model", "tokens"], null),
-    make("span.ckv-filter-buttons", [
+    make("span.ckv-row", [
       make("button.ckv-button", { type: "submit", text: "Search" }),
       make("a.ckv-link", { href: "/runs", text: "Clear" }),
     ]),

@@ -38,8 +38,8 @@ export default function mount(host) {
     () => act("refresh", []),
     () => most,
   );
-  const bulk = make("div.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
-  root.append(files.node, filters, make("div.ckv-told", told, undo), bulk, empty, table, pages);
+  const bulk = make("div.ckv-row.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
+  root.append(files.node, filters, make("div.ckv-row", told, undo), bulk, empty, table, pages);
 
   const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
 
@@ -93,7 +93,7 @@ export default function mount(host) {
           field("Title", title),
           field("Tags, separated by spaces", tags),
           field("Note", note),
-          make("span", make("button.ckv-button", { type: "submit", text: "Save" }), quietButton("Cancel", close)),
+          make("span.ckv-row", make("button.ckv-button", { type: "submit", text: "Save" }), quietButton("Cancel", close)),
         ]),
       ]),
     ]);
@@ -133,7 +133,7 @@ export default function mount(host) {
         row.kind === "compare" ? null : chip(KINDS[row.kind]),
         make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
         make("span.ckv-hint.ckv-asked", str(row.asked)),
-        make("span.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
+        make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
       make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),

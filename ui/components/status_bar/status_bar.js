@@ -45,7 +45,7 @@ export default function mount(host) {
   const elapsed = make("span.ckv-status-time.ckv-num");
   const stages = make("ol.ckv-stages", { "aria-label": "Stages" });
   const bar = make("progress.ckv-bar", { max: "1", "aria-label": "Progress of this stage" });
-  const chips = make("div.ckv-chips");
+  const chips = make("div.ckv-row.ckv-chips");
   const panel = make("div.ckv-status.ckv-panel", { hidden: true }, [
     make("div.ckv-status-line", make("div.ckv-status-live", { role: "status", "aria-live": "polite" }, sign, stateName, sentence), elapsed),
     bar,

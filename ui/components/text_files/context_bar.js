@@ -13,7 +13,7 @@ export default function mount(host) {
   const { root, props, trigger } = host;
   const { open, told } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
   const counted = make("span.ckv-context-count.ckv-num", { role: "status" });
-  root.append(make("div.ckv-context-bar", open, told, counted));
+  root.append(make("div.ckv-row.ckv-context-bar", open, told, counted));
 
   let timer = null;
   let field = "";

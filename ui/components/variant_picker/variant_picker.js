@@ -28,7 +28,7 @@ export default function mount(host) {
       name,
       make("div.info-text.ckv-hint", str(offer.info)),
       chips,
-      make("div.ckv-picker-bar", [
+      make("div.ckv-row", [
         search,
         make("button.ckv-button", { text: `The usual ${list(offer.usual).length}`, onclick: () => choose(list(offer.usual)) }),
         make("button.ckv-button", { text: "None", onclick: () => choose([]) }),

@@ -5,7 +5,7 @@ import { marker } from "../../../assets/scripts/marks.js";
 
 const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
 function memberItem(member) {
-  return make("li", [
+  return make("li.ckv-row", [
     make("span.ckv-name", member.look ? marker(member.look) : null, make("span", specParts(member.name))),
     regimeMark(member.regime),
     member.note ? make("span.ckv-subdued", str(member.note)) : null,
@@ -16,7 +16,7 @@ function groupRow(group) {
   const state = SIGNS[group.state] ? group.state : "cut";
   return make("div.ckv-verdict-group", { "data-state": state }, [
     make("dt", make("span.ckv-verdict-sign", { "aria-hidden": "true", text: SIGNS[state] }), make("span", ` ${str(group.label)}`)),
-    make("dd", make("ul", ...list(group.variants).map(memberItem))),
+    make("dd", make("ul.ckv-row", ...list(group.variants).map(memberItem))),
   ]);
 }
 
