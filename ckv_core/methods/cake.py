@@ -11,9 +11,9 @@ from functools import partial
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import number
-from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters, PerEntry
 from ckv_core.methods.parts.shares import integer_shares
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import (
     AUTHORS_KERNEL,
     AUTHORS_POOL,
@@ -35,6 +35,7 @@ class Preferences(BudgetRule):
     """Layers in proportion to dispersion^(1/tau1) x shift^(1/tau2) (arXiv:2503.12491)."""
 
     parameters = (TAU_1, TAU_2)
+    work = PerEntry(window=4)
     looks_at = "all layers"
     reads = ("window",)
 
@@ -52,9 +53,6 @@ class Preferences(BudgetRule):
         )
         budgets = integer_shares([share * total for share in wished], total, candidates.entries)
         return torch.tensor(budgets)[:, None].expand(-1, candidates.kv_heads)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 16 * int(parameters["window"]) * shape.prompt_len
 
 
 def preferred_shares(statistics: list[list[float]], powers: list[float]) -> list[Fraction]:
@@ -87,6 +85,7 @@ class MeanAndVariance(Window):
     """Mean plus gamma times the variance over the window, smoothed, then grouped."""
 
     parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, AUTHORS_POOL, GROUP, GAMMA, SINKS)
+    work = PerEntry(window=2, query_heads=2)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         evidence = view.window_attention(int(parameters["window"])).clone()
@@ -94,9 +93,6 @@ class MeanAndVariance(Window):
             spread = rows[:, : evidence.shape[1]].var(0) if len(rows) > 1 else 0
             evidence[head] += float(parameters["gamma"]) * spread
         return evidence
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 4 * (2 * int(parameters["window"]) + 2 * shape.query_heads) * shape.prompt_len
 
 
 register(

@@ -7,6 +7,7 @@ one matrix of head size squared per query head, and a triangular solve for each 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
@@ -36,6 +37,7 @@ class QuerySum:
     """Of all queries after RoPE but those of the first `sinks` tokens."""
 
     sinks: int
+    kind: ClassVar[str] = "sum of the queries"
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, head_dim

@@ -6,10 +6,10 @@ window's among them; here totals are exact, so the last chunk may be cut.
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, choice, integer
-from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
+from ckv_core.methods.parts.base import Candidates, Kept, Parameters, PerEntry, Selector
 from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -24,6 +24,7 @@ class Chunks(Selector):
     """Chunks by falling mean score; the last one of a head is cut where its budget ends."""
 
     parameters = (CHUNK, CHUNKS_OF)
+    work = PerEntry(kv_heads=3)
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
         return (("chunks", *(parameters[parameter.name] for parameter in self.parameters)),)
@@ -45,9 +46,6 @@ class Chunks(Selector):
 
         order = candidates.by(key, means)
         return Kept(keep_first(order[layers], head_budgets))
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 12 * shape.kv_heads * shape.prompt_len
 
 
 register(

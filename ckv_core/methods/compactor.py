@@ -14,12 +14,13 @@ KV head.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import VALUE_SIZE
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice, integer, number
-from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
+from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, PerEntry, Scorer, generator
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
@@ -44,6 +45,7 @@ class NonCausalAttention:
     sinks: int
     recent: int
     attended: bool
+    kind: ClassVar[str] = "attention within tiles"
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, prompt_len + self.tile * head_dim
@@ -136,6 +138,7 @@ class Outliers(Scorer):
         RECENT.but(default=4),
     )
     query_aware = False
+    work = PerEntry(keys=6, head_dim=10)
 
     def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         by_budget = (parameters["budget"],) if parameters["blend"] == _RATIO else ()
@@ -172,10 +175,6 @@ class Outliers(Scorer):
         scores = attention.new_zeros(kv_heads, entries)
         scores[:, inner] = _standard(attention) + float(blend) * _standard(torch.stack(leverages))
         return scores
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        heads = 4 * 6 * shape.kv_heads * shape.head_dim
-        return (heads + 8 * 5 * shape.head_dim) * shape.prompt_len
 
 
 def sketches(

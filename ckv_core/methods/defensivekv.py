@@ -10,11 +10,19 @@ from collections.abc import Mapping
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, number
-from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.base import (
+    SINKS,
+    Candidates,
+    Kept,
+    Parameters,
+    PerEntry,
+    Scorer,
+    Selector,
+)
 from ckv_core.methods.parts.critical import Ranking
 from ckv_core.methods.parts.shares import TopScores
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import (
     AUTHORS_KERNEL,
     AUTHORS_WINDOW,
@@ -33,6 +41,7 @@ class WorstCase(Window):
     """
 
     parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, SINKS)
+    work = PerEntry(window=3, query_heads=4)
     needs_norms = True
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
@@ -57,10 +66,6 @@ class WorstCase(Window):
     def group(self, evidence: Tensor, kv_heads: int, parameters: Parameters) -> Tensor:
         return group_reduce(evidence, kv_heads, "max")
 
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        rows = 3 * int(parameters["window"]) + 4 * shape.query_heads
-        return 4 * rows * shape.prompt_len
-
 
 WORST_CASE = WorstCase()
 
@@ -76,6 +81,7 @@ class Mass(Selector):
 
     parameters = (MASS,)
     needs_entries = True
+    work = PerEntry(kv_heads=6)
 
     def unfit(self, scorer: Scorer) -> str:
         return "" if scorer.needs_window else "has no observation window"
@@ -93,9 +99,6 @@ class Mass(Selector):
         self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
     ) -> Tensor:
         return first_mask(candidates, place)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 24 * shape.kv_heads * shape.prompt_len
 
 
 MASS_SELECTOR = Mass()

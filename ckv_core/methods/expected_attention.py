@@ -26,6 +26,7 @@ class QueryStatistics:
     """
 
     sinks: int
+    kind: ClassVar[str] = "queries before RoPE"
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, head_dim + 1, head_dim

@@ -10,6 +10,7 @@ is read, a number per query head and entry, and the newest query's attention at 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
@@ -30,6 +31,8 @@ class AccumulatedAttention:
     The attention of a block of queries is written out from the log-sum-exp, summed and forgotten:
     the matrix of all queries by all entries never exists.
     """
+
+    kind: ClassVar[str] = "accumulated attention"
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
         return query_heads, prompt_len

@@ -6,9 +6,9 @@ Costs a mean and a cosine per key; nothing is captured.
 """
 
 from ckv_core.methods.base import register
-from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.base import Parameters, PerEntry, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
@@ -17,14 +17,12 @@ class KeyDifference(Scorer):
 
     query_aware = False
     across_heads = False
+    work = PerEntry(keys=4)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         keys = view.keys.float()
         anchor = torch.nn.functional.normalize(keys, dim=-1).mean(1, keepdim=True)
         return -torch.nn.functional.cosine_similarity(keys, anchor, dim=-1)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 4 * 4 * shape.kv_heads * shape.head_dim * shape.prompt_len
 
 
 register(

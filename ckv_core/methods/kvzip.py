@@ -45,6 +45,7 @@ class Reconstruction:
     # before all others. Else nothing rebuilds the lead and it counts nothing.
     sinks: int | None
     shorter_by: ClassVar[str] = "repeat"
+    kind: ClassVar[str] = "attention while the prompt is repeated"
 
     def passes(self, prompt: PromptTokens) -> Sequence[FurtherPass]:
         planned = []

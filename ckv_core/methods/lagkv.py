@@ -9,9 +9,17 @@ Their class has a lag of 1,024 and goes on with what is generated; here, as in k
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, integer
-from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.base import (
+    SINKS,
+    Candidates,
+    Kept,
+    Parameters,
+    PerEntry,
+    Scorer,
+    Selector,
+)
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
 LAG = integer("lag", 128, (2, 65536)).means(
@@ -40,6 +48,7 @@ class Partitions(Selector):
 
     needs_entries = True
     reads = ("lag", "sinks")
+    work = PerEntry(kv_heads=12)
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         order = candidates.first()[layers]
@@ -61,14 +70,12 @@ class Partitions(Selector):
             turn[..., :length] = after_tail + (rank * count + partition).argsort(-1).argsort(-1)
         return Kept(turn < head_budgets[..., None].to(turn.device))
 
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 48 * shape.kv_heads * shape.prompt_len
-
 
 class LagRelative(Scorer):
     """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
 
     parameters = (LAG, LAG_SINKS, TAIL)
+    work = PerEntry(head_dim=8)
     query_aware = False
     across_heads = False
     non_negative = True
@@ -98,9 +105,6 @@ class LagRelative(Scorer):
                 spread = (cut[:-1] - low) / torch.where(high > low, high - low, 1)
                 scores[head, part] += spread.std(-1).softmax(-1).flatten()
         return scores
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 4 * 8 * shape.head_dim * shape.prompt_len
 
 
 register(

@@ -6,9 +6,9 @@ of 32 and averages over 7. Costs the value norms and needs all layers before any
 """
 
 from ckv_core.methods.base import register
-from ckv_core.methods.parts.base import SINKS, Parameters
+from ckv_core.methods.parts.base import SINKS, Parameters, PerEntry
 from ckv_core.methods.parts.shares import TopScoresOfAll
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import AUTHORS_POOL, AUTHORS_WINDOW, GROUP, KERNEL, Window
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -19,6 +19,7 @@ class OutputShare(Window):
     parameters = (AUTHORS_WINDOW, KERNEL.but(kvpress=None), AUTHORS_POOL, GROUP, SINKS)
     needs_norms = True
     norm_order = 2
+    work = PerEntry(window=2, query_heads=4)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         columns = self.evidence(view, parameters)
@@ -33,9 +34,6 @@ class OutputShare(Window):
         for head, rows in enumerate(view.window_rows(window)):
             columns[head] = torch.linalg.vector_norm(rows[:, : columns.shape[1]], dim=0)
         return columns
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 4 * (2 * int(parameters["window"]) + 4 * shape.query_heads) * shape.prompt_len
 
 
 register(

@@ -131,10 +131,9 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
             f"attention of the last {count} queries" if count > 1 else "the last query's attention"
         )
     gathered = "gathered while the prompt is read"
-    keys = [(observer.key, gathered) for observer in variant.observers]
-    keys += [(passes.key, "in further passes over all of it") for passes in variant.passes]
-    for key, how in keys:
-        yield f"{key[0] if isinstance(key, tuple) else key}, {how}"
+    kinds = [(observer.kind, gathered) for observer in variant.observers]
+    kinds += [(passes.kind, "in further passes over all of it") for passes in variant.passes]
+    yield from (f"{kind}, {how}" for kind, how in kinds)
     if variant.selector.needs_norms:
         yield "value norms"
     rule = variant.method.budget_rule

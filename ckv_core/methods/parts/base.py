@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import ClassVar, Literal, Protocol
+from operator import mul
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
@@ -28,6 +29,16 @@ SEED = integer("seed", 0, (0, 999_999_999)).means(
 )
 
 
+class PerEntry(NamedTuple):
+    """Numbers of four bytes per entry of a layer, by what they are multiplied with."""
+
+    kv_heads: int = 0
+    query_heads: int = 0
+    head_dim: int = 0
+    keys: int = 0  # kv_heads * head_dim
+    window: int = 0
+
+
 class Part(ABC):
     """One of the things that a method is composed of; stateless, one object serves all runs."""
 
@@ -36,6 +47,7 @@ class Part(ABC):
     # SPEC keys that it reads, with defaults, ranges and a sentence each.
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()  # names of keys of its scorer that it reads besides
+    work: ClassVar[PerEntry] = PerEntry()  # what it needs while it works
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -79,7 +91,9 @@ class Part(ABC):
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
         """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
-        return 0
+        keys, window = shape.kv_heads * shape.head_dim, int(parameters.get("window", 0))
+        sizes = (shape.kv_heads, shape.query_heads, shape.head_dim, keys, window)
+        return 4 * shape.prompt_len * sum(map(mul, self.work, sizes))
 
 
 class Scorer(Part):

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import choice, number
-from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, PerEntry
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -62,6 +62,7 @@ class Adaptive(BudgetRule):
     """The heads of a layer compete for its budget (arXiv:2407.11550)."""
 
     parameters = (SAFEGUARD, SAFEGUARD_RULE)
+    work = PerEntry(kv_heads=6)
     compares_heads = True
     ranks_heads = True
     looks_at = "layer"
@@ -72,9 +73,6 @@ class Adaptive(BudgetRule):
             least = safeguarded(candidates)
             return floored_budgets(candidates.joint(), candidates.kv_heads, spare, least)
         return adaptive_budgets(candidates.joint(), candidates.kv_heads, spare, safeguard)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 24 * shape.kv_heads * shape.prompt_len
 
 
 ADAPTIVE = Adaptive()

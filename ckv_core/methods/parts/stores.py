@@ -10,7 +10,7 @@ from typing import Self
 
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parameters import number
-from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.base import Parameters, PerEntry
 from ckv_core.methods.parts.store import (
     RESIDUAL,
     PlainSegment,
@@ -20,7 +20,7 @@ from ckv_core.methods.parts.store import (
     TensorSegment,
     older,
 )
-from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _INT8_MOST = 127
@@ -129,6 +129,7 @@ class Int4(Store):
     """
 
     parameters = (RESIDUAL,)
+    work = PerEntry(keys=8)
 
     def encode(
         self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
@@ -147,9 +148,6 @@ class Int4(Store):
             like=(keys[:0, :0].clone(), values[:0, :0].clone()),
         )
         return ResidualSegment(coded, newest)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 32 * shape.kv_heads * shape.prompt_len * shape.head_dim
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         coded, packed = older(entries, parameters), -(-head_dim // 2)
@@ -247,6 +245,7 @@ class Think(Store):
     """
 
     parameters = (PRUNED, RESIDUAL)
+    work = PerEntry(keys=3)
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor:
         """Mean square of the last queries by channel, [kv_heads, head_dim]."""
@@ -269,9 +268,6 @@ class Think(Store):
         kept = early.gather(-1, index)
         thin = _ThinSegment(kept, values[:, :split].clone(), channels.to(torch.int16), width)
         return ResidualSegment(thin, newest)
-
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        return 12 * shape.kv_heads * shape.prompt_len * shape.head_dim
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         thin, kept = older(entries, parameters), channels_kept(head_dim, parameters)

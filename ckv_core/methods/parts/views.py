@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -24,6 +24,8 @@ class PromptShape:
 
 class Statistic(Protocol):
     """What is gathered in every evictable layer and kept with the prefill; equal ones share it."""
+
+    kind: ClassVar[str]  # what it is, for a reader
 
     def __hash__(self) -> int:
         """Such as a frozen dataclass has."""
