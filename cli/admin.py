@@ -1,7 +1,6 @@
 """`ckv users|tokens|audit|backup|restore`: what the page /admin does, and the database's copies."""
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from storage.database import Database, database_url, open_database
 from storage.sqlite import check_whole, copy_database, database_file, restore
-from ui.users import User, read_users
+from ui.users import read_users
 
 app = Typer()
 users = Typer(name="users", help="Shut users out or in, or give one what nobody owns.")
@@ -155,11 +154,9 @@ app.add_typer(tokens)
 
 def _check_known(name: str) -> None:
     """Refuse a name that nobody has, where the environment tells who has one."""
-    users: Mapping[str, User] = read_users(
-        os.environ.get("CKV_AUTH", "").strip(), os.environ.get("CKV_AUTH_FILE", "").strip()
-    )
+    users = read_users(os.environ.get("CKV_AUTH", "").strip())
     if users and name not in users:
-        raise ConfigError(f"There is no user {name!r} in CKV_AUTH or CKV_AUTH_FILE.")
+        raise ConfigError(f"There is no user {name!r} in CKV_AUTH.")
 
 
 def _date(at: datetime | None) -> str:

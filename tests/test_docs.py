@@ -14,7 +14,6 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.request.variants import VariantSpec
 from cli.main import commands
-from ui.limits import Limits
 from ui.methods.page import INTRO
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +100,7 @@ def test_every_setting_has_a_row_and_every_row_is_a_setting():
     folders = ("ckv_core", "storage", "ui")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
-    read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source)) | Limits.settings().keys()
+    read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source))
     assert {name for name in table_rows(OPERATIONS) if name.startswith("CKV_")} == read
 
 

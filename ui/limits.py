@@ -1,4 +1,4 @@
-"""What one app takes at most; five of these limits can be set, the others are constants."""
+"""What one app takes at most; two of these limits can be set, the others are constants."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,7 +9,6 @@ from ckv_core.request.compare_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     CompareRequest,
-    too_many_tokens,
 )
 from ckv_core.request.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 
@@ -18,30 +17,32 @@ class LimitError(CkvError):
     """More was asked than the app's settings allow."""
 
 
-def _limit(default: int | None, label: str, *, settable_to: int = 0) -> Any:
-    """A limit; `settable_to` is the largest value of its setting, 0 for a constant."""
-    return field(default=default, metadata={"label": label, "settable_to": settable_to})
+def _limit(default: int | None, label: str) -> Any:
+    return field(default=default, metadata={"label": label})
+
+
+# Each limit that can be set and its largest value, by its variable.
+SETTINGS = {
+    "CKV_MAX_USER_MIB": ("user_mib", 1_000_000_000),
+    "CKV_MAX_RUN_MINUTES": ("run_minutes", 100_000),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Those that can be set are read from CKV_MAX_ and their name in capitals.
+    """Those of one user count only with logins."""
 
-    Those of one user count only with logins. None is as many as the model takes, or no limit.
-    """
-
-    queue: int = _limit(32, "Unfinished runs at a time", settable_to=10_000)
-    queue_per_user: int = _limit(8, "Unfinished runs of one user", settable_to=10_000)
+    queue: int = _limit(32, "Unfinished runs at a time")
+    queue_per_user: int = _limit(8, "Unfinished runs of one user")
     runs: int = _limit(100_000, "Saved runs")
     study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
     context_chars: int = _limit(MAX_TEXT_CHARS, "Characters of a context")
-    prompt_tokens: int | None = _limit(None, "Tokens of a prompt", settable_to=100_000_000)
     variants: int = _limit(MAX_VARIANTS, "Variants of a run")
     sweep_points: int = _limit(MAX_SWEEP_POINTS, "Variants of a sweep")
     new_tokens: int = _limit(MAX_NEW_TOKENS, "New tokens per variant")
-    # From when it starts, not while it waits.
-    run_minutes: int | None = _limit(None, "Minutes of a run", settable_to=100_000)
-    user_mib: int = _limit(16_384, "Runs and kept caches on disk", settable_to=1_000_000_000)
+    # From when it starts, not while it waits; None for no limit.
+    run_minutes: int | None = _limit(None, "Minutes of a run")
+    user_mib: int = _limit(16_384, "Runs and kept caches on disk")
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, "Size of a request with a context or a file")
 
@@ -51,16 +52,10 @@ class Limits:
         return cls(
             **{
                 name: whole_number(key, given[key], highest)
-                for key, (name, highest) in cls.settings().items()
+                for key, (name, highest) in SETTINGS.items()
                 if key in given
             }
         )
-
-    @classmethod
-    def settings(cls) -> dict[str, tuple[str, int]]:
-        """The name and the largest value of each limit that can be set, by its variable."""
-        named = ((each.name, each.metadata["settable_to"]) for each in fields(cls))
-        return {f"CKV_MAX_{name.upper()}": (name, highest) for name, highest in named if highest}
 
     @property
     def body_bytes(self) -> int:
@@ -94,11 +89,6 @@ class Limits:
                 f"{request.max_new_tokens} new tokens are too many; this app generates up to "
                 f"{self.new_tokens} per variant."
             )
-
-    def check_prompt(self, tokens: int) -> None:
-        """PromptError for a prompt that is too long for this app, whatever its model takes."""
-        if self.prompt_tokens is not None and tokens > self.prompt_tokens:
-            raise too_many_tokens(tokens, self.prompt_tokens)
 
     def check_task(self, data: Mapping[str, Any]) -> None:
         """LimitError for a study's task, `{length, samples}`, with too much text to be made."""
@@ -148,13 +138,12 @@ class Limits:
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
-        unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
         of_user = ("runs", "user_mib")
         whose = dict.fromkeys(of_user, " of one user") if with_logins else {}
         rows = []
         for f in fields(self):
             value, unit = getattr(self, f.name), " MiB" if f.name.endswith("_mib") else ""
-            text = unset[f.name] if value is None else f"{value:,}{unit}"
+            text = "no limit" if value is None else f"{value:,}{unit}"
             if with_logins or f.name != "queue_per_user":
                 rows.append((f.metadata["label"] + whose.get(f.name, ""), text))
         return rows

@@ -64,14 +64,7 @@ def _cluster(settings: Settings) -> Iterator[Cluster | None]:
     if settings.cluster is None:
         yield None
         return
-    with closing(
-        Cluster(
-            settings.cluster,
-            settings.device,
-            threads=settings.cluster_threads,
-            prompt_tokens=settings.limits.prompt_tokens,
-        )
-    ) as cluster:
+    with closing(Cluster(settings.cluster, settings.device)) as cluster:
         yield cluster
 
 

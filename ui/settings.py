@@ -1,4 +1,4 @@
-"""What the environment asks of the app, read once at start. No Gradio, no torch."""
+"""The settings of the app from its environment, read once at start. No Gradio, no torch."""
 
 import ipaddress
 import re
@@ -14,7 +14,6 @@ from ui.users import Users, read_users
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 DEFAULT_PORT = "7860"
-THREADS = "CKV_CLUSTER_THREADS"
 HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 
@@ -37,7 +36,6 @@ class Settings:
         limits: what the app takes at most.
         cluster: where studies are computed: local, auto or Ray's address; None for the app's own
             worker.
-        cluster_threads: CPUs for a worker of the cluster without a GPU.
         mcp: offer the endpoints of ui/api/endpoints.py to MCP clients too.
         log_style: of the lines on standard error.
     """
@@ -54,7 +52,6 @@ class Settings:
     space_host: str | None
     limits: Limits
     cluster: str | None
-    cluster_threads: int
     mcp: bool
     log_style: Style
 
@@ -64,15 +61,14 @@ class Settings:
         given = {key: value.strip() for key, value in environ.items() if value.strip()}
         on_spaces = "SPACE_ID" in given
         default_host = "0.0.0.0" if on_spaces else "127.0.0.1"  # noqa: S104 - a Space is a container
-        port = given.get("CKV_PORT") or given.get("GRADIO_SERVER_PORT", DEFAULT_PORT)
-        host = given.get("CKV_HOST") or given.get("GRADIO_SERVER_NAME") or default_host
+        host = given.get("CKV_HOST", default_host)
         return cls(
             host=host,
-            port=whole_number("CKV_PORT", port, 65535),
+            port=whole_number("CKV_PORT", given.get("CKV_PORT", DEFAULT_PORT), 65535),
             model=given.get("CKV_MODEL", DEFAULT_MODEL),
             device=_one_of(given, "CKV_DEVICE", DEVICES),
             database_url=given.get("CKV_DATABASE_URL"),
-            users=read_users(given.get("CKV_AUTH"), given.get("CKV_AUTH_FILE")),
+            users=read_users(given.get("CKV_AUTH")),
             # A Space is guarded by its platform, or public on purpose.
             allow_anonymous=on_spaces or _flag(given, "CKV_ALLOW_ANONYMOUS"),
             allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", ""), host),
@@ -81,7 +77,6 @@ class Settings:
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             cluster=given.get("CKV_CLUSTER"),
-            cluster_threads=whole_number(THREADS, given.get(THREADS, "1"), 1024),
             mcp=_flag(given, "CKV_MCP"),
             log_style=cast("Style", _one_of(given, "CKV_LOG", STYLES)),
         )
@@ -94,8 +89,8 @@ class Settings:
         """Refuse to serve other machines without logins, unless told to."""
         if not (self.is_loopback or self.users or self.allow_anonymous):
             raise ConfigError(
-                f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH "
-                "or CKV_AUTH_FILE, or CKV_ALLOW_ANONYMOUS=1 if that is wanted."
+                f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH, "
+                "or CKV_ALLOW_ANONYMOUS=1 if that is wanted."
             )
 
 

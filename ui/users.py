@@ -1,6 +1,6 @@
-"""Who may log in: users from CKV_AUTH and the users' file, which is read again when it changed.
+"""Who may log in: the user in CKV_AUTH, or those of its file, which is read again when it changed.
 
-`python -m ui.users NAME [--admin]` asks for a password and prints the line for a CKV_AUTH_FILE.
+`python -m ui.users NAME [--admin]` asks for a password and prints its line of that file.
 """
 
 import argparse
@@ -53,17 +53,16 @@ class Users(Mapping[str, User]):
 
     def __init__(
         self,
-        fixed: Mapping[str, User] | None = None,
+        users: Mapping[str, User] | None = None,
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the file, if there is one; ConfigError if it cannot be used."""
-        self._fixed = dict(fixed or {})
+        """Have these users, or read those of a file; ConfigError if it cannot be used."""
         self._file = file
         self._clock = clock
         self._looked_at = clock()
         self._seen = _identity(file)
-        self._users = self._fixed | (read_file(file) if file else {})
+        self._users = read_file(file) if file else dict(users or {})
 
     def __getitem__(self, name: str) -> User:
         return self._current()[name]
@@ -84,7 +83,7 @@ class Users(Mapping[str, User]):
         if seen != self._seen:
             self._seen = seen
             try:
-                self._users = self._fixed | read_file(self._file)
+                self._users = read_file(self._file)
             except ConfigError as error:
                 LOGGER.warning(
                     "The changed users' file cannot be used; the users stay as before. %s", error
@@ -94,17 +93,16 @@ class Users(Mapping[str, User]):
         return self._users
 
 
-def read_users(text: str | None, file: str | None) -> Users:
-    """Users from the value of CKV_AUTH, who is an administrator, and the path in CKV_AUTH_FILE."""
-    if text and text.startswith("@"):
-        text, file = "", file or text[1:]
-    fixed: dict[str, User] = {}
-    if text:
-        name, colon, password = text.partition(":")
-        if not (name and colon and password):
-            raise ConfigError("CKV_AUTH must read user:password, or @FILE.")
-        fixed[name] = User(HASHER.hash(password), is_admin=True)
-    return Users(fixed, Path(file).expanduser() if file else None)
+def read_users(text: str | None) -> Users:
+    """Users from the value of CKV_AUTH: those of a file, or one, who is an administrator."""
+    if not text:
+        return Users()
+    if text.startswith("@"):
+        return Users(file=Path(text[1:]).expanduser())
+    name, colon, password = text.partition(":")
+    if not (name and colon and password):
+        raise ConfigError("CKV_AUTH must read user:password, or @FILE.")
+    return Users({name: User(HASHER.hash(password), is_admin=True)})
 
 
 def read_file(file: Path) -> dict[str, User]:
@@ -145,7 +143,7 @@ def _identity(file: Path | None) -> tuple[int, ...]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the line of one user for a CKV_AUTH_FILE; returns the exit status."""
+    """Print the line of one user for the users' file; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m ui.users", description=__doc__)
     parser.add_argument("name", metavar="NAME", help="without a colon")
     parser.add_argument("--admin", action="store_true", help="an administrator")

@@ -9,7 +9,6 @@ from ckv_core.cli import running
 from ckv_core.cli.options import check_json_path, command
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.kvpress.sets import (
-    VARIABLE,
     Job,
     kept_by_presses,
     kvpress_python,
@@ -37,7 +36,7 @@ ModuleOption = Annotated[
     Path | None, Option(metavar="FILE", help="a Python file with presses of your own; it is run")
 ]
 PythonOption = Annotated[
-    str | None, Option(metavar="FILE", help=f"that has kvpress; default: ${VARIABLE}, or make's")
+    str | None, Option(metavar="FILE", help="that has kvpress; default: make's")
 ]
 
 

@@ -6,7 +6,6 @@ A press is requested by a SPEC of ours, or in kvpress's own words.
 import ast
 import base64
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,6 @@ from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.press import VERSION, Argument, Chain
 from ckv_core.request.variants import VariantSpec
 
-VARIABLE = "CKV_KVPRESS_PYTHON"
 _OURS = Path(__file__).parents[2] / ".venv-kvpress" / "bin" / "python"
 _SIDE = Path(__file__).with_name("side.py")
 
@@ -41,13 +39,12 @@ class Job:
 
 
 def kvpress_python(given: str | None = None) -> str:
-    """The Python that has kvpress: as given, of the variable, or as make sets it up."""
-    named = given or os.environ.get(VARIABLE)
-    path = Path(named) if named else _OURS
+    """The Python that has kvpress: as given, or as make sets it up."""
+    path = Path(given) if given else _OURS
     if not path.is_file():
         raise ConfigError(
             f"There is no Python with kvpress at {str(path)!r}; set one up with 'make kvpress', "
-            f"or name it with --python or {VARIABLE}."
+            "or name it with --python."
         )
     return str(path)
 

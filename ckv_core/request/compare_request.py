@@ -196,15 +196,6 @@ def no_passage(text: str) -> PromptError:
     )
 
 
-def too_many_tokens(tokens: int, most: int) -> PromptError:
-    """What to raise for a prompt that is longer than this app takes, whatever its model takes."""
-    error = PromptError(
-        f"The prompt has {tokens:,} tokens; this app takes {most:,}. Shorten the context."
-    )
-    error.for_good = False  # the app's setting may be raised
-    return error
-
-
 def check_text(name: str, text: str) -> None:
     """Refuse text that is too long, or not valid Unicode (a lone surrogate): PromptError."""
     if len(text) > MAX_TEXT_CHARS:

@@ -54,7 +54,6 @@ class Cluster:
         device: str = "auto",
         workers: int | None = None,
         threads: int = 1,
-        prompt_tokens: int | None = None,
     ) -> None:
         """Start one on this machine, or join one.
 
@@ -63,7 +62,6 @@ class Cluster:
             device: auto, cpu or cuda.
             workers: at most; None for one a GPU, or one per `threads` CPUs.
             threads: CPUs of a worker without a GPU.
-            prompt_tokens: most of a prompt; None for as many as the model takes.
 
         Raises:
             ConfigError: Ray is not installed, nobody answers, or there is no room for a worker.
@@ -81,7 +79,7 @@ class Cluster:
         import ray
         import ray.data
 
-        self._ray, self._device, self._prompt_tokens = ray, device, prompt_tokens
+        self._ray, self._device = ray, device
         here = {"num_cpus": workers * threads} if address == LOCAL and workers else {}
         try:
             ray.init(
@@ -199,7 +197,7 @@ class Cluster:
         # What a lost worker did not bring is told as that sample's failure.
         data.DataContext.get_current().max_errored_blocks = -1
         rows = [
-            {"at": at, "job": pickle.dumps((study, self._device, self._prompt_tokens, job))}
+            {"at": at, "job": pickle.dumps((study, self._device, job))}
             for at, job in enumerate(jobs)
         ]
         pool = data.ActorPoolStrategy(
@@ -255,9 +253,9 @@ class _Worker:
         """The results of each sample, the model and the versions; or why nothing can run."""
         from ckv_core.studies.engine import LocalEngine
 
-        study, device, most, samples = pickle.loads(job)  # noqa: S301 - of our own driver
+        study, device, samples = pickle.loads(job)  # noqa: S301 - of our own driver
         try:
-            self._engine = self._engine or LocalEngine(study.model, device, prompt_tokens=most)
+            self._engine = self._engine or LocalEngine(study.model, device)
             engine = self._engine
             results = [*run_samples(study, samples, engine)]
         except CkvError as error:

@@ -10,7 +10,7 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
-from ckv_core.request.compare_request import CompareRequest, too_many_tokens
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Outcome
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, Study
@@ -30,27 +30,14 @@ class LocalEngine:
 
     workers = 1
 
-    def __init__(
-        self,
-        model: str,
-        device: str,
-        report: Report = silent,
-        prompt_tokens: int | None = None,
-    ) -> None:
-        """Load.
-
-        `prompt_tokens` is the most of a prompt; None for as many as the model takes.
-
-        Raises:
-            ModelError: the model cannot be loaded.
-        """
+    def __init__(self, model: str, device: str, report: Report = silent) -> None:
+        """Load; ModelError if the model cannot be loaded."""
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._loaded = load_model(model, device, "auto", report=report)
         self._prefills = PrefillCache(KEPT_PREFILL_BYTES)
         self.info: ModelInfo = self._loaded.info
         self.parameters: int = self._loaded.parameters
         self.environment = environment()
-        self._prompt_tokens = prompt_tokens
 
     def samples(self, study: Study) -> tuple[Sample, ...]:
         """The samples of a study's task, made to length with this model's tokens."""
@@ -88,8 +75,6 @@ class LocalEngine:
             PromptError: it is, or cannot be tokenised.
         """
         found = self._size(request)
-        if self._prompt_tokens is not None and found.tokens > self._prompt_tokens:
-            raise too_many_tokens(found.tokens, self._prompt_tokens)
         check_length(found.tokens, request.max_new_tokens, self.info.context_limit)
         return found
 

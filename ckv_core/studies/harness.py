@@ -14,6 +14,7 @@ from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import check_context
+from ckv_core.runtime.home import home_folder
 from ckv_core.studies.records import MAX_ANSWER_CHARS, MAX_ANSWERS, Sample, Study
 
 LM_EVAL = "lm_eval"  # metric of samples that the harness scores
@@ -127,7 +128,8 @@ def _index() -> Any:
         )
     logging.getLogger(LM_EVAL).setLevel(logging.ERROR)
     datasets.disable_progress_bars()
-    return TaskManager(include_path=os.environ.get("CKV_LM_EVAL_TASKS") or None)
+    own = home_folder() / "lm_eval_tasks"
+    return TaskManager(include_path=str(own) if own.is_dir() else None)
 
 
 def _load(name: str) -> Any:

@@ -47,8 +47,7 @@ def slug(home):
 def at_home(home, monkeypatch):
     monkeypatch.setenv("CKV_HOME", str(home))
     monkeypatch.setenv("CKV_AUTH", "ann:secret")
-    for name in ("CKV_DATABASE_URL", "CKV_AUTH_FILE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
     monkeypatch.setattr(report_charts, "FIGURES_PER_CHART", 2)
 
 

@@ -111,10 +111,7 @@ class Caches:
         self._check_room()
         one = replace(run, variants=(run.variants[index],), own_indices=())
         request = KeepRequest(run=one, path=str(folder.free(name)))
-        compared = request.comparison()
-        self._limits.check(compared)
-        if self._limits.prompt_tokens is not None:  # an imported run was never held to it
-            self._limits.check_prompt(self._worker.count_tokens(compared).tokens)
+        self._limits.check(request.comparison())
         return self._submit(name, request)
 
     def ask(self, name: str, question: str, max_new_tokens: int = 64, device: str = "auto") -> str:
@@ -129,7 +126,6 @@ class Caches:
             dtype=record.model.dtype,
             max_new_tokens=max_new_tokens,
         )
-        self._limits.check_prompt(record.compressed_tokens)
         request.validate()
         self._limits.check_answer(question, max_new_tokens)
         return self._submit(name, request)

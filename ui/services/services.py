@@ -4,12 +4,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, check_text
-from ckv_core.results.events import RunPrepared
 from ckv_core.results.records import RetainedSet
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient
@@ -272,12 +270,7 @@ class Services:
             check_text("question", request.question)
         except CkvError as error:
             return TokensCounted("", 0, 0, 0, str(error))
-        counted = self._client.count_tokens(request, timeout_s)
-        try:
-            self._limits.check_prompt(counted.tokens)
-        except CkvError as error:
-            return replace(counted, error=str(error))
-        return counted
+        return self._client.count_tokens(request, timeout_s)
 
     def model_status(self, model: str) -> ModelStatus | None:
         """What the worker last said about this model."""
@@ -311,8 +304,6 @@ class Services:
                 self._keep_status(reply)
             case JobEvent():
                 self._unfinished.apply(reply.job_id, reply.event)
-                if isinstance(reply.event, RunPrepared):
-                    self._check_prompt(reply.job_id, reply.event.prompt.tokens)
             case JobDone():
                 self._unfinished.end(reply.job_id, "done", "")
             case JobFailed():
@@ -349,11 +340,3 @@ class Services:
         self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
         self.library.purge()
         check_new_run(self._database, self._limits, owner)
-
-    def _check_prompt(self, slug: str, tokens: int) -> None:
-        """End a run whose prompt turns out to be too long, before it is read."""
-        try:
-            self._limits.check_prompt(tokens)
-        except CkvError as error:
-            self._unfinished.end(slug, "failed", str(error))
-            self._client.cancel(slug)

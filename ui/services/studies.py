@@ -323,7 +323,7 @@ class Studies:
                 self._store.rest(slug, DISABLED)
             elif self._store.claim(slug):
                 served = functools.partial(self._store.served_by, slug)
-                jobs = StudyJobs(self._worker, owner, self._limits.check_prompt, served)
+                jobs = StudyJobs(self._worker, owner, served)
                 turn = _Turn(slug, owner, jobs)
                 with self._lock:
                     self._turns[owner] = turn

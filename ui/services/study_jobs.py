@@ -49,16 +49,14 @@ class StudyJobs:
         self,
         worker: WorkerClient,
         owner: str | None,
-        check_prompt: Callable[[int], None],
         on_served: Callable[[ModelInfo, Mapping[str, str]], None],
     ) -> None:
         """Prepare.
 
-        `check_prompt` raises where a prompt has more tokens than the app takes; `on_served` is told
-        the model that served and the versions, and may raise.
+        `on_served` gets the model that served and the versions, and may raise.
         """
         self._worker, self._owner = worker, owner
-        self._check_prompt, self._on_served = check_prompt, on_served
+        self._on_served = on_served
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._stopped = threading.Event()
@@ -67,7 +65,7 @@ class StudyJobs:
         self._end: JobDone | JobFailed | JobCancelled | None = None
 
     def size(self, request: CompareRequest) -> PromptSize:
-        """Of the request's prompt; CkvError for one that is wrong or too long for this app.
+        """Of the request's prompt; CkvError for one that is wrong.
 
         Counting that is slow, or has no room, is waited for; RunCancelledError once stopped.
         """
@@ -83,9 +81,7 @@ class StudyJobs:
             self.rest(LOOK_S)
         if self._stopped.is_set():  # an app that closes answers so, which is no result
             raise RunCancelledError
-        size = _size(counted)
-        self._check_prompt(size.tokens)
-        return size
+        return _size(counted)
 
     def rest(self, seconds: float) -> None:
         """Wait for so long; RunCancelledError once stopped."""

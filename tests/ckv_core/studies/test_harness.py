@@ -55,7 +55,9 @@ OTHERS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks(tmp_path_factory):
-    folder: Path = tmp_path_factory.mktemp("tasks")
+    home: Path = tmp_path_factory.mktemp("home")
+    folder = home / "lm_eval_tasks"
+    folder.mkdir()
     for split in ("test", "train"):
         lines = ROWS if split == "test" else [{**ROWS[0], "context": "An old one."}] * 3
         (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -65,7 +67,7 @@ def tasks(tmp_path_factory):
         text = f"include: ferries.yaml\ntask: {name}\n{more}\n"
         (folder / f"{name}.yaml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CKV_LM_EVAL_TASKS", str(folder))
+        patch.setenv("CKV_HOME", str(home))
         patch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))
         patch.setenv("HF_DATASETS_OFFLINE", "1")
         clear()

@@ -153,12 +153,11 @@ def test_what_guessers_leave_behind_is_bounded(checked, monkeypatch):
 def test_users_come_from_the_environment_or_a_file(tmp_path):
     file = tmp_path / "users"
     file.write_text(f"# people\nann:{HASH}\n\nbob:{HASH}\n", "utf-8-sig")
-    assert read_users(f"@{file}", None).keys() == {"ann", "bob"}
-    both = read_users("eve:pass:word", str(file))
-    assert both.keys() == {"ann", "bob", "eve"}
-    assert both["eve"].hashed.startswith("$argon2id$")
-    assert logins._is_password(both["eve"].hashed, "pass:word")
-    assert dict(read_users(None, None)) == {}
+    assert read_users(f"@{file}").keys() == {"ann", "bob"}
+    eve = read_users("eve:pass:word")["eve"]
+    assert (eve.hashed.startswith("$argon2id$"), eve.is_admin) == (True, True)
+    assert logins._is_password(eve.hashed, "pass:word")
+    assert dict(read_users(None)) == {}
 
 
 def test_a_changed_users_file_counts_without_a_restart(tmp_path, clock, caplog, checked):
@@ -233,12 +232,12 @@ def test_one_bad_line_is_named_and_lets_nobody_in(tmp_path, lines, sentence):
     file = tmp_path / "users"
     file.write_text(lines.replace("{hash}", HASH), "latin-1")
     with pytest.raises(ConfigError, match=re.escape(sentence.replace("{file}", str(file)))):
-        read_users(None, str(file))
+        read_users(f"@{file}")
 
 
 def test_a_users_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match="missing cannot be read"):
-        read_users(None, str(tmp_path / "missing"))
+        read_users(f"@{tmp_path}/missing")
 
 
 def test_the_command_makes_a_line_for_the_file(monkeypatch, capsys, tmp_path):
@@ -248,7 +247,7 @@ def test_the_command_makes_a_line_for_the_file(monkeypatch, capsys, tmp_path):
     assert re.fullmatch(r"ann:\$argon2id\$\S+\n", line)
     file = tmp_path / "users"
     file.write_text(line)
-    assert logins._is_password(read_users(None, str(file))["ann"].hashed, "secret")
+    assert logins._is_password(read_users(f"@{file}")["ann"].hashed, "secret")
     for wrong in ([], ["a:b"], ["a", "b"], [" "], ["#a"]):
         with pytest.raises(SystemExit):
             users.main(wrong)

@@ -128,19 +128,6 @@ def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(services, monk
         assert first not in session.scalars(select(Run.slug)).all()
 
 
-def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(limited):
-    services, asked = limited(prompt_tokens=2), script("steps 1")
-    counted = services.count_tokens(asked)
-    told = "The prompt has 3 tokens; this app takes 2. Shorten the context."
-    assert (counted.tokens, counted.error) == (3, told)
-    run = end_of(services, services.start_run(asked))
-    assert (run.state, run.reason) == ("failed", told)
-    assert not run.result.variants[0].text
-    fits = replace(asked, context="one two")
-    assert not services.count_tokens(fits).error
-    assert end_of(services, services.start_run(fits)).state == "done"
-
-
 def test_imported_runs_count_and_the_one_too_many_is_refused(limited):
     services = limited(runs=2)
     slugs = [finished(services, "steps 1") for _ in range(2)]
@@ -162,8 +149,3 @@ def test_every_limit_is_shown():
     limits = Limits(**{field.name: 3 + i for i, field in enumerate(fields(Limits))})
     shown = {value.split()[0] for _, value in limits.rows(with_logins=True)}
     assert shown == {str(getattr(limits, field.name)) for field in fields(Limits)}
-
-
-def test_without_a_token_limit_the_model_decides():
-    assert ("Tokens of a prompt", "as the model takes") in Limits().rows(with_logins=False)
-    Limits().check_prompt(10**9)
