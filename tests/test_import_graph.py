@@ -33,7 +33,7 @@ ROOMS = {
     "ckv_core": "errors runtime methods request results models engine experiment analysis measure "
     "comparison studies kvpress worker cli",
     "ui": "limits looks tables charts users accounts settings services server components shell "
-    "results compare studies several caches methods report run runs api build "
+    "results compare several caches methods report run runs api build "
     "serve",
 }
 PURE = ("ui/tables", "ui/charts")  # values and figures, of results alone

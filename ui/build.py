@@ -46,10 +46,15 @@ from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
-from ui.studies.new_page import StudiesPage
 
 # Former pages, and which ones have what they had.
-MOVED = {"/sweep": "/", "/study": "/run", "/aggregate": "/several", "/compare-runs": "/several"}
+MOVED = {
+    "/sweep": "/",
+    "/studies": "/?source=file",
+    "/study": "/run",
+    "/aggregate": "/several",
+    "/compare-runs": "/several",
+}
 WAITING_EVENTS = 256
 NO_MCP = (
     "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
@@ -71,7 +76,6 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         ("Runs", "/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
         ("Run", "/run", "/runs", lambda: RunPage(services)),
         ("Several runs", "/several", "/runs", lambda: SeveralPage(services)),
-        ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
         ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
     ]
     for name, path, marked, build in pages:
@@ -162,7 +166,13 @@ def build_site(services: Services, settings: Settings) -> Site:
 
 def _moved(page: str) -> Callable[[Request], Response]:
     """Lead to the page that has what a former page had, with the same query."""
-    return lambda request: RedirectResponse(str(request.url.replace(path=page)), 308)
+
+    def lead(request: Request) -> Response:
+        path, _, query = page.partition("?")
+        queries = "&".join(filter(None, (request.url.query, query)))
+        return RedirectResponse(str(request.url.replace(path=path, query=queries)), 308)
+
+    return lead
 
 
 def _header(path: str, *, current: str = "page") -> None:

@@ -115,6 +115,7 @@ def test_a_count_that_comes_out_the_same_is_shown(page):
 
 def test_a_wrong_field_is_marked_with_the_sentence_beside_it_and_nothing_is_queued(page, app):
     steps.fill(page)
+    steps.open_advanced(page)
     before = app.services.count_by_state()
     field = page.locator("#protect textarea")
     field.fill("words that are nowhere")
@@ -128,7 +129,6 @@ def test_a_wrong_field_is_marked_with_the_sentence_beside_it_and_nothing_is_queu
     field.fill("the weather was fair")
     expect(told).to_have_count(0)
     expect(field).not_to_have_attribute("aria-invalid", "true")
-    steps.open_advanced(page)
     page.locator("#parameter-window input").fill("many")
     steps.open_advanced(page)
     steps.run(page)

@@ -16,7 +16,8 @@ from ckv_core.studies.spec import read_study
 from storage.import_reader import reading
 from tests.storage.bundles import sealed
 from ui.api.routes import _read_object
-from ui.studies.forms import StudyForm, preview
+from ui.compare.form_values import FormValues
+from ui.compare.samples import preview
 
 MOST_S = 4.0  # of this process's time; unbounded, they took from 8 s to minutes
 MOST_BYTES = 384 * 2**20  # beyond what there is; unbounded, 21 MB took 774 MiB
@@ -67,7 +68,7 @@ READERS = {
     "study": (lambda text, _: read_study(text), (OBJECTS,)),
     "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
     "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
-    "preview": (lambda text, _: preview(StudyForm(data=text)), (OBJECTS, LINES)),
+    "preview": (lambda text, _: preview(FormValues(source="file", data=text)), (OBJECTS, LINES)),
     "export": (lambda text, _: read_export(text), (OBJECTS,)),
     "selection": (lambda text, _: read_external_selection(text), (OBJECTS,)),
     "prompts": (lambda text, path: (path.write_text(text), _read_prompts(str(path))), (LINES,)),

@@ -10,7 +10,7 @@ from gradio.blocks import Block
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.results.outcomes import writes_same_text
 from ui.caches.jobs import follow_job, job_sentence
-from ui.compare.prompt_controls import late_dropdown, text
+from ui.compare.controls import late_dropdown, text
 from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob

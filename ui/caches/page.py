@@ -10,7 +10,7 @@ from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import MAX_NEW_TOKENS
 from ui.caches.jobs import follow_job
 from ui.caches.values import answers_value, caches_table
-from ui.compare.prompt_controls import late_dropdown, number, text
+from ui.compare.controls import late_dropdown, number, text
 from ui.components.base import component
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice

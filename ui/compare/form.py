@@ -1,4 +1,4 @@
-"""The compare form: every control with its one line of explanation."""
+"""The form of a run, of one text or many samples: every control with one line about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,26 +10,29 @@ from gradio.components import Component
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
-from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
+from ckv_core.request.compare_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
 from ckv_core.request.external_selection import MAX_VARIANTS
+from ckv_core.studies.harness import has_harness
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.tasks import TASKS
+from ui.compare.controls import dropdown, number, text
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
-from ui.compare.prompt_controls import (
-    Controls,
-    build_prompt,
-    device_control,
-    dropdown,
-    model_control,
-    number,
-    text,
-)
+from ui.components.data_table import DataTable
 from ui.components.model_list import ModelList
 from ui.components.notice import ModelLine, Notice
+from ui.components.text_files import ContextBar, StudyFile
 from ui.components.variant_picker import VariantPicker
 from ui.settings import Settings
 
 DEFAULTS = FormValues()
+SOURCES = [("One text", "text"), ("File of samples", "file"), ("Built-in task", "task")]
+HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
+SCENARIO_CHOICES = [
+    ("Before compression (regular)", "regular"),
+    ("After compression, for a reusable cache (context-only)", "context-only"),
+]
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
     ("Teacher-forced fidelity", "forced"),
@@ -40,77 +43,210 @@ ANALYSIS_INFO = (
     "Fidelity: every variant reads the full cache's own text; about one more generation. "
     "At several budgets or alphas only bounds are measured."
 )
+DATA_INFO = (
+    "One JSON object per line with context, question, answers (a list) and, if you like, id and "
+    "metric; or CSV with these columns; or an exported run. The first samples appear below before "
+    "anything runs."
+)
+# Part of the form -> the sources that it is for.
+AREAS = {
+    "text_area": {"text"},
+    "file_area": {"file"},
+    "task_area": {"task"},
+    "harness_area": {"lm_eval"},
+    "count_area": {"task", "lm_eval"},
+    "many_area": {"file", "task", "lm_eval"},
+    "text_settings": {"text"},
+    "diagnostics_area": {"text"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form(Controls):
-    """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone."""
+class Form:
+    """The built controls by name, in the order of `CONTROL_NAMES`, and what stands beside them.
 
+    Attributes:
+        examples: each with its button.
+        areas: of `AREAS`, which the source shows or hides.
+        preview: a table of the first samples.
+    """
+
+    controls: dict[str, Any]  # of many kinds
+    examples: list[tuple[Example, gr.Button]]
+    areas: list[Any]
+    context_bar: gr.HTML
     model_line: gr.HTML
     model_list: gr.HTML
     variants_line: gr.HTML
+    preview: gr.HTML
     ablation_base: Any
     ablation_button: gr.Button
+
+    def inputs(self) -> list[Any]:
+        return list(self.controls.values())
+
+    def pick(self, *names: str) -> list[Any]:
+        return [self.controls[name] for name in names]
+
+
+def source_areas(source: str) -> list[dict[str, Any]]:
+    """Updates of the form's parts: those for this source are shown."""
+    return [gr.update(visible=source in sources) for sources in AREAS.values()]
+
+
+EXAMPLE_TEXTS = ("context", "question", "answer", "scenario", "protect")
+
+
+def show_example(example: Example) -> list[str]:
+    """Values of `EXAMPLE_TEXTS`."""
+    return [example.context, example.question, example.answer, example.scenario, ""]
 
 
 def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Example]) -> Form:
     """Lay out the controls; call inside a Blocks context."""
-    controls: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
+    parts["source"] = gr.Radio(
+        sources, value=DEFAULTS.source, label="What to compare on", elem_id="source"
+    )
     with gr.Row(equal_height=False):
-        buttons, context_bar = build_prompt(controls, examples)
+        with gr.Column(scale=5, min_width=320):
+            buttons, context_bar = _build_text(parts, examples)
+            _build_samples(parts)
+            parts["scenario"] = gr.Radio(
+                SCENARIO_CHOICES,
+                value=DEFAULTS.scenario,
+                label="Scenario",
+                info="When is the question known?",
+                elem_id="scenario",
+            )
         with gr.Column(scale=4, min_width=320):
-            controls["model"] = model_control(models, settings.model)
+            info = "Choose one, or type a Hugging Face id or a local folder and press Enter."
+            size: dict[str, Any] = {"scale": 3, "min_width": 260, "allow_custom_value": True}
+            parts["model"] = dropdown("model", "Model", info, models, settings.model, **size)
             model_line = ModelLine(elem_id="model-line")
             model_list = ModelList(models_value(models), elem_id="model-list")
-            _build_variants(controls)
+            _build_variants(parts)
     variants_line = Notice(elem_id="variants-line")
-    base, button = _build_advanced(controls, settings.device)
-    _build_diagnostics(controls)
+    preview = DataTable(elem_id="study-preview")
+    base, button = _build_advanced(parts, settings.device)
+    _build_diagnostics(parts)
     return Form(
-        controls={name: controls[name] for name in CONTROL_NAMES},
+        controls={name: parts[name] for name in CONTROL_NAMES},
         examples=buttons,
+        areas=[parts[name] for name in AREAS],
         context_bar=context_bar,
         model_line=model_line,
         model_list=model_list,
         variants_line=variants_line,
+        preview=preview,
         ablation_base=base,
         ablation_button=button,
     )
 
 
-def _build_variants(controls: dict[str, Any]) -> None:
+def _build_text(
+    parts: dict[str, Any], examples: Sequence[Example]
+) -> tuple[list[tuple[Example, gr.Button]], gr.HTML]:
+    """One text: `context`, `question`, `answer`; returns the examples and the context's bar."""
+    with gr.Column(elem_id="text-area") as parts["text_area"]:
+        with gr.Row(elem_classes=["example-row"]):
+            gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+            style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
+            style["elem_classes"] = ["example-button"]
+            buttons = [(example, gr.Button(example.title, **style)) for example in examples]
+        info = "Paste a long document, or open a text file. Its cache entries are evicted."
+        parts["context"] = text("context", "Context", info, (10, 10))
+        bar = ContextBar(elem_id="context-bar")
+        with gr.Row():
+            info, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
+            parts["question"] = text("question", "Question", info, (1, 4), **size)
+            size = {"scale": 2, "min_width": 200}
+            info = "Optional. Each output is checked for it."
+            parts["answer"] = text("answer", "Expected answer", info, (1, 4), **size)
+    return buttons, bar
+
+
+def _build_samples(parts: dict[str, Any]) -> None:
+    """Many samples: where they come from, how they are scored, and what may be lost."""
+    with gr.Column(visible=False) as parts["file_area"]:
+        parts["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
+        StudyFile(elem_id="study-file")
+        info = "Only where names differ: context=passage, answers=label."
+        parts["columns"] = text("study-columns", "Columns", info)
+    with gr.Column(visible=False) as parts["task_area"]:
+        info = "Generated on this machine; the same seed gives the same samples."
+        tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
+        parts["task"] = dropdown("study-task", "Task", info, tasks, DEFAULTS.task)
+        with gr.Row():
+            parts["length"] = _field("length", "Length", "Tokens of a prompt: 1024, 2048.")
+            parts["sample_seed"] = _field("sample_seed", "Seed", "The random seed.")
+    with gr.Column(visible=False) as parts["harness_area"]:
+        info = "A task that generates its answer. Its data set is downloaded first."
+        hint = "longbench_hotpotqa"
+        parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
+    with gr.Column(visible=False) as parts["count_area"]:
+        info = "How many; of a built-in task at each length."
+        parts["samples"] = _field("samples", "Samples", info)
+    with gr.Column(visible=False) as parts["many_area"]:
+        info = "Reusing a name resumes that run."
+        parts["name"] = text("study-name", "Name", info, placeholder="needles")
+        with gr.Row():
+            info, size = "Used unless a sample names its own.", {"min_width": 180}
+            metric = DEFAULTS.metric
+            parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
+            info = "Accepted accuracy drop, in percentage points."
+            parts["tolerance"] = _field("tolerance", "Tolerance", info)
+
+
+def _field(name: str, label: str, info: str) -> gr.Textbox:
+    elem_id = f"field-{name.replace('_', '-')}"
+    return text(elem_id, label, info, value=getattr(DEFAULTS, name), min_width=110)
+
+
+def _build_variants(parts: dict[str, Any]) -> None:
     info = "All get the same prompt and the same budget."
     offer = picker_offer("Variants", info, DEFAULT_VARIANTS)
-    controls["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
+    parts["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
     with gr.Row():
         info = "Entries kept per KV head: 128, 10% or 4MiB. Several: 5%, 10%, 20%."
-        controls["budget"] = text("budget", "Budget", info, value=DEFAULTS.budget, min_width=120)
+        parts["budget"] = text("budget", "Budget", info, value=DEFAULTS.budget, min_width=120)
         info = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
-        controls["alpha"] = text("alpha", "Alpha", info, value=DEFAULTS.alpha, min_width=120)
+        parts["alpha"] = text("alpha", "Alpha", info, value=DEFAULTS.alpha, min_width=120)
         info = (
             f"Generated per variant, 1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only "
             "measures."
         )
         tokens = DEFAULTS.max_new_tokens
-        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
+        parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
 
 
-def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
+def _build_advanced(parts: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
     """Parameters and further variants; returns the ablation's base and button."""
     with gr.Accordion("Advanced", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
         with gr.Row(elem_classes=["parameter-grid"]):
             for parameter in ADVANCED_PARAMETERS:
-                controls[parameter.name] = parameter_control(parameter)
-            info = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
-            controls["dtype"] = dropdown("dtype", "dtype", info, DTYPES, "auto", min_width=220)
-            controls["device"] = device_control(device)
-        controls["ignore_eos"] = gr.Checkbox(
-            label="Ignore EOS",
-            info="Go on after the end-of-sequence token: equally many tokens for all variants.",
-            elem_id="ignore-eos",
-        )
-        controls["more_variants"] = text(
+                parts[parameter.name] = parameter_control(parameter)
+        with gr.Column() as parts["text_settings"]:
+            parts["protect"] = text(
+                "protect",
+                "Protected text",
+                "Passages that no method may evict, one per line: words copied from the prompt, "
+                "or positions (tokens:12-39). They count inside the budget.",
+                (1, 6),
+            )
+            with gr.Row():
+                info = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
+                parts["dtype"] = dropdown("dtype", "dtype", info, DTYPES, "auto", min_width=220)
+                info = "auto: CUDA if there is one."
+                parts["device"] = dropdown("device", "Device", info, DEVICES, device, min_width=120)
+            parts["ignore_eos"] = gr.Checkbox(
+                label="Ignore EOS",
+                info="Generate past the end-of-sequence token: equally many tokens per variant.",
+                elem_id="ignore-eos",
+            )
+        parts["more_variants"] = text(
             "more-variants",
             "More variants",
             "One SPEC per line: METHOD[+critical|+critical_auto][:key=value,...], with its own "
@@ -122,8 +258,8 @@ def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, g
         with gr.Row(elem_id="ablation"):
             bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
             info = (
-                "Controls that tell un-pooling, the value norm and alpha apart; the results then "
-                "hold a chart of them."
+                "Controls that separate un-pooling, the value norm and alpha; the results then "
+                "show a chart of them."
             )
             base = dropdown(
                 "ablation-base", "Ablation over", info, bases, bases[0][1], min_width=320, scale=0
@@ -132,20 +268,21 @@ def _build_advanced(controls: dict[str, Any], device: str) -> tuple[Component, g
     return base, button
 
 
-def _build_diagnostics(controls: dict[str, Any]) -> None:
-    with gr.Accordion("Diagnostics", open=False, elem_id="lab-settings"):
-        controls["analysis"] = gr.CheckboxGroup(
+def _build_diagnostics(parts: dict[str, Any]) -> None:
+    with gr.Accordion("Diagnostics", open=False, elem_id="lab-settings") as area:
+        parts["diagnostics_area"] = area
+        parts["analysis"] = gr.CheckboxGroup(
             ANALYSIS_CHOICES,
             value=list(DEFAULTS.analysis),
             label="Measure",
             info=ANALYSIS_INFO,
             elem_id="analysis",
         )
-        controls["follow_ups"] = text(
+        parts["follow_ups"] = text(
             "follow-up-questions",
             "Follow-up questions",
-            f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
-            "the scenario context-only, where the cache does not depend on the question.",
+            f"One per line, up to {MAX_FOLLOW_UPS}; each is answered from the same evicted caches. "
+            "Needs the scenario context-only, where the cache does not depend on the question.",
             (2, 8),
         )
 

@@ -13,6 +13,7 @@ from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, Comp
 from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.request.grid import SweepGrid, sweep_cost, with_points
 from ckv_core.request.variants import VariantSpec
+from ckv_core.studies.records import DEFAULT_TOLERANCE
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 
@@ -35,6 +36,13 @@ class FormValues:
     """The compare form's values as the reader sees them, in the order of the controls.
 
     Attributes:
+        source: `text` for one prompt; of many samples `file`, whose text is in `data`, `task`, or
+            `lm_eval`, a task of that package.
+        name: of a run of many samples.
+        columns: `ours=theirs`, with commas, where names in the file differ.
+        length: tokens of a task's prompts; several with commas.
+        samples: how many; of a task at each length.
+        tolerance: points that a method may lose against the full cache.
         protect: one passage a line.
         variants: SPECs ticked in the list.
         budget, alpha: one or several, with commas, for every variant without its own.
@@ -44,6 +52,17 @@ class FormValues:
         parameters: text of each advanced parameter; empty for its default.
     """
 
+    source: str = "text"
+    name: str = ""
+    data: str = ""
+    columns: str = ""
+    task: str = "niah_multikey_1"
+    lm_eval: str = ""
+    length: str = "1024"
+    samples: str = "50"
+    sample_seed: str = "0"
+    metric: str = "string_match"
+    tolerance: str = f"{DEFAULT_TOLERANCE:g}"
     context: str = ""
     question: str = ""
     answer: str = ""
@@ -116,22 +135,35 @@ class FormValues:
         values |= {"variants": list(self.variants), "analysis": list(self.analysis)}
         return [values[name] for name in CONTROL_NAMES]
 
-    def request(self) -> CompareRequest:
-        """What to run; still to be validated."""
-        parameters = {name: text for name, text in self.parameters.items() if text}
+    @property
+    def defaults(self) -> dict[str, str]:
+        """Values of the parameters that were filled in, for every variant."""
+        return {name: text for name, text in self.parameters.items() if text}
+
+    @property
+    def alphas(self) -> tuple[str, ...]:
+        """None where the field holds the default alone."""
+        default = shown_default(PARAMETERS["alpha"], self.parameters.get("preset", ""))
         alphas = _entries(self.alpha)
-        if alphas == (str(shown_default(PARAMETERS["alpha"], parameters.get("preset", ""))),):
-            alphas = ()
+        return () if alphas == (str(default),) else alphas
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """SPECs of the list and of the lines; ConfigError for a line that is wrong."""
         check_lines(self.more_variants)
-        budgets = _entries(self.budget)
+        return (*self.variants, *read_lines(self.more_variants))
+
+    def request(self) -> CompareRequest:
+        """The run of one prompt; still to be validated."""
+        budgets, alphas = _entries(self.budget), self.alphas
         several = max(len(budgets), len(alphas)) > 1
         same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
         request = CompareRequest(
             **same | {"model": self.model.strip()},
             protect=read_lines(self.protect),
             analysis=tuple(set(self.analysis) & {"bounds"}) if several else self.analysis,
-            variants=(*self.variants, *read_lines(self.more_variants)),
-            defaults=parameters,
+            variants=self.specs,
+            defaults=self.defaults,
             follow_ups=read_lines(self.follow_ups),
         )
         return with_points(request, budgets, alphas)

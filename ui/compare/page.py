@@ -12,8 +12,18 @@ from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
+from storage.models import SAMPLES
 from ui.compare.examples import Example
-from ui.compare.form import DEFAULTS, build_form, preset_updates
+from ui.compare.form import (
+    AREAS,
+    DEFAULTS,
+    EXAMPLE_TEXTS,
+    SOURCES,
+    build_form,
+    preset_updates,
+    show_example,
+    source_areas,
+)
 from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
@@ -22,7 +32,16 @@ from ui.compare.form_values import (
     read_new_tokens,
     with_ablation,
 )
-from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
+from ui.compare.samples import (
+    cost_sentence,
+    data_text,
+    describe_samples,
+    fingerprint,
+    is_exported,
+    read_run_slugs,
+    sample_lines,
+    study_of,
+)
 from ui.results import views
 from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import (
@@ -64,7 +83,8 @@ class ComparePage:
     ) -> None:
         self._services, self._settings = services, settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
-        self.source = gr.Textbox(visible="hidden", elem_id="source")
+        self.source = gr.Textbox(visible="hidden", elem_id="parent")
+        self.agreed = gr.Textbox(visible="hidden", elem_id="agreed")
         with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
             self.form = build_form(settings, models, examples)
         self.run, self.cancel, new, self.notice = build_run_row()
@@ -74,7 +94,8 @@ class ComparePage:
         self._share.wire(self.slug)
         # What `start` writes, and what `tail` does.
         self._started: list[Any] = [self.slug, self.notice, self.settings]
-        self._started += [*self.block.areas, self.run, self.cancel]
+        self._started += [*self.block.areas, self.run, self.cancel, self.agreed]
+        self._described = [self.form.variants_line, self.form.preview]
         self._tailed = [*self.block.outputs.values(), self.run, self.cancel]
         self._wire_form()
         self._wire_model()
@@ -82,19 +103,17 @@ class ComparePage:
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = self.form.inputs()
-        started = self.run.click(self.start, [*inputs, self.source], self._started, **AT_ONCE)
+        given = [*inputs, self.source, self.agreed]
+        started = self.run.click(self.start, given, self._started, **SHARED)
         started.then(None, [self.slug], None, js=SHOW_ADDRESS, **AT_ONCE)
         started.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
         started.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
         stop = partial(cancel_run, self._services)
         self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
         self.block.wire(self._services, self.slug)
-        # One event for form and line: a line told later could overtake what was typed meanwhile.
-        filled = [*inputs, *self._started, self.source, self.form.variants_line]
-        opened = page.load(self.open, None, filled, **AT_ONCE)
-        self.draft.restore_after(opened)
-        opened.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
-        opened.then(self.tail, [self.slug], self._tailed, **SHARED)
+        # One event for form and line: a later line could overtake what was typed meanwhile.
+        filled = [*inputs, self.notice, self.source, *self._described, *self.form.areas]
+        self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
     def _wire_form(self) -> None:
@@ -105,10 +124,13 @@ class ComparePage:
             event = button.click(partial(fill_example, example), None, filled, **AT_ONCE)
             self.draft.keep_after(event)
             event.then(self.count, counted, [bar], **SHARED)
-            event.then(self.describe, form.inputs(), [form.variants_line], **AT_ONCE)
+            event.then(self.describe, form.inputs(), self._described, **AT_ONCE)
         bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
-        self.draft.restored.change(self.count, counted, [bar], **SHARED)
-        self.draft.restored.change(self.describe, form.inputs(), [form.variants_line], **AT_ONCE)
+        (source,), restored = form.pick("source"), self.draft.restored.change
+        restored(self.count, counted, [bar], **SHARED)
+        restored(source_areas, [source], form.areas, **AT_ONCE)
+        restored(self.describe, form.inputs(), self._described, **AT_ONCE)
+        source.input(source_areas, [source], form.areas, **AT_ONCE)
         events = [c.input for c in form.pick("scenario", "model")]
         events.append(form.controls["max_new_tokens"].blur)
         gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
@@ -126,52 +148,83 @@ class ComparePage:
     def _wire_variants(self) -> None:
         form = self.form
         more, line = form.controls["more_variants"], form.variants_line
-        line.value = self.describe(*DEFAULTS.controls())
+        line.value, _ = self.describe(*DEFAULTS.controls())
         added = form.ablation_button.click(
             add_ablation,
             [form.ablation_base, form.controls["variants"], more],
             [more, line],
             **SHARED,
         )
-        added.then(self.describe, form.inputs(), [line], **AT_ONCE)
+        added.then(self.describe, form.inputs(), self._described, **AT_ONCE)
         self.draft.keep_after(added)
         preset, alpha = form.pick("preset", "alpha")
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
-            *(c.input for c in form.pick("variants", "preset")),
+            *(c.input for c in form.pick("variants", "preset", "source", "task", "metric")),
             *(c.blur for c in form.pick("context", "budget", "alpha", "more_variants")),
+            *(c.blur for c in form.pick("data", "columns", "length", "samples", "name", "lm_eval")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
-        gr.on(events, self.describe, form.inputs(), [line], trigger_mode="always_last", **AT_ONCE)
+        more_often: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
+        gr.on(events, self.describe, form.inputs(), self._described, **more_often)
         preset.input(preset_updates, [preset, alpha], [alpha, *parameters], **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 
     def start(self, *values: object) -> list[Any]:
-        """Start a run made from the last value's, or say why not; what was typed stays."""
-        *controls, source = values
+        """Start a run made from the last run but one; or say why not, or first what it costs."""
+        *controls, source, agreed = values
         try:
             form = FormValues.from_controls(controls)
-            request = form.request()
-            specs = request.validate()
-            self._check_counted(request)
-            refill = FormValues.from_request
-            lineage = made_from(
-                self._services, source, request, lambda parent: refill(parent).request()
+            slug, kind, question = (
+                self._start_text(form, source)
+                if form.source == "text"
+                else self._start_samples(form, agreed)
             )
-            slug = self._services.start_run(request, lineage)
         except CkvError as error:
-            return ["", refused(error, self.form.controls), *[gr.skip()] * 6]
-        count = "points" if request.kind == "sweep" else "variants"
-        label = f"Settings: {request.model}, {len(specs)} {count}, budget {form.budget}"
+            return ["", self._refused(error), *[gr.skip()] * 7]
+        if question:
+            return ["", said(question, "warn"), *[gr.skip()] * 6, fingerprint(form)]
         return [
             slug,
             SILENT,
-            gr.update(label=label, open=False),
-            *shown_areas(request.kind),
+            gr.update(label=f"Settings: {form.model}, budget {form.budget}", open=False),
+            *shown_areas(kind),
             gr.update(interactive=False),
             gr.update(interactive=True),
+            "",
         ]
+
+    def _start_text(self, form: FormValues, source: object) -> tuple[str, str, str]:
+        """The slug and kind of the run that was started, and no question."""
+        request = form.request()
+        request.validate()
+        self._check_counted(request)
+        lineage = made_from(
+            self._services,
+            source,
+            request,
+            lambda parent: FormValues.from_request(parent).request(),
+        )
+        return self._services.start_run(request, lineage), request.kind, ""
+
+    def _start_samples(self, form: FormValues, agreed: object) -> tuple[str, str, str]:
+        """The same of many samples, whose cost is shown before Run is pressed again.
+
+        An exported run is stored at once.
+        """
+        studies = self._services.studies
+        if is_exported(form):
+            return studies.add(form.data), SAMPLES, ""
+        study, text = study_of(form), data_text(form)
+        if agreed != fingerprint(form):
+            cost = studies.cost(study, text)
+            return "", SAMPLES, f"{cost_sentence(cost)} Press Run again to start it."
+        return studies.start(study, studies.samples_of(study, text)), SAMPLES, ""
+
+    def _refused(self, error: CkvError) -> dict[str, Any]:
+        controls = self.form.controls
+        return refused(error, controls | {"budgets": controls["budget"]})
 
     def _check_counted(self, request: CompareRequest) -> None:
         """Where the model is ready, CkvError for too many tokens or a budget too small for them."""
@@ -191,37 +244,48 @@ class ComparePage:
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
-        """/?from=SLUG or /?study=SLUG&sample=ID fills the form, /?id=SLUG shows the run too."""
+        """Fill the form as the address says.
+
+        /?from=SLUG of a run, /?study=SLUG&sample=ID of one sample, /?runs=SLUG,SLUG with their
+        texts as samples, /?source=task with another source.
+        """
         query = request.query_params if request else {}
-        shown, source, study = query.get("id"), query.get("from"), query.get("study")
+        parent, study, runs = query.get("from"), query.get("study"), query.get("runs")
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        slug, told, areas, parent, line = "", SILENT, [gr.skip()] * 3, "", gr.skip()
+        notice, described = SILENT, [gr.skip(), gr.skip()]
         try:
             if study:
                 sample = query.get("sample", "")
                 controls, budget = self._of_sample(study, sample, query.get("budget", ""))
-                line = self.describe(*controls)
-                told = said(
-                    f"Sample {sample} of a study is filled in, at a budget of {budget}; change "
+                notice = said(
+                    f"Sample {sample} of run {study} is filled in, at a budget of {budget}. Change "
                     "it and run."
                 )
-            elif shown or source:
-                run = find_run(self._services, shown or source)
-                asked = run.request
-                form = FormValues.from_request(asked)
-                controls = form.controls()
-                line = self.describe(*controls)
-                slug, parent = shown or "", shown or source or ""
-                if shown:
-                    areas = shown_areas(asked.kind)
-                else:
-                    is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
-                    left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(asked.own_indices)
-                    told = said(FILLED_IN.format(source) + left_out + _other_points(form, asked))
+            elif parent:
+                controls, notice = self._of_run(parent)
+            elif runs:
+                slugs = read_run_slugs(runs)
+                data = sample_lines(self._services.studies.samples_of_runs(slugs))
+                controls = _only(source="file", data=data)
+                notice = said(f"Filled in as samples: the texts of {len(slugs)} stored runs.")
+            elif query.get("source") in {source for _, source in SOURCES}:
+                controls = _only(source=query["source"])
+            if study or parent:
+                described = self.describe(*controls)
         except CkvError as error:
-            told = said(str(error), "error")
-        rest = [gr.skip(), *areas, gr.skip(), gr.skip(), parent, line]
-        return [*controls, slug, told, *rest]
+            notice = said(str(error), "error")
+        source = controls[CONTROL_NAMES.index("source")]
+        areas = source_areas(source) if isinstance(source, str) else [gr.skip()] * len(AREAS)
+        return [*controls, notice, parent or "", *described, *areas]
+
+    def _of_run(self, slug: str) -> tuple[list[object], dict[str, Any]]:
+        """The controls for a run of one text, and what of it they cannot hold."""
+        run = find_run(self._services, slug)
+        form = FormValues.from_request(run.request)
+        is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
+        left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(run.request.own_indices)
+        words = FILLED_IN.format(slug) + left_out + _other_points(form, run.request)
+        return form.controls(), said(words)
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
         """The controls for a sample of a study with its methods, and their budget."""
@@ -230,13 +294,16 @@ class ComparePage:
         request = sample_request(reading.study, studies.samples(reading.slug), sample, budget)
         return FormValues.from_request(request).controls(), request.defaults["budget"]
 
-    def describe(self, *values: object) -> dict[str, Any]:
-        """The variants that would run, or what is wrong with them."""
+    def describe(self, *values: object) -> list[Any]:
+        """What would run, or what is wrong with it, and a table of the first of many samples."""
         try:
             form = FormValues.from_controls(values)
-            return said(describe_variants(form, self._settings.limits.variants))
+            if form.source == "text":
+                return [said(describe_variants(form, self._settings.limits.variants)), None]
+            words, table = describe_samples(form)
+            return [said(words), table]
         except CkvError as error:
-            return refused(error, self.form.controls)
+            return [self._refused(error), None]
 
     def count(
         self, context: str, question: str, scenario: str, model: str, max_new_tokens: object
@@ -280,6 +347,11 @@ class ComparePage:
                 if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
+
+
+def _only(**values: object) -> list[Any]:
+    """Updates of the controls: these alone are filled."""
+    return [values.get(name, gr.skip()) for name in CONTROL_NAMES]
 
 
 def _other_points(form: FormValues, asked: CompareRequest) -> str:

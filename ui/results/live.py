@@ -134,7 +134,7 @@ def samples_values(view: StudyView) -> dict[str, Any]:
             "state": view.state,
             "stages": [],
             "fraction": progress.done / max(1, progress.total) if progress else None,
-            "detail": progress_sentence(view),
+            "detail": views.progress_sentence(view),
             "reason": view.stored.reason,
             "chips": [f"{counts.samples:,} samples x {counts.points} points", model["name"]],
         },
@@ -159,27 +159,6 @@ def reading_values(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
         "cell": only,
         "samples": samples_table(reading, cell),
     }
-
-
-def progress_sentence(view: StudyView) -> str:
-    """How far a run of many samples is, what it does now, and why it stopped."""
-    counts, now = view.stored.counts, view.progress
-    parts = [counts.sentence]
-    if counts.failed_for_good:
-        parts.append(f"{counts.failed_for_good:,} of them fail each time")
-    if now is not None and now.sample:
-        parts.append(f"last sample {now.sample}")
-    if now is not None and now.seconds_left is not None:
-        parts.append(f"about {duration(now.seconds_left)} left")
-    ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
-    return f"{', '.join(parts)}. {view.stored.reason}{ends}".rstrip()
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def find_view(services: Services, slug: object) -> RunView:

@@ -13,6 +13,7 @@ from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, look_of, looks_of
 from ui.services.live_runs import RunSnapshot
+from ui.services.studies import StudyView
 from ui.tables.sweep import curve_looks
 
 STAGE_LABELS: dict[Stage, str] = {
@@ -42,6 +43,27 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
         "elapsed_s": _elapsed(snapshot, now),
         "chips": _run_chips(snapshot),
     }
+
+
+def progress_sentence(view: StudyView) -> str:
+    """How far a run of many samples is, what it does now, and why it stopped."""
+    counts, now = view.stored.counts, view.progress
+    parts = [counts.sentence]
+    if counts.failed_for_good:
+        parts.append(f"{counts.failed_for_good:,} of them fail each time")
+    if now is not None and now.sample:
+        parts.append(f"last sample {now.sample}")
+    if now is not None and now.seconds_left is not None:
+        parts.append(f"about {duration(now.seconds_left)} left")
+    ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
+    return f"{', '.join(parts)}. {view.stored.reason}{ends}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:

@@ -12,12 +12,10 @@ USER_SCRIPT = on_load("assets/scripts/pages/user.js")
 TITLE = "CriticalKV Lab"
 PAGES = {
     "/": "Compare",
-    "/studies": "Studies",
     "/runs": "Runs",
     "/caches": "Caches",
     "/methods": "Methods",
 }
-FORMS = {"/", "/studies"}
 _SKIP = '<a class="ckv-skip" href="#run">Skip to Run</a>'
 _HEADER = """<header class="ckv-header">{skip}{logo}<h1>{title}</h1>
 <p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>
@@ -41,7 +39,7 @@ def header_html(
     )
     nav = f'<nav aria-label="Pages">{links}</nav>' if with_links else ""
     logo = LOGO_PATH.read_text("utf-8")
-    skip = _SKIP if path in FORMS else ""
+    skip = _SKIP if path == "/" else ""
     return _HEADER.format(skip=skip, logo=logo, title=TITLE, nav=nav, user=user)
 
 

@@ -34,7 +34,6 @@ PAGES = {
         "how far that is from the full cache.",
     ),
     "runs": ("Runs", "Saved runs: find, compare, export."),
-    "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
     "caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
     "several": ("Several runs", "Saved runs as one table over their prompts, and what differs."),
     "methods": (

@@ -30,7 +30,7 @@ from tests.factories.app import (
 )
 from tests.factories.runs import selection_file, sweep_result
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
-from ui.compare.form import parameter_control, placeholder
+from ui.compare.form import AREAS, parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS, UNSEEN
@@ -169,22 +169,22 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
     page = compare_page(services)
     for name, (changes, sentence) in BAD_FORMS.items():
         values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
-        slug, notice, *rest = page.start(*values.values(), "")
+        slug, notice, *rest = page.start(*values.values(), "", "")
         assert sentence in notice["text"], name
         assert (notice["tone"], slug) == ("error", ""), name
         (control,) = changes if name != "listed twice" else ("variants",)
         assert notice["field"] == page.form.controls[control].elem_id, name
         assert all(map(is_skip, rest)), name
-    assert page.describe(*values.values()) == notice  # the line of variants says it too
+    assert page.describe(*values.values()) == [notice, None]  # the line of variants says it too
     assert services.started == []
 
 
 def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent():
     services = FakeServices()
     page = compare_page(services)
-    slug, notice, *_ = page.start(*TYPED.controls(), "")
+    slug, notice, *_ = page.start(*TYPED.controls(), "", "")
     assert (slug, notice["text"]) == (SLUG, "")
-    page.start(*TYPED.controls(), SLUG)
+    page.start(*TYPED.controls(), SLUG, "")
     assert services.started == [TYPED.request()] * 2
     assert services.lineages == [None, Lineage(SLUG, "fork")]
 
@@ -194,7 +194,7 @@ def test_a_run_with_the_greedy_oracle_is_made_again_without_it_as_a_fork():
     services = FakeServices(snapshot(request=asked))
     page = compare_page(services)
     opened = page.open(open_request(**{"from": SLUG}))
-    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
+    page.start(*opened[: len(CONTROL_NAMES)], SLUG, "")
     assert services.started == [dataclasses.replace(asked, analysis=("bounds",))]
     assert services.lineages == [Lineage(SLUG, "fork")]
 
@@ -204,8 +204,8 @@ def test_external_selections_of_a_run_are_said_to_be_left_out_and_make_a_fork():
     services = FakeServices(snapshot(request=asked))
     page = compare_page(services)
     opened = page.open(open_request(**{"from": SLUG}))
-    assert "external selections are not" in opened[len(CONTROL_NAMES) + 1]["text"]
-    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
+    assert "external selections are not" in opened[len(CONTROL_NAMES)]["text"]
+    page.start(*opened[: len(CONTROL_NAMES)], SLUG, "")
     assert services.started == [dataclasses.replace(asked, own_indices=())]
     assert services.lineages == [Lineage(SLUG, "fork")]
 
@@ -214,7 +214,7 @@ def test_a_context_over_the_limit_never_becomes_a_run():
     services = FakeServices()
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
     services.counted = TokensCounted("", 130, 130, 100)
-    _, notice, *_ = compare_page(services).start(*TYPED.controls(), "")
+    _, notice, *_ = compare_page(services).start(*TYPED.controls(), "", "")
     assert "94 over the model's limit of 100" in notice["text"]
     assert services.started == []
 
@@ -224,18 +224,18 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
     page, form = compare_page(services), dataclasses.replace(TYPED, budget="10%")
     services.counted = TokensCounted("", 300, 300, 1000)
-    _, notice, *_ = page.start(*form.controls(), "")
+    _, notice, *_ = page.start(*form.controls(), "", "")
     assert "a budget of 30 tokens is below the 32" in notice["text"]
     assert notice["field"] == page.form.controls["budget"].elem_id
     own = dataclasses.replace(TYPED, more_variants="keydiff:budget=10%")
     services.counted = TokensCounted("", 300, 300, 1000, question_tokens=40)
-    _, notice, *_ = page.start(*own.controls(), "")
+    _, notice, *_ = page.start(*own.controls(), "", "")
     assert "'keydiff:budget=10%': a budget of 30 tokens is below the 4" in notice["text"]
     assert notice["field"] == page.form.controls["variants"].elem_id
     assert services.started == []
     # What nobody has counted yet is left to the worker.
     services.status = None
-    page.start(*form.controls(), "")
+    page.start(*form.controls(), "", "")
     assert services.started == [form.request()]
 
 
@@ -298,7 +298,7 @@ def test_the_points_of_a_run_fill_the_form_that_gives_them_again(name):
     again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
     assert set(again.variants) == set(asked.variants)
     assert dataclasses.replace(again, variants=()) == dataclasses.replace(asked, variants=())
-    assert "smallest grid" not in opened[len(CONTROL_NAMES) + 1]["text"]
+    assert "smallest grid" not in opened[len(CONTROL_NAMES)]["text"]
 
 
 def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
@@ -308,7 +308,7 @@ def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
     opened = page.open(open_request(**{"from": SWEEP_SLUG}))
     again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
     assert set(again.variants) == set(SEVERAL.request().variants)
-    assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES) + 1]["text"]
+    assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES)]["text"]
 
 
 def test_the_line_of_variants_says_what_several_budgets_cost():
@@ -321,11 +321,10 @@ def test_the_block_of_the_kind_that_was_started_is_shown_and_fed():
     services = FakeServices(sweep_snapshot())
     page = compare_page(services)
     for form, is_sweep in ((TYPED, False), (SEVERAL, True)):
-        _, _, label, compared, swept, many, *_ = page.start(*form.controls(), "")
+        _, _, _, compared, swept, many, *_ = page.start(*form.controls(), "", "")
         areas = [compared["elem_classes"], swept["elem_classes"]]
         assert [UNSEEN in area for area in areas] == [is_sweep, not is_sweep]
         assert UNSEEN in many["elem_classes"]
-    assert label["label"].endswith("19 points, budget 64, 128")
     (*_, last) = collect(page.tail(SWEEP_SLUG))
     assert len(last) == len(page._tailed)
 
@@ -350,16 +349,20 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
 # --- opening and following ------------------------------------------------------------------
 
 
-def test_an_address_fills_the_form_and_with_id_shows_the_run():
+TASK_AREAS = {"task_area", "count_area", "many_area"}
+
+
+def test_an_address_fills_the_form():
     page = compare_page(FakeServices())
     at = len(CONTROL_NAMES)
     filled = page.open(open_request(**{"from": SLUG}))
-    assert (filled[0], filled[at], filled[-2]) == ("a long text", "", SLUG)
-    assert filled[-1] == page.describe(*filled[:at])
-    assert page.open(open_request(id=SLUG))[at] == SLUG
+    assert (filled[CONTROL_NAMES.index("context")], filled[at + 1]) == ("a long text", SLUG)
+    assert filled[at + 2 : at + 4] == page.describe(*filled[:at])
+    typed = page.open(open_request(source="task"))
+    assert [shown["visible"] for shown in typed[-8:]] == [name in TASK_AREAS for name in AREAS]
     # The line of variants is there before any event.
     assert page.form.variants_line.value["text"].startswith("6 variants: Full cache, ")
-    assert is_skip(page.open(open_request())[-1])
+    assert all(map(is_skip, page.open(open_request())[at + 2 :]))
 
 
 def test_an_unknown_run_is_one_sentence_on_every_page():
@@ -370,8 +373,8 @@ def test_an_unknown_run_is_one_sentence_on_every_page():
         assert NOT_THERE in shown[3]["text"], slug
         assert all(value is None or is_skip(value) for value in shown[5:]), slug
         if slug:
-            filled = home.open(open_request(id=slug))
-            assert NOT_THERE in filled[len(CONTROL_NAMES) + 1]["text"], slug
+            filled = home.open(open_request(**{"from": slug}))
+            assert NOT_THERE in filled[len(CONTROL_NAMES)]["text"], slug
 
 
 def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():

@@ -141,7 +141,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
 @pytest.mark.parametrize(
     ("path", "choice", "field"),
     [
-        ("studies", "Built-in task", "#study-length input"),
+        ("", "Built-in task", "#field-length input"),
         ("caches", "", "#cache-question textarea"),
     ],
 )

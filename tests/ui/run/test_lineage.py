@@ -40,7 +40,7 @@ def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lack
     with gr.Blocks(analytics_enabled=False):
         page = ComparePage(services, Settings.from_environ({}), models=["m"], examples=[])
     for slug, lacks in ((SLUG, False), (SWEEP_SLUG, True)):
-        told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES) + 1]
+        told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES)]
         assert "run the same again" in told["text"]
         assert ("type it below" in told["text"]) == lacks
 

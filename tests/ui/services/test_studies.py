@@ -17,7 +17,7 @@ from storage import library
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
-from ui.results.live import progress_sentence
+from ui.results.views import progress_sentence
 from ui.services import studies as studies_of_app
 from ui.services import study_jobs
 from ui.services.services import Services

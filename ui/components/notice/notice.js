@@ -38,8 +38,8 @@ export default function mount(host) {
 
   // A refusal of a form no longer holds once the reader changes the form, or runs it again.
   function forget(event) {
-    const part = event.type === "input" ? "*" : '[role="option"], :is(.example-row, #variants, #methods) button';
-    const changed = event.target.closest(`:is(#settings, #new-study) :is(${part}), #run`);
+    const part = event.type === "input" ? "*" : '[role="option"], :is(.example-row, #variants) button';
+    const changed = event.target.closest(`#settings :is(${part}), #run`);
     if (!changed || line.dataset.tone !== "error") return;
     line.hidden = true;
     unmark();

@@ -62,7 +62,11 @@ export default function mount(host) {
     const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
     const named = slugs.map(encodeURIComponent).join(",");
     const together = make("a.ckv-link", { text: "Compare runs", href: `/several?ids=${named}`, hidden: slugs.length < 2 });
-    const study = make("a.ckv-link", { text: "Study", href: `/studies?runs=${named}`, title: "Their texts as the samples of a study" });
+    const study = make("a.ckv-link", {
+      text: "Run on these samples",
+      href: `/?runs=${named}`,
+      title: "Their texts as the samples of one run",
+    });
     bulk.replaceChildren(
       make("span", `${slugs.length} chosen`),
       tag,

@@ -1,4 +1,4 @@
-"""The pages of studies in a real browser: made, followed, stopped, read, on a phone and in dark."""
+"""Runs of many samples in a real browser: made, followed, stopped, read, on a phone and in dark."""
 
 import dataclasses
 import json
@@ -81,16 +81,21 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
 
 def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.goto(f"{app.url}/studies?__theme=light")
-    page.locator("#study-name input, #study-name textarea").fill("pasted")
+    page.wait_for_url("**/?__theme=light&source=file")
+    page.locator("#study-name :is(input, textarea)").fill("pasted")
     page.locator("#study-data textarea").fill(JSONL)
-    page.locator("#study-budgets input, #study-budgets textarea").fill("50%")
-    page.locator("#study-budgets input, #study-budgets textarea").blur()
-    expect(page.locator("#study-line")).to_contain_text("3 samples: id from id")
+    budget = page.locator("#budget :is(input, textarea)")
+    budget.fill("50%")
+    budget.blur()
+    expect(page.locator("#variants-line")).to_contain_text("3 samples: id from id")
     expect(page.locator("#study-preview tbody tr")).to_have_count(3)
+    expect(page.locator("#context, #lab-settings").filter(visible=True)).to_have_count(0)
     expect_well_made_everywhere(page)
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator("#confirm-text")).to_contain_text(re.compile(r"3 samples x \d+ points"))
-    page.get_by_role("button", name="Run it", exact=True).click()
+    run = page.get_by_role("button", name="Run", exact=True)
+    run.click()
+    expect(page.locator("#notice")).to_contain_text(re.compile(r"3 samples x \d+ points"))
+    expect(page.locator("#notice")).to_contain_text("Press Run again")
+    run.click()
     page.wait_for_url("**/run?id=*")
     expect(page.locator("#status [data-state=done]")).to_be_visible()
     expect(page.locator("#study-decision tbody tr").first).to_be_visible()
@@ -100,7 +105,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.goto(f"{app.url}/runs?kind=samples")
     row = page.locator("#runs tbody tr", has_text="pasted")
     expect(row).to_contain_text("Many samples")
-    expect(row).to_contain_text("of 15 results")
+    expect(row).to_contain_text("of 18 results")
     row.get_by_role("link", name="pasted").click()
     page.wait_for_url("**/run?id=*")
 
@@ -133,13 +138,11 @@ def test_the_report_opens_without_the_app(page, app, slug, tmp_path):
 def test_chosen_runs_fill_the_samples(page, app):
     texts = {"context": LINE["context"], "question": "When?", "answer": "nine"}
     slug = app.services.start_run(CompareRequest(**texts, model="tiny"))
-    page.goto(f"{app.url}/studies?runs={slug}")
+    page.goto(f"{app.url}/?runs={slug}")
     expect(page.locator("#study-data textarea")).to_have_value(re.compile(slug))
-    expect(page.locator("#studies-notice")).to_contain_text(
-        "Filled in as samples: the texts of 1 stored"
-    )
-    page.goto(f"{app.url}/studies?runs=nothere00000")
-    expect(page.locator("#studies-notice")).to_contain_text("There is no run")
+    expect(page.locator("#notice")).to_contain_text("Filled in as samples: the texts of 1 stored")
+    page.goto(f"{app.url}/?runs=nothere00000")
+    expect(page.locator("#notice")).to_contain_text("There is no run")
 
 
 def test_the_files_are_served_and_only_of_studies_that_are_there(app, slug):

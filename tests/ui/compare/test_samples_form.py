@@ -1,0 +1,140 @@
+"""Many samples in the form: what it takes, what it refuses, and the mapping shown before."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.errors import ConfigError
+from ckv_core.studies.data import read_samples
+from ckv_core.studies.records import Sample
+from ui.compare.form_values import CONTROL_NAMES, FormValues
+from ui.compare.samples import (
+    MOST_CHARS,
+    describe_samples,
+    file_columns,
+    fingerprint,
+    is_exported,
+    preview,
+    read_run_slugs,
+    sample_lines,
+    study_of,
+)
+
+LINE = {"context": "A long text.", "question": "Why?", "answers": ["because", "so"]}
+JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE}) for at in range(5))
+CSV = "passage,q,gold,extra\nA long text.,Why?,because,1\nAnother.,When?,now,2\n"
+COLUMNS = "context=passage, question=q, answers=gold"
+
+
+OWN = FormValues(source="file", name="mine", data=JSONL, budget="10%, 50%")
+
+
+def form(**changes: object) -> FormValues:
+    values = dict(zip(CONTROL_NAMES, OWN.controls(), strict=True)) | changes
+    return FormValues.from_controls(list(values.values()))
+
+
+def test_a_pasted_file_becomes_a_run_with_every_setting():
+    study = study_of(form(tolerance="3", max_new_tokens=16.0))
+    assert study.data == {"file": "samples.jsonl"}
+    assert study.variants == OWN.variants[1:], "the full cache is part of each"
+    assert (study.tolerance, study.max_new_tokens) == (3.0, 16)
+    assert study_of(form(data=CSV, columns=COLUMNS)).data == {
+        "file": "samples.csv",
+        "columns": {"context": "passage", "question": "q", "answers": "gold"},
+    }
+
+    data = study_of(form(source="task", length="1024, 2048", samples="20", sample_seed="3")).data
+    assert (data["length"], data["samples"], data["seed"]) == ([1024, 2048], 20, 3)
+    data = study_of(form(source="lm_eval", lm_eval=" gsm8k ", samples="3")).data
+    assert data == {"lm_eval": "gsm8k", "samples": 3}
+
+
+def test_lines_alphas_and_parameters_of_the_form_hold_for_many_samples_too():
+    asked = form(variants=["full", "snapkv", "snapkv+critical:stage2=raw"], alpha="0, 0.5")
+    typed = replace(asked, more_variants="knorm", parameters={"window": "16"})
+    assert study_of(typed).variants == (
+        "snapkv:window=16",
+        "snapkv+critical:window=16,alpha=0.0,stage2=raw",
+        "snapkv+critical:window=16,alpha=0.5,stage2=raw",
+        "knorm",
+    )
+    assert fingerprint(typed) != fingerprint(asked) == fingerprint(replace(asked))
+
+
+def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
+    samples = tuple(
+        Sample(
+            id=f"run{at}", context="A \u2028 text", question="?", answers=("a|b",), source="run0"
+        )
+        for at in range(2)
+    )
+    assert read_samples(sample_lines(samples)) == samples
+    long = replace(samples[0], context="x" * MOST_CHARS)
+    with pytest.raises(ConfigError, match=r"name them as data\.runs"):
+        sample_lines([long])
+    assert read_run_slugs("a1b2c3d4e5f6, a1b2c3d4e5f6") == ["a1b2c3d4e5f6"]
+    for text in ("<b>", ",".join(f"a1b2c3d4e{at:03}" for at in range(101))):
+        with pytest.raises(ConfigError, match="Name up to 100 runs"):
+            read_run_slugs(text)
+
+
+def test_the_mapping_is_shown_with_the_first_samples():
+    words, table = preview(form())
+    assert words.startswith("5 samples: id from id, context from context")
+    assert [row["cells"]["answers"]["text"] for row in table["rows"]] == ["because | so"] * 3
+    words, table = describe_samples(form(data=CSV, columns=COLUMNS))
+    assert words == (
+        "2 samples: context from passage, question from q, answers from gold. Not read: extra."
+    )
+    assert describe_samples(form(data="")) == ("", None)
+    words, _ = describe_samples(form(source="task", length="512", samples="2"))
+    assert words.startswith("11 points a sample")
+
+
+def test_an_exported_run_is_no_list_of_samples():
+    exported = form(data='{"schema": 1, "study": {}}')
+    assert is_exported(exported)
+    assert describe_samples(exported) == (
+        "An exported run: Run stores it with its results.",
+        None,
+    )
+    assert not is_exported(form())
+    assert not is_exported(replace(exported, source="task"))
+
+
+def test_a_wrong_mapping_names_the_columns_of_the_file():
+    with pytest.raises(ConfigError, match=r"The file's columns: passage, q, gold, extra\."):
+        preview(form(data=CSV))
+    with pytest.raises(ConfigError, match=r"must read NAME=COLUMN"):
+        preview(form(columns="contxt=a"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"name": " "}, "Give the run a name"),
+        ({"data": "  "}, "Paste the samples"),
+        ({"source": "lm_eval"}, "data.lm_eval"),
+        ({"source": "task", "length": "many"}, "Length must be a whole number"),
+        ({"source": "task", "sample_seed": "-1"}, "Seed must be a whole number"),
+        ({"source": "elsewhere"}, "where the samples come from"),
+        ({"tolerance": "x"}, "Tolerance must be a number"),
+        ({"variants": []}, "at least one method that evicts"),
+        ({"budget": "10%, 128"}, "all in percent"),
+        ({"more_variants": "knorm:budget=9"}, "sets a budget"),
+        ({"scenario": "elsewhere"}, "scenario"),
+        ({"variants": "snapkv"}, "Choose at least one variant"),
+        ({"metric": "nonsense"}, "metric"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(changes, refusal):
+    with pytest.raises(ConfigError, match=refusal):
+        study_of(form(**changes))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": ' * 5000, "a,b\n1,2", '"'])
+def test_columns_of_any_text_can_be_asked_for(text):
+    for name in ("samples.jsonl", "samples.csv"):
+        assert isinstance(file_columns(text, name), list)
