@@ -53,39 +53,45 @@ def write_bundle(
     Raises:
         StorageError: none or too many chosen, one is missing, not over or too big.
     """
-    chosen = list(dict.fromkeys(slugs))
-    if not 1 <= len(chosen) <= MAX_RUNS:
-        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {len(chosen)}.")
-    writer = _Writer()
-    for slug in chosen:
-        data = _run_data(session, slug, with_notes=slug not in without_notes)
-        if not writer.has_room(data):
-            raise _too_big(slug)
-        writer.add(slug, data)
-    return writer.finish()
+    count = len(set(slugs))
+    if not 1 <= count <= MAX_RUNS:
+        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {count}.")
+    bundles = write_bundles(session, slugs, without_notes=without_notes)
+    written, data = next(bundles)
+    if written < count:
+        raise _too_big([*dict.fromkeys(slugs)][written])
+    return data
 
 
 def write_bundles(
-    session: Session, slugs: Sequence[str], leave_out: Callable[[StorageError], None]
+    session: Session,
+    slugs: Sequence[str],
+    leave_out: Callable[[StorageError], None] | None = None,
+    without_notes: Collection[str] = (),
 ) -> Iterator[tuple[int, bytes]]:
     """As many zips as these runs need, each with how many runs it has, in the order given.
 
-    `leave_out`: gets the reason for each run that is spoilt, missing, not over or too big.
+    `leave_out`: gets the reason for each run that is spoilt, missing, not over or too big; without
+    it that is an error.
     """
     writer = _Writer()
-    for slug in dict.fromkeys(slugs):
-        try:
-            data = _run_data(session, slug, with_notes=True)
-        except StorageError as error:
-            leave_out(error)
-            continue
-        if not writer.has_room(data):
+    try:
+        for slug in dict.fromkeys(slugs):
+            try:
+                data = _run_data(session, slug, with_notes=slug not in without_notes)
+            except StorageError as error:
+                if leave_out is None:
+                    raise
+                leave_out(error)
+                continue
+            if not writer.has_room(data):
+                yield writer.count, writer.finish()
+                writer = _Writer()
+            writer.add(slug, data)
+        if writer.count:
             yield writer.count, writer.finish()
-            writer = _Writer()
-        writer.add(slug, data)
-    last = writer.finish()
-    if writer.count:
-        yield writer.count, last
+    finally:
+        writer.finish()
 
 
 class _Writer:

@@ -15,7 +15,7 @@ from storage.database import Database
 from storage.import_reader import reading
 from storage.models import ALIVE, Run, Tag
 from storage.records import Lineage
-from storage.shares import saved_runs
+from storage.usage import saved_runs
 
 LISTED = 5
 LINKED_AT_ONCE = 50

@@ -25,27 +25,40 @@ KEPT_CLOSED = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialRecord:
-    """One session or token; the token itself is shown once and then known to nobody here.
+class TokenRecord:
+    """A session, API token or share link; the token itself is shown once and not stored.
 
     Attributes:
-        created_at, expires_at, last_used_at, revoked_at: UTC; None for never.
+        created_at, expires_at, revoked_at: UTC; None for no expiry, and for not revoked.
     """
 
     id: int
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether the token still opens something."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialRecord(TokenRecord):
+    """One session or API token; `last_used_at` is None for never."""
+
     kind: Kind
     owner: str
     scope: Scope
     name: str
     password_mark: str | None
-    created_at: datetime
-    expires_at: datetime | None
     last_used_at: datetime | None
-    revoked_at: datetime | None
 
-    def is_open(self, now: datetime) -> bool:
-        """Whether one can log in with it."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRecord(TokenRecord):
+    """One link to a run as its owner sees it."""
+
+    creator: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

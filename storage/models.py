@@ -143,8 +143,6 @@ class Run(Base):
     model_name: Mapped[str] = mapped_column(
         index=True, doc="as requested; the served model's own name once it is loaded"
     )
-    device: Mapped[str | None] = mapped_column(String(64), doc="as used, e.g. cpu")
-    dtype: Mapped[str | None] = mapped_column(String(32), doc="as used, e.g. float32")
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
     complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
     request: Mapped[JsonObject] = mapped_column(
@@ -325,31 +323,32 @@ class Array(Base):
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
 
 
-class ShareLink(Base):
-    """A link that shows one run to whoever has its token."""
-
-    __tablename__ = "share_links"
+class _Token:
+    """A random token that opens something until it expires or is revoked."""
 
     id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
-    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     token_hash: Mapped[str] = mapped_column(
         String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
     )
-    creator: Mapped[str | None] = mapped_column(doc="the user who made the link")
     created_at: Mapped[datetime] = mapped_column(doc="UTC")
     expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
     revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
 
 
-class Credential(Base):
-    """What a user shows instead of a password: a browser's session, or an API token."""
+class ShareLink(_Token, Base):
+    """A link that shows one run to everybody who has its token."""
+
+    __tablename__ = "share_links"
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    creator: Mapped[str | None] = mapped_column(doc="the user who made the link")
+
+
+class Credential(_Token, Base):
+    """A user's secret instead of a password: a browser's session, or an API token."""
 
     __tablename__ = "credentials"
 
-    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
-    token_hash: Mapped[str] = mapped_column(
-        String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
-    )
     kind: Mapped[str] = mapped_column(String(8), doc="session or token")
     owner: Mapped[str] = mapped_column(index=True, doc="the user who logs in with it")
     scope: Mapped[str] = mapped_column(String(8), doc="read, write, or all (a session)")
@@ -357,10 +356,7 @@ class Credential(Base):
     password_mark: Mapped[str | None] = mapped_column(
         String(16), doc="of a session: tells the password with which it began from later ones"
     )
-    created_at: Mapped[datetime] = mapped_column(doc="UTC")
-    expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
     last_used_at: Mapped[datetime | None] = mapped_column(doc="UTC, to the minute; null for never")
-    revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
 
 
 class Account(Base):

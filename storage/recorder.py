@@ -281,8 +281,6 @@ def _save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
     columns = {
         "model": plain(event.model),
         "model_name": event.model.name,
-        "device": event.model.device,
-        "dtype": event.model.dtype,
         "prompt_tokens": event.prompt.tokens,
         "environment": dict(event.environment),
         "kind": event.kind,

@@ -211,7 +211,7 @@ def test_a_list_reads_no_table_from_end_to_end(database):
         for statement, parameters in statements:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
             for row in plan:
-                is_scan = row.detail.startswith(("SCAN runs", "SCAN variants", "SCAN tags"))
+                is_scan = row.detail.startswith(("SCAN runs", "SCAN results", "SCAN tags"))
                 assert not is_scan or "INDEX" in row.detail, (row.detail, statement)
-                if "EXISTS" in statement and "variants" in row.detail:
+                if "EXISTS" in statement and "results" in row.detail:
                     assert "COVERING INDEX" in row.detail, (row.detail, statement)

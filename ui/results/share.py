@@ -7,8 +7,8 @@ import gradio as gr
 from gradio.blocks import Block
 
 from ckv_core.errors import CkvError
+from storage.credentials import ShareRecord
 from storage.repository import is_slug
-from storage.shares import ShareRecord
 from ui.components.base import component
 from ui.services.services import Services
 from ui.services.shares import EXPIRIES_DAYS

@@ -8,7 +8,7 @@ from ckv_core.results.kept_folder import KeptFolder
 from storage import audit, library, repository, usage
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
-from storage.shares import saved_runs
+from storage.usage import saved_runs
 from ui.accounts.access import Access
 from ui.limits import Limits
 

@@ -2,8 +2,7 @@
 
 from ckv_core.results.kept_folder import KeptFolder
 from storage.database import Database
-from storage.shares import saved_runs
-from storage.usage import stored_bytes
+from storage.usage import saved_runs, stored_bytes
 from ui.limits import Limits
 
 

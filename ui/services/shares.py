@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from ckv_core.errors import ConfigError
 from storage import audit, shares
+from storage.credentials import ShareRecord
 from storage.database import Database
-from storage.shares import ShareRecord
 from ui.accounts.access import Access
 from ui.limits import LimitError
 
@@ -31,7 +31,8 @@ class Shares:
         days = EXPIRIES_DAYS[expiry]
         now = datetime.now(UTC)
         with self._database.write() as session:
-            if shares.count_open_shares(session, slug, now) >= OPEN_LINKS:
+            links = shares.list_shares(session, slug)
+            if sum(link.is_open(now) for link in links) >= OPEN_LINKS:
                 raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
             ends = None if days is None else now + timedelta(days=days)
             token = shares.create_share(session, slug, self._access.user(), now, ends)
