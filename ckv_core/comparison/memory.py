@@ -22,7 +22,7 @@ from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.errors import NoRoomError
 from ckv_core.measure.rounding_floor import CUTS
 from ckv_core.measure.teacher_forced import teacher_forced_chunk
-from ckv_core.methods.partial_attention import MAX_LOGITS, block_rows
+from ckv_core.methods.attention import MAX_LOGITS, block_rows
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.runtime.device_memory import available_bytes, give_back

@@ -14,7 +14,7 @@ from ckv_core.engine.head_tables import table_of
 from ckv_core.engine.outside import checked_keep, checked_scorer
 from ckv_core.engine.prefill import LayerStates, Prefill
 from ckv_core.errors import EngineError
-from ckv_core.methods.partial_attention import (
+from ckv_core.methods.attention import (
     full_window_attention,
     value_norm,
     window_attention,

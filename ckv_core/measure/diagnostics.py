@@ -23,7 +23,7 @@ from ckv_core.measure.first_step import (
     moved_heads,
     project_heads,
 )
-from ckv_core.methods.partial_attention import value_norm
+from ckv_core.methods.attention import value_norm
 from ckv_core.methods.parts.critical import ALPHA, CRITICAL
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed

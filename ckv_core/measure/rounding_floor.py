@@ -13,7 +13,7 @@ from ckv_core.engine.generation import check_finite
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import Rows
 from ckv_core.measure.first_step import MeasuredStep, hidden_l1, kl_divergence
-from ckv_core.methods.partial_attention import Part, join, partial
+from ckv_core.methods.attention import Part, join, partial
 from ckv_core.results.records import RoundingFloor
 
 # Where each control parts the prompt. What half precision rounds differs from order to order,

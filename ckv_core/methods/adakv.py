@@ -9,7 +9,7 @@ all heads of a layer together; heads then differ in length.
 
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.press import SNAPKV, adaptive
-from ckv_core.methods.parts.shares import ADAPTIVE
+from ckv_core.methods.parts.rules import ADAPTIVE
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 register(

@@ -15,7 +15,7 @@ from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.top_k import TOP_K

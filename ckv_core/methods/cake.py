@@ -12,7 +12,7 @@ from functools import partial
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters, PerEntry
-from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import (
     AUTHORS_KERNEL,

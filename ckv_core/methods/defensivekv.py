@@ -20,7 +20,7 @@ from ckv_core.methods.parts.base import (
     Selector,
 )
 from ckv_core.methods.parts.critical import Ranking
-from ckv_core.methods.parts.shares import TopScores
+from ckv_core.methods.parts.rules import TopScores
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import (

@@ -14,7 +14,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
-from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.methods.pyramidkv import BETA
 from ckv_core.runtime.lazy_torch import Tensor, torch

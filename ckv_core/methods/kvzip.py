@@ -15,7 +15,7 @@ from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.shares import TopScoresOfAll
+from ckv_core.methods.parts.rules import TopScoresOfAll
 from ckv_core.methods.parts.views import (
     Chunk,
     FurtherPass,

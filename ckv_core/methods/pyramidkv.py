@@ -16,7 +16,7 @@ from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
-from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.runtime.lazy_torch import Tensor, torch
 

@@ -35,10 +35,10 @@ from ckv_core.errors import (
 )
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
+from ckv_core.models.checks import check_parameters, check_sizes, checked_sha256, weight_shapes
 from ckv_core.models.conversion import convert_gguf
 from ckv_core.models.geometry import check_config
 from ckv_core.models.loaded import LoadedModel, wrap_model
-from ckv_core.models.sizes import check_parameters, check_sizes, checked_sha256, weight_shapes
 from ckv_core.models.steps import STEP_S, Meter, Report, Step, read_limit_s, silent
 from ckv_core.models.store import (
     Manifest,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
-from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:

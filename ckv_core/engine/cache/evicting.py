@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.cache.slots import PromptSlots
-from ckv_core.methods.partial_attention import join, partial
+from ckv_core.methods.attention import join, partial
 from ckv_core.methods.parts.store import PlainSegment, Segment
 from ckv_core.models.rope import LayerRotary
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ckv_core.engine.cache.varlen import Packed, pack, usable_kernel
 from ckv_core.engine.causal import visible
-from ckv_core.methods.partial_attention import Part, join, partial
+from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 

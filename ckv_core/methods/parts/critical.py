@@ -15,7 +15,7 @@ from typing import ClassVar
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice, number
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
-from ckv_core.methods.parts.shares import safeguarded
+from ckv_core.methods.parts.rules import safeguarded
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import Tensor, torch

@@ -45,7 +45,7 @@ class Segment(ABC):
 
     def attend(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
         """Attention of queries [heads, queries, head_dim]: see `engine.partial.partial`."""
-        from ckv_core.methods.partial_attention import partial  # noqa: PLC0415 - it loads torch
+        from ckv_core.methods.attention import partial  # noqa: PLC0415 - it loads torch
 
         return partial(queries, *self.decoded(), scaling)
 

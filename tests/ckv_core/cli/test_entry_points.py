@@ -166,7 +166,7 @@ def test_what_a_packages_method_prints_is_shown_as_codes_and_is_no_result(
 LOUD = """
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Scorer
-from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.rules import UNIFORM
 class Loud(Scorer):
     name = "loud"
     query_aware = False
@@ -207,7 +207,7 @@ from ckv_core.methods.parts.base import Scorer
 class Half(Scorer):
     name = "half_of_it"
 from ckv_core.methods.base import METHODS, SELECTORS, Method
-from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.rules import UNIFORM
 METHODS.register(Method(name="half_of_it", label="", summary="", source="", budget_rule=UNIFORM))
 SELECTORS["half"] = None
 print("\x1b[2Jprinted")

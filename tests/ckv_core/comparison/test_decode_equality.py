@@ -18,7 +18,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import PromptError
 from ckv_core.measure.teacher_forced import token_rank
-from ckv_core.methods import partial_attention as partial
+from ckv_core.methods import attention as partial
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest, Scenario
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunResult, VariantFinished

@@ -12,7 +12,7 @@ from ckv_core.analysis.sweep import budget_unit, curves
 from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.methods import STORES
-from ckv_core.methods.partial_attention import written_out
+from ckv_core.methods.attention import written_out
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import with_points
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes

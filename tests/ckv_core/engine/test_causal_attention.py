@@ -62,7 +62,7 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path, value_dim, entries):
 def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(tokens, window, monkeypatch):
     monkeypatch.setattr(causal, "_SLIDING", 3)
     # What CUDA takes looks at a few queries at a time.
-    monkeypatch.setattr("ckv_core.methods.partial_attention.MAX_LOGITS", 100)
+    monkeypatch.setattr("ckv_core.methods.attention.MAX_LOGITS", 100)
     generator = torch.Generator().manual_seed(tokens)
     query = torch.randn(1, 6, tokens, 16, generator=generator)
     keys = torch.randn(1, 2, 20 + tokens, 16, generator=generator)

@@ -9,7 +9,7 @@ from ckv_core.errors import EngineError
 from ckv_core.methods import METHODS
 from ckv_core.methods.base import Method
 from ckv_core.methods.parts.base import RECENT, BudgetRule, Kept, Scorer, Selector
-from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.top_k import TOP_K
 from ckv_core.request.variants import VariantSpec
 from tests.factories.decoding import prefilled

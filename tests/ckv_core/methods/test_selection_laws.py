@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ckv_core.methods import METHODS, PARAMETERS
-from ckv_core.methods.partial_attention import value_norm, window_attention
+from ckv_core.methods.attention import value_norm, window_attention
 from ckv_core.methods.parts.critical import (
     Ranking,
     critical_auto,
@@ -27,7 +27,7 @@ from ckv_core.methods.parts.critical import (
     first_stage,
     head_bound,
 )
-from ckv_core.methods.parts.shares import (
+from ckv_core.methods.parts.rules import (
     adaptive_budgets,
     floored_budgets,
     integer_shares,
@@ -129,7 +129,7 @@ def test_scores_equal_the_literal_loop(heads, columns, parameters, data):
 def test_value_norm_equals_one_matrix_product_per_entry(
     kv_heads, group_size, head_dim, block, monkeypatch
 ):
-    monkeypatch.setattr("ckv_core.methods.partial_attention.block_rows", lambda *, on_cuda: block)
+    monkeypatch.setattr("ckv_core.methods.attention.block_rows", lambda *, on_cuda: block)
     generator = torch.Generator().manual_seed(7)
     values = torch.randn(kv_heads, 9, head_dim, generator=generator)
     weight = torch.randn(11, kv_heads * group_size * head_dim, generator=generator)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ckv_core.comparison.compare import compare
 from ckv_core.methods import METHODS, r_kv
-from ckv_core.methods.parts.shares import top_counts
+from ckv_core.methods.parts.rules import top_counts
 from ckv_core.request.compare_request import SCENARIOS
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.methods import partial_attention
-from ckv_core.methods.partial_attention import join, partial, written_out
+from ckv_core.methods import attention
+from ckv_core.methods.attention import join, partial, written_out
 
 SCALING = 0.3
 RTOL, ATOL = 1e-5, 1e-5
@@ -34,10 +34,10 @@ def test_no_block_has_more_logits_than_it_may(monkeypatch):
     """Three heads of 31 entries: 93 logits a query, so that two queries fit and three do not."""
     asked, keys, values = tensors(5, 31)
     whole = written_out(asked, keys, values, SCALING, None)
-    rows, block = [], partial_attention._block
-    monkeypatch.setattr(partial_attention, "MAX_LOGITS", 278)
+    rows, block = [], attention._block
+    monkeypatch.setattr(attention, "MAX_LOGITS", 278)
     monkeypatch.setattr(
-        partial_attention,
+        attention,
         "_block",
         lambda part, *rest: rows.append(part.shape[1]) or block(part, *rest),
     )
