@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from operator import mul
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
@@ -93,7 +92,8 @@ class Part(ABC):
         """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
         keys, window = shape.kv_heads * shape.head_dim, int(parameters.get("window", 0))
         sizes = (shape.kv_heads, shape.query_heads, shape.head_dim, keys, window)
-        return 4 * shape.prompt_len * sum(map(mul, self.work, sizes))
+        numbers = sum(n * size for n, size in zip(self.work, sizes, strict=True))
+        return 4 * shape.prompt_len * numbers
 
 
 class Scorer(Part):
