@@ -135,7 +135,8 @@ def read_setting(variants: dict[str, VariantResult], optima: Sequence[AlphaOptim
     critical = variants["CriticalKV"]
     budget = critical.receipt.budget_tokens if critical.receipt else 0
     name = critical.spec.partition(":")[0]
-    (optimum,) = (each for each in optima if (each.spec, each.budget) == (name, budget))
+    own = (each for each in optima if each.spec.partition(":")[0] == name)
+    (optimum,) = (each for each in own if each.budget.amount == budget)
     return Measured(
         heads={step: found.head_l1 for step, found in perturbations.items()},
         final={step: found.final_hidden_l1 for step, found in perturbations.items()},

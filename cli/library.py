@@ -4,7 +4,7 @@ Plotly and the pages' components are imported where they are used: a list must n
 """
 
 import json as json_text
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -15,10 +15,12 @@ from typing import Annotated, Any
 from sqlalchemy import select
 from typer import Argument, Option, Typer
 
+from ckv_core.analysis.points_table import points_json
 from ckv_core.analysis.result_json import to_json
+from ckv_core.analysis.runs import together
 from ckv_core.cli.compare import print_run
 from ckv_core.cli.options import JsonOption, command
-from ckv_core.cli.tables import print_columns
+from ckv_core.cli.tables import print_columns, print_points
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.runtime.terminal import say
 from cli.run import DbOption, print_study, study_json
@@ -32,7 +34,6 @@ from storage.sqlite import write_whole
 from storage.studies import Studies
 
 app = Typer()
-NameArgument = Annotated[str, Argument(metavar="NAME", help="slug of a run; name of a study")]
 NamesArgument = Annotated[
     list[str] | None, Argument(metavar="[NAME]...", help="as `list` has them")
 ]
@@ -77,16 +78,25 @@ def _list(db: DbOption = "") -> None:
 
 
 @command(app, "show")
-def _show(name: NameArgument, db: DbOption = "") -> None:
-    """Print what a run or study came to."""
+def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption = "") -> None:
+    """Print what a run or study came to; of several runs their prompts as one table."""
     with opened(db) as database:
-        slug, is_study = _found(database, name)
+        if len(names) > 1:
+            print_points(together([run.result for run in _several(database, names)]))
+            return
+        slug, is_study = _found(database, names[0])
         if is_study:
             print_study(Studies(database), slug)
             return
         run = database.ask(repository.load_run, slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")
     print_run(run.result, run.request.answer)
+
+
+def _several(database: Database, names: Sequence[str]) -> list[StoredRun]:
+    """Runs of one sample that are over, oldest first."""
+    runs = [_over(database.ask(repository.load_run, name)) for name in dict.fromkeys(names)]
+    return sorted(runs, key=lambda run: run.created_at)
 
 
 @command(app, "delete")
@@ -139,20 +149,23 @@ def _export(
     ] = False,
     db: DbOption = "",
 ) -> int:
-    """Write runs as a bundle; a run or study as JSON, report or code."""
+    """Write runs as a bundle; a run or study as JSON, report or code; the means of several."""
     kinds = {"json": json, "html": html, "kvpress": kvpress, "inspect": inspect}
     wanted = {kind: str(path) for kind, path in kinds.items() if path}
     names = names or []
     if not wanted and not out:
         raise ConfigError("Name a file to write: --out FILE, --json, --html, --kvpress, --inspect.")
-    if wanted and (every or len(names) != 1):
+    if wanted and (every or len(names) != 1) and not (set(wanted) == {"json"} and names):
         raise ConfigError(f"--{next(iter(wanted))} takes one run or study; name it.")
     if out and bool(names) == every:
         raise ConfigError("Name the runs to export, or give --all.")
     with opened(db) as database:
         if wanted:
             slug, is_study = _found(database, names[0])
-            if is_study:
+            if len(names) > 1:
+                results = [run.result for run in _several(database, names)]
+                documents = {"json": lambda: points_json(together(results))}
+            elif is_study:
                 documents = _study_documents(Studies(database), slug, data)
             else:
                 documents = _run_documents(database, slug, without)

@@ -12,7 +12,7 @@ from typer import Argument, Option, Typer
 
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
-from ckv_core.cli.tables import print_columns, share
+from ckv_core.cli.tables import print_points
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.results.events import Progress
@@ -196,12 +196,14 @@ def study_json(store: Studies, slug: str, *, with_data: bool = False) -> dict[st
 
 
 def print_study(store: Studies, slug: str) -> None:
-    """The decision, the scores and what failed."""
+    """The decision, the table of points and what failed."""
+    from ckv_core.studies.reading import read_results  # scipy takes a second
+
     stored = store.load(slug)
     samples, results = store.samples(slug), store.results(slug)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     _print_decision(stored.study, samples, results)
-    _print_scores(stored.study, samples, results)
+    print_points(read_results(stored.study, samples, results))
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         alike = [result for result in results if result.reason == reason]
         each_time = " each time" if alike[0].for_good else ""
@@ -220,23 +222,3 @@ def _print_decision(
     for caution in decision.cautions:
         say(f"  note: {caution}")
     say()
-
-
-def _print_scores(study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]) -> None:
-    from ckv_core.studies.reading import read_results
-
-    print_columns(
-        read_results(study, samples, results).rows,
-        {
-            "variant": lambda row: row.point.variant,
-            "budget": lambda row: row.point.budget or "-",
-            "n": lambda row: f"{row.n:,}",
-            "score": lambda row: "-" if row.score is None else f"{row.score:.3f}",
-            "95 % interval": lambda row: (
-                "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}"
-            ),
-            "cache": lambda row: share(row.cache_share),
-            "cut": lambda row: f"{row.cut:,}",
-            "failed": lambda row: f"{row.failed:,}",
-        },
-    )

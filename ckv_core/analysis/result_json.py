@@ -9,22 +9,15 @@ from typing import Any
 
 from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.evidence import held
-from ckv_core.analysis.sweep import (
-    Curve,
-    alpha_optima,
-    curves,
-    known_figures,
-    known_oracles,
-    matched_figures,
-)
-from ckv_core.analysis.sweep_savings import Saving, savings_of
+from ckv_core.analysis.points import METRICS, Curve
+from ckv_core.analysis.savings import Saving, savings
+from ckv_core.analysis.sweep import alpha_optima, curves, matched_figures
 from ckv_core.errors import ConfigError
 from ckv_core.results.chain import check_chain
 from ckv_core.results.codec import array_json, measured_json, number_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.passages import spans_of
-from ckv_core.results.quantities import Figure
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
 MAX_PAIRS = 256
@@ -53,7 +46,7 @@ def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, A
         "evidence": _evidence(result, passages),
         "bounds": _bounds(result),
         "ablation": _ablation(result),
-        "curves": _curves(result, lines),
+        "curves": _curves(lines),
         "savings": _savings(result, lines),
         "alpha_optima": _alpha_optima(result),
     }
@@ -119,55 +112,49 @@ def _ablation(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
-def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
-    figures = known_figures(result) if lines else []
-    oracles = known_oracles(result) if lines else []
-
-    def values(read: Sequence[Figure], line: Curve) -> dict[str, list[Any]]:
-        variants = [result.variants[index] for _, index in line.points]
-        return {each.key: [_number(each.read(variant)) for variant in variants] for each in read}
-
+def _curves(lines: Sequence[Curve]) -> list[dict[str, Any]]:
     return [
         {
-            "spec": line.spec,
-            "alpha": _number(line.alpha),
-            "budgets": [budget for budget, _ in line.points],
-            "variants": [index for _, index in line.points],
-            "figures": values(figures, line),
-            "oracles": values(oracles, line),
+            "spec": line.first.curve_spec,
+            "alpha": _number(line.first.alpha),
+            "unit": line.unit,
+            "budgets": [budget.amount for budget, _ in line.rows],
+            "variants": [row.index for _, row in line.rows],
+            "figures": {
+                key: [_number(mean.mean if mean else None) for mean in means]
+                for key in METRICS
+                if any(means := [row.mean(key) for _, row in line.rows])
+            },
         }
         for line in lines
     ]
 
 
 def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
-    """`sweep_savings.savings` of each figure and target, with every point read once."""
+    """What each curve needs for every point of each other one, by each metric."""
     if len(lines) < 2:
         return []
-    plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
-    documents = []
-    for figure in matched_figures(result):
-        points = {line: line.values(result, figure) for line in lines}
-        documents += [
-            {
-                "figure": figure.key,
-                "target": target.spec,
-                "target_budgets": [budget for budget, _ in points[target]],
-                "methods": [
-                    _method(line, savings_of(line, points[line], target, points[target], figure))
-                    for line in lines
-                    if line is not target
-                ],
-            }
-            for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]
-            if points[target]
-        ]
-    return documents
+    plain_first = sorted(lines, key=lambda line: line.first.identity.settings.critical)
+    return [
+        {
+            "figure": figure.key,
+            "target": target.first.curve_spec,
+            "target_budgets": [budget.amount for budget, _ in target.means(figure.key)],
+            "methods": [
+                _method(line, list(savings(line, target, figure.key)))
+                for line in lines
+                if line is not target
+            ],
+        }
+        for figure in matched_figures(result)
+        for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]
+        if target.means(figure.key)
+    ]
 
 
 def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
     return {
-        "spec": line.spec,
+        "spec": line.first.curve_spec,
         "budgets": [_number(each.match.budget) for each in needed],
         "outcomes": [each.match.outcome for each in needed],
         "saved": [_number(each.share) for each in needed],
@@ -180,7 +167,7 @@ def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
     return [
         {
             "spec": each.spec,
-            "budget": each.budget,
+            "budget": each.budget.amount,
             "alphas": [_number(alpha) for alpha in each.alphas],
             "best_fixed": _number(each.best_fixed),
             "layer_alpha": array_json(each.layer_alpha),

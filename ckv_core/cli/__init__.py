@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typer import Typer
 
 from ckv_core.cli import (
-    analyse,
     cache,
     compare,
     import_kvpress,
@@ -19,7 +18,7 @@ from ckv_core.cli.options import run_command
 HELP = "Compare KV-cache eviction methods."
 # Without markup, help texts appear as they are written.
 app = Typer(help=HELP, rich_markup_mode=None, add_completion=False)
-for _module in (compare, analyse, cache, import_kvpress, methods):
+for _module in (compare, cache, import_kvpress, methods):
     app.add_typer(_module.app)
 
 

@@ -1,4 +1,4 @@
-"""Tables, and what `compare` and `analyse` print alike."""
+"""Tables in the terminal, and the parts of what is printed of a run."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ckv_core.analysis.ablation import ablation_of
+from ckv_core.analysis.points import Points
+from ckv_core.analysis.points_table import NOTE, columns_of
 from ckv_core.analysis.rounding import floor_sentence
 from ckv_core.analysis.sweep import shown_figures
 from ckv_core.analysis.verdict import verdict_of
@@ -105,6 +107,28 @@ def print_verdict(result: RunResult) -> None:
 def print_floor(result: RunResult) -> None:
     if floor := floor_sentence(result):
         say(f"\n{floor}")
+
+
+def print_points(points: Points) -> None:
+    """The columns that fit beside one another, then a line for each further metric of a row."""
+    columns = [each for each in columns_of(points) if each.key not in ("variant", "spec", "budget")]
+    shown = [each for each in columns if not each.is_extra]
+    rows = [
+        (row.spec, *(cell.text if (cell := each.read(row)) else "-" for each in shown))
+        for row in points.rows
+    ]
+    title = NOTE if points.n > 1 else "every method and budget"
+    print_table(("variant", *(each.label for each in shown)), rows, title)
+    more = [
+        (each.label, row.spec, cell.text)
+        for each in columns
+        if each.is_extra
+        for row in points.rows
+        if (cell := each.read(row))
+    ]
+    print_table(("metric", "variant", "value"), more, "further metrics")
+    for note in points.notes:
+        say(f"note: {note}")
 
 
 def print_generation(result: RunResult) -> None:

@@ -124,6 +124,7 @@ class Difference:
         lower, higher: those where the one is below or above the other by more than rounding does.
         level: those where they differ by no more than a rounding floor of their runs.
         p: of the exact McNemar test, two-sided, of yes-or-no values; None of any other.
+        holm_p: the same, adjusted over all pairs beside this one.
     """
 
     mean: Interval
@@ -131,6 +132,7 @@ class Difference:
     higher: int
     level: int
     p: float | None
+    holm_p: float | None = None
 
     @property
     def level_note(self) -> str:

@@ -20,10 +20,11 @@ from ckv_core.experiment.decide import (
     counted,
     decide,
 )
+from ckv_core.experiment.stats import Interval
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.outcomes import raise_sentence
-from ckv_core.studies.reading import FULL_POINT, Row, full_row, source
+from ckv_core.studies.reading import FULL_POINT, full_row, source
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 
 Outcome = Literal["keeps", "undecided", "loses", "unmeasured"]
@@ -57,7 +58,7 @@ class Decision:
         sentence: the answer, in at most three sentences.
         tolerance: 0 to 1.
         n: sources that count.
-        full: the full cache over all samples; None before any result.
+        full: score of the full cache over all samples; None before any result.
         methods: those that keep the score first, by rising budget.
         cautions: what a reader has to know beside it.
     """
@@ -65,7 +66,7 @@ class Decision:
     sentence: str
     tolerance: float
     n: int
-    full: Row | None
+    full: Interval | None
     methods: tuple[MethodDecision, ...]
     cautions: tuple[str, ...]
 
@@ -94,26 +95,28 @@ def decide_study(
         places = []
     choice = _choose(study, [samples[at] for at in places], by_key)
     methods = _methods(study, choice)
-    full = full_row(study, samples, results)
+    full = full_row(samples, results)
+    full_score = full.mean("score")
     what = "samples" if len({*map(source, samples)}) == len(samples) else "texts"
     if study.read_once and not places:
         sentence = sentences.read_later(f"{len(samples):,} samples")
     elif choice.n < FEWEST_SOURCES:
-        all_cut = bool(full.cut) and not full.n
+        all_cut = bool(full.outcomes.get("cut")) and full_score is None
         limit = study.max_new_tokens
         sentence = sentences.nothing_counts(len(results), limit, all_cut=all_cut)
     else:
-        sentence = _sentence(study, choice, methods, full.score or 0.0, f"{choice.n:,} {what}")
+        score = full_score.mean if full_score else 0.0
+        sentence = _sentence(study, choice, methods, score, f"{choice.n:,} {what}")
     return Decision(
         sentence=sentence,
         tolerance=study.tolerance / 100,
         n=choice.n,
-        full=full if full.n else None,
+        full=full_score,
         methods=tuple(methods),
         cautions=(
             *_about_results(study, results),
             *_about_size(study, samples, methods, what),
-            *_about_full(full),
+            *_about_full(full_score),
             *_about_order(study, samples, places, len(results), what),
         ),
     )
@@ -216,9 +219,9 @@ def _about_size(
         yield told
 
 
-def _about_full(full: Row) -> Iterator[str]:
-    if full.n and (full.score or 0) < sentences.LEAST_FULL:
-        yield sentences.weak_full(full.score or 0)
+def _about_full(full: Interval | None) -> Iterator[str]:
+    if full is not None and full.mean < sentences.LEAST_FULL:
+        yield sentences.weak_full(full.mean)
 
 
 def _about_order(

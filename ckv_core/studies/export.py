@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, cast
 
+from ckv_core.analysis.points import Row, with_bases
+from ckv_core.analysis.points_table import differences_json
+from ckv_core.analysis.savings import Saving, savings
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import CONFIDENCE
 from ckv_core.request.compare_request import MAX_SWEEP_POINTS
@@ -14,9 +17,8 @@ from ckv_core.runtime.json_text import JsonBounds, NoJsonError
 from ckv_core.runtime.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.studies.decision import Decision, decide_study
 from ckv_core.studies.harness import LM_EVAL
-from ckv_core.studies.reading import PairedRow, Row, read_results
+from ckv_core.studies.reading import l1_answers, point_of, read_results
 from ckv_core.studies.records import MAX_SAMPLES, Sample, SampleResult, Study
-from ckv_core.studies.savings import budgets_saved
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import STUDY_KEYS, study_of, study_values
 
@@ -24,7 +26,6 @@ SCHEMA = 1
 _WHOLE = "file of a study"
 MAX_CHARS = 512 * 2**20
 BOUNDS = JsonBounds(containers=2**20, values=2**23)
-_COSTS = ("failed", "cut", "cache_share", "head_l1")
 
 
 def export(
@@ -40,7 +41,8 @@ def export(
     `facts`: joins `study`: state, times, model and versions. `with_data`: everything that
     `read_export` needs, texts and all, as `data`.
     """
-    reading = read_results(study, samples, results)
+    points = read_results(study, samples, results)
+    moved = l1_answers(results)
     decision = decision_values(decide_study(study, samples, results))
     data = {
         "samples": [record_json(sample) for sample in samples],
@@ -50,16 +52,23 @@ def export(
         "schema": SCHEMA,
         "study": study_values(study) | dict(facts) | {"samples": len(samples)},
         "samples": [_sample(result) for result in results],
-        "table": [_row(row) for row in reading.rows],
+        "table": [_row(row) for row in points.rows],
         "decision": decision
         | {
-            "points": [
-                asdict(row.point) | {name: getattr(row, name) for name in _COSTS}
-                for row in reading.rows
+            "points": [_named(row) | _costs(row) for row in points.rows],
+            "pairs": [
+                _named(pair.row)
+                | {"other": _named(pair.other)}
+                | differences_json(pair).get("score", {})
+                for pair in points.pairs
+                if "score" in pair.differences
             ],
-            "pairs": [_pair(pair) for pair in reading.pairs],
-            "savings": [asdict(saved) for saved in budgets_saved(reading)],
-            "l1_answers": None if reading.l1_answers is None else asdict(reading.l1_answers),
+            "savings": [
+                _saving(each)
+                for curve, base in with_bases(points.curves)
+                for each in savings(curve, base, "score")
+            ],
+            "l1_answers": None if moved is None else asdict(moved),
         },
     } | ({"data": data} if with_data else {})
 
@@ -172,13 +181,37 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     return {"id": result.sample} | {name: getattr(result, name) for name in names}
 
 
+def _named(row: Row) -> dict[str, Any]:
+    return asdict(point_of(row))
+
+
 def _row(row: Row) -> dict[str, Any]:
-    names = ("n", "score", "low", "high", "cut", "failed")
-    return asdict(row.point) | {name: getattr(row, name) for name in names}
+    score = row.mean("score")
+    ends = {name: getattr(score, name, None) for name in ("low", "high")}
+    return (
+        _named(row)
+        | {"n": score.n if score else 0, "score": score.mean if score else None}
+        | ends
+        | {word: row.outcomes.get(word, 0) for word in ("cut", "failed")}
+    )
 
 
-def _pair(pair: PairedRow) -> dict[str, Any]:
-    found = asdict(pair.found)
-    found |= found.pop("mean") | {"holm_p": pair.holm_p}
-    del found["level"]  # scores have no rounding floor
-    return asdict(pair.point) | {"other": asdict(pair.other)} | found
+def _costs(row: Row) -> dict[str, Any]:
+    head = row.mean("head")
+    return {
+        "failed": row.outcomes.get("failed", 0),
+        "cut": row.outcomes.get("cut", 0),
+        "cache_share": row.memory and row.memory[0] / row.memory[1],
+        "head_l1": head and head.mean,
+    }
+
+
+def _saving(saved: Saving) -> dict[str, Any]:
+    ends = {name: getattr(saved, name) for name in ("match", "low", "high")}
+    return {
+        "variant": saved.curve.first.curve_spec,
+        "target": {"variant": saved.target.first.curve_spec, "budget": str(saved.target_budget)},
+        "score": saved.value,
+        "n": saved.n,
+        "budgets": [str(budget) for budget in saved.tried],
+    } | {name: end and asdict(end) for name, end in ends.items()}

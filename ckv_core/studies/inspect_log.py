@@ -7,7 +7,8 @@ score for each method and budget with the text that it generated as its answer.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ckv_core.studies.reading import Row, read_results
+from ckv_core.analysis.points import Row
+from ckv_core.studies.reading import point_of, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 from ckv_core.studies.spec import study_values
 
@@ -37,7 +38,7 @@ def inspect_log(
         "results": {
             "total_samples": len(samples),
             "completed_samples": len(of_sample),
-            "scores": [_score(study, row) for row in rows if row.score is not None],
+            "scores": [_score(study, row) for row in rows if row.mean("score")],
         },
         "samples": [
             _sample(study, sample, of_sample[sample.id])
@@ -65,13 +66,14 @@ def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> 
 
 
 def _score(study: Study, row: Row) -> dict[str, Any]:
-    metrics = {"mean": row.score, "low_95": row.low, "high_95": row.high}
+    score, point = row.mean("score"), point_of(row)
+    metrics = {"mean": score.mean, "low_95": score.low, "high_95": score.high} if score else {}
     return {
-        "name": point_name(row.point),
+        "name": point_name(point),
         "scorer": study.metric,
-        "scored_samples": row.n,
-        "unscored_samples": row.failed + row.cut,
-        "params": {"variant": row.point.variant, "budget": row.point.budget},
+        "scored_samples": score.n if score else 0,
+        "unscored_samples": row.outcomes.get("failed", 0) + row.outcomes.get("cut", 0),
+        "params": {"variant": point.variant, "budget": point.budget},
         "metrics": {
             name: {"name": name, "value": value}
             for name, value in metrics.items()

@@ -1,110 +1,60 @@
-"""What a study says: scores with intervals, paired differences, L1 against answers. No torch."""
+"""The results of a run of many samples as the one long table; L1 against answers. No torch."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
+from math import fsum
 
 import numpy as np
 
-from ckv_core.experiment.stats import (
-    Difference,
-    Interval,
-    difference_interval,
-    holm,
-    paired,
-    rank_correlation,
-    score_interval,
-)
+from ckv_core.analysis.names import display_names
+from ckv_core.analysis.points import Points, Row, Values
+from ckv_core.experiment.stats import Interval, difference_interval, rank_correlation
+from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import identify
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import VariantResult
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 
 FULL_POINT = Point(FULL, None)
-Scores = Mapping[str, float]  # of a point, by sample or by source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One point of the table.
-
-    Attributes:
-        n: sources with a score; samples of one source count once, with their mean.
-        failed: samples without a generation.
-        cut: samples whose text the limit of new tokens ended before an answer; in no mean.
-        score: mean over the sources; None where there is none.
-        low, high: 95 % interval.
-        cache_share: mean bytes of the cache over the full cache's; None where not known.
-        head_l1: mean over samples; None for the full cache.
-    """
-
-    point: Point
-    n: int
-    failed: int
-    cut: int
-    score: float | None
-    low: float | None
-    high: float | None
-    cache_share: float | None
-    head_l1: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRow:
-    """One point against the full cache, or its base without CriticalKV, on the same sources.
-
-    Attributes:
-        found: its score minus the other's, by source; p where all scores are 0 or 1.
-        holm_p: the same p, adjusted over all pairs that have one.
-    """
-
-    point: Point
-    other: Point
-    found: Difference
-    holm_p: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reading:
-    """What a study says.
-
-    Attributes:
-        rows: in the order of the points; the full cache first.
-        pairs: each point against the full cache, then each with CriticalKV against its base.
-        l1_answers: rank correlation, mean over the samples, of lower head L1 with a better score
-            among variants of one budget; None where nothing varies.
-        scores: of each point by source.
-    """
-
-    rows: tuple[Row, ...]
-    pairs: tuple[PairedRow, ...]
-    l1_answers: Interval | None
-    scores: Mapping[Point, Scores]
-
-    @property
-    def bases(self) -> dict[str, str]:
-        """Of each variant with CriticalKV the one without, where the study has it."""
-        pairs = (pair for pair in self.pairs if pair.other != FULL_POINT)
-        return {pair.point.variant: pair.other.variant for pair in pairs}
+# Metric of the table -> what a result has of it.
+_MEASURED = {
+    "score": "score",
+    "agreement": "agreement",
+    "head": "head_l1",
+    "final": "final_l1",
+    "kl": "kl",
+}
 
 
 def read_results(
     study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
-) -> Reading:
+) -> Points:
     """Read results, all or those that are there so far; only of `samples`, all or some."""
-    by_point = _by_point(study, samples, results)
-    source_of = {sample.id: source(sample) for sample in samples}
-    scores = {point: _by_source(found, source_of) for point, found in by_point.items()}
-    return Reading(
-        rows=tuple(_row(point, found, scores[point]) for point, found in by_point.items()),
-        pairs=tuple(_with_holm(_pairs(scores))),
-        l1_answers=_l1_answers([result for found in by_point.values() for result in found]),
-        scores=scores,
+    sources = {sample.id: source(sample) for sample in samples}
+    found: dict[Point, list[SampleResult]] = {point: [] for point in study.points()}
+    for result in results:
+        point = Point(result.variant, result.budget)
+        if result.sample in sources and point in found:
+            found[point].append(result)
+    places = {variant: at for at, variant in enumerate(dict.fromkeys(p.variant for p in found))}
+    return Points(
+        model=study.model,
+        n=len({*sources.values()}),
+        rows=[
+            _row(point, name, places[point.variant], own, sources)
+            for (point, own), name in zip(found.items(), _names(found), strict=True)
+        ],
+        notes=(),
+        scenarios=frozenset({study.scenario}),
     )
 
 
-def full_row(study: Study, samples: Sequence[Sample], results: Collection[SampleResult]) -> Row:
-    """The full cache alone; `read_results` has the arguments."""
-    found = _by_point(study, samples, results)[FULL_POINT]
-    return _row(FULL_POINT, found, _by_source(found, {s.id: source(s) for s in samples}))
+def full_row(samples: Sequence[Sample], results: Collection[SampleResult]) -> Row:
+    """The full cache alone."""
+    sources = {sample.id: source(sample) for sample in samples}
+    own = [each for each in results if each.variant == FULL and each.sample in sources]
+    return _row(FULL_POINT, "Full cache", 0, own, sources)
 
 
 def source(sample: Sample) -> str:
@@ -112,91 +62,17 @@ def source(sample: Sample) -> str:
     return sample.source or f"\0{sample.id}"
 
 
-def _base_of(point: Point) -> Point | None:
-    """The same point without CriticalKV; None where it has none, its SPEC as `spec` writes it."""
-    spec = VariantSpec.parse(point.variant)
-    return Point(spec.base().spec, point.budget) if spec.critical else None
+def point_of(row: Row) -> Point:
+    """The study's own words for a row."""
+    return Point(row.curve_spec, str(row.budget) if row.place else None)
 
 
-def differences(own: Scores, other: Scores) -> list[float]:
-    """Own minus other, of the sources that both have."""
-    return [own[at] - other[at] for at in own if at in other]
+def l1_answers(results: Iterable[SampleResult]) -> Interval | None:
+    """Rank correlation of lower head L1 with a better score, mean over the samples.
 
-
-def _by_point(
-    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
-) -> dict[Point, list[SampleResult]]:
-    counted = {sample.id for sample in samples}
-    found: dict[Point, list[SampleResult]] = {point: [] for point in study.points()}
-    for result in results:
-        point = Point(result.variant, result.budget)
-        if result.sample in counted and point in found:
-            found[point].append(result)
-    return found
-
-
-def _by_source(results: Sequence[SampleResult], source_of: Mapping[str, str]) -> Scores:
-    found: dict[str, list[float]] = {}
-    for result in results:
-        if result.score is not None:
-            found.setdefault(source_of[result.sample], []).append(result.score)
-    return {source: sum(scores) / len(scores) for source, scores in found.items()}
-
-
-def _row(point: Point, results: Sequence[SampleResult], scores: Scores) -> Row:
-    score = score_interval([*scores.values()]) if scores else None
-    shares = [
-        result.cache_bytes / result.full_cache_bytes
-        for result in results
-        if result.cache_bytes is not None and result.full_cache_bytes
-    ]
-    moved = [result.head_l1 for result in results if result.head_l1 is not None]
-    return Row(
-        point=point,
-        n=len(scores),
-        failed=sum(result.outcome == "failed" for result in results),
-        cut=sum(result.outcome == "cut" for result in results),
-        score=score.mean if score else None,
-        low=score.low if score else None,
-        high=score.high if score else None,
-        cache_share=sum(shares) / len(shares) if shares else None,
-        head_l1=sum(moved) / len(moved) if moved else None,
-    )
-
-
-def _pairs(scores: Mapping[Point, Scores]) -> Iterator[PairedRow]:
-    by_settings = {_settings(point): point for point in scores}
-    evicting = [point for point in scores if point != FULL_POINT]
-    for point in evicting:
-        yield from _pair(point, FULL_POINT, scores)
-    for point in evicting:
-        base = _base_of(point)
-        other = by_settings.get(_settings(base)) if base is not None else None
-        if other is not None:
-            yield from _pair(point, other, scores)
-
-
-def _settings(point: Point) -> tuple[object, ...]:
-    return (*VariantSpec.parse(point.variant).settings(), point.budget)
-
-
-def _pair(point: Point, other: Point, scores: Mapping[Point, Scores]) -> Iterator[PairedRow]:
-    own, theirs = scores[point], scores[other]
-    is_yes_no = {*own.values(), *theirs.values()} <= {0.0, 1.0}
-    found = paired(own, theirs, is_share=True, is_yes_no=is_yes_no)
-    if found is not None:
-        yield PairedRow(point=point, other=other, found=found, holm_p=None)
-
-
-def _with_holm(pairs: Iterator[PairedRow]) -> Iterator[PairedRow]:
-    known = [*pairs]
-    adjusted = iter(holm([pair.found.p for pair in known if pair.found.p is not None]))
-    for pair in known:
-        yield pair if pair.found.p is None else replace(pair, holm_p=next(adjusted))
-
-
-def _l1_answers(results: Sequence[SampleResult]) -> Interval | None:
-    """Among variants of one sample and budget, so that the budget itself has no part in it."""
+    Among variants of one sample and budget, so that the budget itself has no part in it; None
+    where nothing varies.
+    """
     known = [r for r in results if r.head_l1 is not None and r.score is not None]
     known.sort(key=lambda r: (r.sample, r.budget or ""))
     by_sample: dict[str, list[float]] = {}
@@ -207,3 +83,62 @@ def _l1_answers(results: Sequence[SampleResult]) -> Interval | None:
             by_sample.setdefault(sample, []).append(rank_correlation(l1, scores))
     means = [sum(each) / len(each) for each in by_sample.values()]
     return difference_interval(means) if means else None
+
+
+def _names(points: Collection[Point]) -> list[str]:
+    variants = [*dict.fromkeys(point.variant for point in points if point != FULL_POINT)]
+    names = display_names([VariantSpec.parse(variant) for variant in variants])
+    of_variant = dict(zip(variants, names, strict=True)) | {FULL: "Full cache"}
+    return [of_variant[point.variant] for point in points]
+
+
+def _row(
+    point: Point,
+    name: str,
+    place: int,
+    results: Sequence[SampleResult],
+    sources: Mapping[str, str],
+) -> Row:
+    spec = VariantSpec.parse(point.spec)
+    variant = VariantResult(
+        spec=point.spec,
+        label=spec.label,
+        method=spec.method.name,
+        critical=spec.critical,
+        params=spec.params,
+    )
+    sizes = [
+        (r.cache_bytes, r.full_cache_bytes)
+        for r in results
+        if r.cache_bytes is not None and r.full_cache_bytes
+    ]
+    return Row(
+        identity=identify(variant),
+        name=name,
+        label=spec.label,
+        method=spec.method.name,
+        spec=point.spec,
+        curve_spec=point.variant,
+        place=place,
+        n=len({sources[result.sample] for result in results}),
+        budget=Budget.parse(point.budget) if point.budget else None,
+        read=lambda key: _by_source(results, _MEASURED.get(key, ""), sources),
+        outcomes=Counter(result.outcome for result in results),
+        memory=_means(sizes),
+        variants=(variant,),
+    )
+
+
+def _by_source(results: Sequence[SampleResult], name: str, sources: Mapping[str, str]) -> Values:
+    found: dict[str, list[float]] = {}
+    for result in results if name else ():
+        if (value := getattr(result, name)) is not None:
+            found.setdefault(sources[result.sample], []).append(value)
+    return {source: sum(values) / len(values) for source, values in found.items()}
+
+
+def _means(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
+    if not sizes:
+        return None
+    own, full = (fsum(each) / len(sizes) for each in zip(*sizes, strict=True))
+    return own, full

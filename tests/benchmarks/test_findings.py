@@ -11,6 +11,7 @@ from benchmarks.findings import (
 )
 from ckv_core.analysis.ablation import ablation
 from ckv_core.analysis.sweep import AlphaOptimum
+from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import BASE
@@ -32,7 +33,7 @@ def made_up(scale: float = 1.0, **by_step: np.ndarray) -> Measured:
         chosen=np.array([[0, 0], [0.25, 1]], np.float32),
         optimum=AlphaOptimum(
             spec="snapkv+critical",
-            budget=64,
+            budget=Budget(64.0, "tokens"),
             alphas=(0.0, 0.25, 0.5, 1.0),
             indices=(0, 1, 2, 3),
             best_fixed=0.25,
@@ -78,7 +79,7 @@ def test_a_text_is_measured_at_every_base_budget_and_step():
     assert list(text.settings) == [(b, c) for b in ("snapkv", "adakv") for c in ("80", "96")]
     for (base, budget), found in text.settings.items():
         assert list(found.heads) == list(ablation_specs(base, budget))
-        assert (found.optimum.spec, found.optimum.budget) == (f"{base}+critical", int(budget))
+        assert str(found.optimum.budget) == budget
         np.testing.assert_allclose(found.heads["alpha 1"], found.heads["base"], rtol=1e-5)
     heads = [each.heads["base"] for each in text.settings.values()]
     assert not any(np.array_equal(heads[0], other) for other in heads[1:])

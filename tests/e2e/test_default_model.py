@@ -150,8 +150,7 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     slug = steps.run_to_its_end(page)
     rows = page.locator("#sweep-points tbody tr")
     expect(rows).to_have_count(POINTS)
-    for key in ("head", "final", "kl"):
-        see_chart(page, "#sweep-curves", f"sweep-{key}")
+    see_chart(page, "#sweep-curves", "sweep")
     # The table follows the status bar: generated text adds a column to it.
     expect(page.locator("#sweep-points thead")).to_contain_text("Agreement")
     points = [row.inner_text() for row in rows.all()]
@@ -159,7 +158,7 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     steps.expect_state(page, "done")
     expect(rows).to_have_count(POINTS)
     expect(rows).to_have_text(points, use_inner_text=True)
-    see_chart(page, "#sweep-curves", "sweep-final")
+    see_chart(page, "#sweep-curves", "sweep")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
 

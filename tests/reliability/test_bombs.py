@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from ckv_core.cli.analyse import _read_prompts
 from ckv_core.errors import CkvError
 from ckv_core.request.external_selection import read_external_selection
 from ckv_core.results.kept_record import read_record
@@ -71,7 +70,6 @@ READERS = {
     "preview": (lambda text, _: preview(FormValues(source="file", data=text)), (OBJECTS, LINES)),
     "export": (lambda text, _: read_export(text), (OBJECTS,)),
     "selection": (lambda text, _: read_external_selection(text), (OBJECTS,)),
-    "prompts": (lambda text, path: (path.write_text(text), _read_prompts(str(path))), (LINES,)),
     "request": (lambda text, _: _read_object(text.encode()), (OBJECTS,)),
     "kept cache": (_kept_cache, (OBJECTS,)),
 }

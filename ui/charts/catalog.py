@@ -155,7 +155,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="budgets",
         title="Entries kept per layer",
-        csv="budgets",
+        csv="analysis",
         has_data=lambda result: any(v.retained is not None for v in result.variants),
         draw=lambda result, _: budgets_figure(result),
     ),

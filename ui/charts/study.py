@@ -1,44 +1,22 @@
-"""Charts of a study: score against budget, bytes and perturbation, and the needle heat map."""
+"""Charts of a run of many samples: its points, its needles, its perturbation by sample."""
 
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.regimes import marked_name
-from ckv_core.experiment.stats import Interval
-from ckv_core.methods.parameters import Budget
-from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
-from ui.charts.interval_bars import interval_bars
-from ui.charts.layout import budget_axis, empty_figure, new_figure
-from ui.looks.palette import DENSITY_SCALE, FULL_LOOK
+from ui.charts.layout import empty_figure, new_figure
+from ui.charts.points import points_chart
+from ui.looks.palette import DENSITY_SCALE
 from ui.tables.study import StudyReading, cell_address
 
-_UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
 _MEASURES = {"final_l1": "final L1", "head_l1": "mean head L1"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
-
-
-def score_figure(reading: StudyReading) -> go.Figure:
-    """Mean score against the budget, one line per method; the full cache dotted.
-
-    Definition: mean of the samples' metric over independent sources, points of 100; bars are 95 %
-    intervals (Wilson's). n = sources.
-    """
-    first = Budget.parse(reading.study.points()[1].budget or "1")
-    figure = _lines(
-        reading,
-        "Score against the budget",
-        lambda row: Budget.parse(row.point.budget).amount if row.point.budget else None,
-    )
-    ticks = [Budget.parse(point.budget).amount for point in reading.study.points() if point.budget]
-    budget_axis(figure, ticks, _UNITS.get(first.unit, first.unit))
-    return figure
 
 
 def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
@@ -142,61 +120,10 @@ def perturbation_figure(
     return figure
 
 
-def _lines(reading: StudyReading, title: str, place: Callable[[Row], float | None]) -> go.Figure:
-    """Scores of all points, joined by rising budget."""
-    rows = [row for row in reading.scores.rows if row.score is not None]
-    if not rows:
-        return empty_figure(title, "There is no result yet.")
-    n = _span(row.n for row in rows)
-    figure = new_figure(
-        title, f"Mean and 95 % interval, n = {n} sources", legend_rows=len(reading.variants)
-    )
-    for variant in reading.variants:
-        look = reading.looks[variant]
-        points = [
-            (x, row)
-            for row in rows
-            if row.point.variant == variant and (x := place(row)) is not None
-        ]
-        if not points:
-            continue
-        means = [_in_points(row) for _, row in points]
-        figure.add_trace(
-            go.Scatter(
-                x=np.array([x for x, _ in points], np.float64),
-                y=np.array([each.mean for each in means], np.float64),
-                name=html.escape(
-                    marked_name(reading.names[variant], reading.marks[variant]), quote=False
-                ),
-                mode="lines+markers",
-                line=look.line(),
-                marker=look.marker(8),
-                error_y=interval_bars(means, look.color),
-                customdata=[[row.point.budget, row.n] for _, row in points],
-                hovertemplate="%{customdata[0]}: %{y:.1f}, n = %{customdata[1]}",
-            )
-        )
-    full = next((row for row in rows if row.point.variant == FULL), None)
-    if full is not None and full.score is not None:
-        figure.add_hline(
-            y=100 * full.score,
-            line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
-            annotation_text="full cache",
-        )
-    figure.update_yaxes(title_text="score, points of 100", range=[-3, 103])
-    return figure
-
-
 def _span(counts: Iterable[int]) -> str:
     """`5`, or `4 to 6` where they differ."""
     there = sorted({*counts})
     return f"{there[0]}" if len(there) == 1 else f"{there[0]} to {there[-1]}"
-
-
-def _in_points(row: Row) -> Interval:
-    """Its score of 100 with its interval."""
-    low, high = (None if end is None else 100 * end for end in (row.low, row.high))
-    return Interval(100 * (row.score or 0.0), low, high, row.n)
 
 
 def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:
@@ -225,11 +152,11 @@ def _point_controls(reading: StudyReading) -> list[Control]:
 
 def _other(reading: StudyReading, variant: str) -> str:
     """What a variant's perturbation is set beside: its base, or else the first variant."""
-    return reading.scores.bases.get(variant, reading.variants[0])
+    return reading.bases.get(variant, reading.variants[0])
 
 
 def _sample_controls(reading: StudyReading) -> list[Control]:
-    bases = reading.scores.bases
+    bases = reading.bases
     names = [name for name in reading.variants if _other(reading, name) != name]
     names.sort(key=lambda name: name not in bases)
     measured = {m for m in _MEASURES if any(getattr(r, m) is not None for r in reading.results)}
@@ -242,31 +169,8 @@ def _sample_controls(reading: StudyReading) -> list[Control]:
     ]
 
 
-def _moved(reading: StudyReading) -> bool:
-    return any(row.head_l1 is not None for row in reading.scores.rows)
-
-
-def _scored(reading: StudyReading) -> bool:
-    return any(row.score is not None for row in reading.scores.rows)
-
-
 _ALL: tuple[Chart[StudyReading], ...] = (
-    Chart(
-        name="budget",
-        title="Score against the budget",
-        csv="scores",
-        has_data=_scored,
-        draw=lambda reading, _: score_figure(reading),
-    ),
-    Chart(
-        name="bytes",
-        title="Score against bytes",
-        csv="scores",
-        has_data=_scored,
-        draw=lambda reading, _: _lines(
-            reading, "Score against bytes", lambda row: row.cache_share
-        ).update_xaxes(title_text="cache bytes, share of the full cache's", tickformat=".0%"),
-    ),
+    points_chart("budget", "Against the budget", "scores", lambda reading: reading.points),
     Chart(
         name="needles",
         title="Needle heat map",
@@ -278,20 +182,13 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         ),
     ),
     Chart(
-        name="moved",
-        title="Score against perturbation",
-        csv="scores",
-        has_data=_moved,
-        draw=lambda reading, _: _lines(
-            reading, "Score against perturbation", lambda row: row.head_l1
-        ).update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero"),
-    ),
-    Chart(
         name="samples",
         title="Perturbation, sample by sample",
         csv="results",
         controls=_sample_controls,
-        has_data=lambda reading: len(reading.variants) > 1 and _moved(reading),
+        has_data=lambda reading: (
+            len(reading.variants) > 1 and any(r.head_l1 is not None for r in reading.results)
+        ),
         draw=lambda reading, chosen: perturbation_figure(
             reading, chosen["variant"], chosen["budget"], chosen["measure"]
         ),
@@ -308,6 +205,6 @@ def charts_value(reading: StudyReading) -> dict[str, Any]:
         "key": str(len(reading.results)),
         "heading": "",
         "text": "The charts appear here with the first results.",
-        "head": reading.regimes.head,
+        "head": reading.head,
         "charts": chart_values(STUDY_CHARTS.values(), reading),
     }

@@ -1,71 +1,19 @@
-"""Charts of a sweep: a quantity against the budget, and the best alpha per layer and per head."""
+"""Charts of several budgets or alphas on one sample."""
 
-import html
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.rounding import floor_by_figure, short
-from ckv_core.analysis.sweep import (
-    AXES,
-    ORACLES,
-    SWEPT,
-    AlphaOptimum,
-    OracleSet,
-    alpha_optima,
-    budget_unit,
-    curves,
-    oracle_sets,
-    shown_figures,
-)
+from ckv_core.analysis.runs import together
+from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima
 from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import Figure
-from ui.charts.chart import Chart, Choices, Control
+from ui.charts.chart import Chart, Control
 from ui.charts.heads import alpha_grid
-from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
-from ui.charts.layout import TEXT_COLOR, budget_axis, budget_line, new_figure
-from ui.charts.outcomes import outcome_figure
-from ui.looks.palette import FULL_LOOK, look_of
-from ui.tables.sweep import curve_looks, optimum_name, oracle_name, ranked_curves
-
-
-def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:
-    """One quantity against the budget, one line per method and alpha; the full cache dotted.
-
-    Definition: see docs/definitions.md for each quantity; budgets are resolved tokens, or KiB where
-    all were asked in MiB; the axis is logarithmic. n = one prompt; L1 and KL at the first decoding
-    step. Oracles, dashed, choose by the true decode attention, which no method sees: they are
-    limits, not rivals.
-    """
-    named = zip(curve_looks(result), ranked_curves(result), curves(result), strict=True)
-    drawn = [(look, name, curve.values(result, metric)) for look, name, curve in named]
-    drawn = [each for each in drawn if each[2]]
-    closer = metric.better or ""
-    subtitle = f"One prompt; {closer} is closer to the full cache"
-    floor = floor_by_figure(result.floor).get(metric.key)
-    if floor is not None:
-        subtitle = f"One prompt; {closer} is closer; dashed grey: rounding floor, {short(floor)}"
-    if metric.better is None:
-        subtitle = "One prompt; heads that meet assumption 1. It says nothing of quality"
-    if oracles is not None:
-        subtitle = f"{closer.capitalize()} is closer; oracle budgets: {oracle_name(oracles)}"
-    figure = new_figure(
-        f"{metric.label} against the budget",
-        html.escape(subtitle, quote=False),
-        legend_rows=len(drawn) + (len(oracles.values) if oracles else 0),
-    )
-    for look, name, points in drawn:
-        budgets, values = zip(*points, strict=True)
-        figure.add_trace(budget_line(look, name, budgets, values, metric.unit_name))
-    if oracles is not None:
-        _add_oracles(figure, oracles)
-    _add_reference(figure, result, metric)
-    if floor is not None:  # below it a point, or a difference, may be nothing but rounding
-        figure.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
-    ticks = [budget for _, _, points in drawn for budget, _ in points]
-    budget_axis(figure, ticks, AXES[budget_unit(result)])
-    figure.update_yaxes(title_text=metric.unit_name, rangemode="tozero")
-    return figure
+from ui.charts.layout import TEXT_COLOR, new_figure
+from ui.charts.points import points_chart
+from ui.looks.palette import look_of
+from ui.tables.sweep import optimum_name
 
 
 def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
@@ -112,56 +60,6 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
     return alpha_grid(figure, optimum.head_alpha, optimum.alphas)
 
 
-def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
-    """Where the full cache stands: no distance from itself, full agreement, its own answer."""
-    if metric.better is None:
-        return
-    value: float | None = 0.0 if metric.better == "lower" else 1.0
-    if metric.has_own_full:
-        full = next((v for v in result.variants if v.method == "full"), None)
-        value = metric.read(full) if full else None
-    if value is None:
-        return
-    highest = max((np.max(trace.y) for trace in figure.data), default=0.0)
-    figure.add_hline(
-        y=value,
-        line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
-        annotation_text="full cache",
-        # On the side where the curves have room for it.
-        annotation_position="top left" if value <= highest / 2 else "bottom left",
-    )
-
-
-def _add_oracles(figure: go.Figure, oracles: OracleSet) -> None:
-    """The looks that the oracles have in a run's charts."""
-    for quantity, look in zip(ORACLES, ORACLE_LOOKS, strict=True):
-        if points := oracles.values.get(quantity.key):
-            budgets, values = zip(*points, strict=True)
-            figure.add_trace(budget_line(look, quantity.label, budgets, values, quantity.unit))
-
-
-def _curve_chart(metric: Figure) -> Chart[RunResult]:
-    def draw(result: RunResult, chosen: Choices) -> go.Figure:
-        if metric.is_binary:
-            return outcome_figure(result, metric)
-        oracles = oracle_sets(result)[int(chosen["oracles"])] if "oracles" in chosen else None
-        return curve_figure(result, metric, oracles)
-
-    return Chart(
-        name=f"sweep-{metric.key}",
-        title=f"{metric.label} against the budget",
-        csv="sweep",
-        controls=_oracle_controls if metric.key == "head" else lambda _: [],
-        has_data=lambda result: result.kind == "sweep" and metric in shown_figures(result),
-        draw=draw,
-    )
-
-
-def _oracle_controls(result: RunResult) -> list[Control]:
-    names = [(str(at), oracle_name(each)) for at, each in enumerate(oracle_sets(result))]
-    return [Control("oracles", "Oracles with the head budgets of", names)]
-
-
 def _optimum_controls(result: RunResult) -> list[Control]:
     names = [(str(at), optimum_name(each)) for at, each in enumerate(alpha_optima(result))]
     return [Control("optimum", "Method and budget", names)]
@@ -171,7 +69,12 @@ def _has_optima(result: RunResult) -> bool:
     return result.kind == "sweep" and bool(alpha_optima(result))
 
 
-SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, SWEPT.values()))
+_CURVES: Chart[RunResult] = points_chart(
+    "sweep", "Against the budget", "sweep", lambda result: together([result])
+)
+SWEEP_CURVES: tuple[Chart[RunResult], ...] = (
+    replace(_CURVES, has_data=lambda result: result.kind == "sweep" and _CURVES.has_data(result)),
+)
 SWEEP_ALPHAS: tuple[Chart[RunResult], ...] = (
     Chart(
         name="alpha-layers",

@@ -68,9 +68,8 @@ CHARTS_TEXT = (
     "Bars are 95 % intervals. Cells of a needle map lead to their samples."
 )
 SCORES_TEXT = (
-    "### Every method and budget\nA column's name sorts by it; a score leads to its samples."
+    "### Every method and budget\nA score leads to its samples. A column with a minus compares."
 )
-PAIRS_TEXT = "### Paired differences\nThe same samples, with and without."
 SCORE_SAVINGS_TEXT = (
     "### Budget saved at an equal score\n"
     "What a method with CriticalKV needs to answer as well as the same without."
@@ -133,7 +132,6 @@ AREAS = {
             "decision": ("study-decision", DataTable, DECISION_TEXT),
             "score_charts": ("study-charts", RunCharts, CHARTS_TEXT),
             "scores": ("study-scores", DataTable, SCORES_TEXT),
-            "pairs": ("study-pairs", DataTable, PAIRS_TEXT),
             "score_savings": ("study-savings", DataTable, SCORE_SAVINGS_TEXT),
             "tasks": ("study-tasks", DataTable, TASKS_TEXT),
             "cell": ("study-cell", Notice, ""),

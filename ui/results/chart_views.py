@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ckv_core.analysis.aggregate import Several
+from ckv_core.analysis.points import Points
 from ckv_core.analysis.regimes import run_regimes
 from ckv_core.results.events import RunResult
-from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
 from ui.charts.chart import Chart, chart_values
+from ui.charts.points import POINTS_CHART
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.services.live_runs import RunSnapshot
 
@@ -50,7 +50,7 @@ def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     return value if value["charts"] else None
 
 
-def several_value(slugs: str, found: Several) -> dict[str, Any]:
+def several_value(slugs: str, found: Points) -> dict[str, Any]:
     """Value of the chart of several runs, named with commas."""
     return {
         "slug": slugs,
@@ -60,7 +60,7 @@ def several_value(slugs: str, found: Several) -> dict[str, Any]:
         "heading": "",
         "text": "No method has two budgets of one unit, so there is no curve.",
         "head": "",
-        "charts": chart_values([BUDGET_CHART], found),
+        "charts": chart_values([POINTS_CHART], found),
     }
 
 

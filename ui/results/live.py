@@ -30,7 +30,6 @@ from ui.shell.parts import SILENT, said, tried
 from ui.tables.study import (
     StudyReading,
     decision_table,
-    pairs_table,
     scores_table,
     tasks_table,
     verdict_value,
@@ -38,7 +37,7 @@ from ui.tables.study import (
 from ui.tables.study import savings_table as study_savings
 from ui.tables.study_samples import Cell, read_cell, samples_table
 from ui.tables.summary import summary_value
-from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
+from ui.tables.sweep import alphas_table, points_table, savings_table
 
 LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
@@ -112,7 +111,7 @@ def compare_values(snapshot: RunSnapshot) -> dict[str, Any]:
 def sweep_values(snapshot: RunSnapshot) -> dict[str, Any]:
     """The area of one sample at several budgets; comparisons of points wait until all are there."""
     result, ready = snapshot.result, chart_views.is_swept(snapshot)
-    names = [(curve_name(c), at) for at, c in enumerate(curves(result))] if ready else []
+    names = [(c.first.name, at) for at, c in enumerate(curves(result))] if ready else []
     first = names[0][1] if names else None
     return {
         "curves": chart_views.curves_value(snapshot),
@@ -153,7 +152,6 @@ def reading_values(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
         "decision": decision_table(reading),
         "score_charts": charts_value(reading),
         "scores": scores_table(reading),
-        "pairs": pairs_table(reading),
         "score_savings": study_savings(reading),
         "tasks": tasks_table(reading),
         "cell": only,

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from ckv_core.analysis.sweep import curves
+from ckv_core.analysis.runs import together
 from ckv_core.analysis.verdict import verdict_of
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import STAGES, RunResult, Stage
@@ -11,10 +11,10 @@ from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.spans import read_ranges
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
-from ui.looks.palette import Look, look_of, looks_of
+from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
 from ui.services.studies import StudyView
-from ui.tables.sweep import curve_looks
+from ui.tables.points import looks_by_place
 
 STAGE_LABELS: dict[Stage, str] = {
     "load": "Load model",
@@ -79,12 +79,12 @@ def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
 
 
 def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
-    """By index of the variant; of a sweep for the full cache and each curve's first point."""
+    """By index of the variant; of a sweep one for all budgets of a method."""
     if result.kind != "sweep":
         return looks_of(result.variants)
-    pairs = zip(curves(result), curve_looks(result), strict=True)
-    full = {at: look_of(v.spec) for at, v in enumerate(result.variants) if v.method == "full"}
-    return full | {curve.points[0][1]: look for curve, look in pairs}
+    points = together([result])
+    looks = looks_by_place(points)
+    return {row.index: looks[row.place] for row in points.rows}
 
 
 def links_value(snapshot: RunSnapshot) -> dict[str, Any]:

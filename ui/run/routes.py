@@ -18,10 +18,7 @@ from ui.charts.bounds import bounds_csv
 from ui.charts.run_csv import (
     alphas_csv,
     analysis_csv,
-    budgets_csv,
     follow_ups_csv,
-    heads_csv,
-    layers_csv,
     sweep_csv,
     teacher_forced_csv,
 )
@@ -49,9 +46,6 @@ NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a ne
 NOT_YET = "This run has no such data yet."
 TABLES: dict[str, Callable[[RunResult], str]] = {
     "table": summary_csv,
-    "layers": layers_csv,
-    "heads": heads_csv,
-    "budgets": budgets_csv,
     "forced": teacher_forced_csv,
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,

@@ -17,21 +17,10 @@ from ui.results.figure_routes import drawn_routes, reading
 from ui.server.route_answers import as_file
 from ui.services.services import Services
 from ui.tables.csv_text import csv_text
+from ui.tables.points import points_csv
 from ui.tables.study import StudyReading
 
 _RESULT = tuple(field.name for field in fields(SampleResult))
-_FIGURES = ("n", "failed", "cut", "score", "low", "high", "cache_share", "head_l1")
-
-
-def scores_csv(study: StudyReading) -> str:
-    """One line per point, shares from 0 to 1, unrounded."""
-    return csv_text(
-        ("variant", "budget", *_FIGURES),
-        (
-            (row.point.variant, row.point.budget or "", *(getattr(row, f) for f in _FIGURES))
-            for row in study.scores.rows
-        ),
-    )
 
 
 def results_csv(study: StudyReading) -> str:
@@ -39,7 +28,10 @@ def results_csv(study: StudyReading) -> str:
     return csv_text(_RESULT, (astuple(result) for result in study.results))
 
 
-TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
+TABLES: dict[str, Callable[[StudyReading], str]] = {
+    "scores": lambda study: points_csv(study.points),
+    "results": results_csv,
+}
 
 
 def study_routes(services: Services) -> list[Route]:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ckv_core.analysis.aggregate import Several, together
+from ckv_core.analysis.points import Points
+from ckv_core.analysis.runs import together
 from ckv_core.errors import ConfigError
 from storage.repository import is_slug
 from ui.services.live_runs import RunSnapshot
@@ -52,15 +54,16 @@ def in_order(runs: Sequence[RunSnapshot]) -> list[RunSnapshot]:
     return sorted(runs, key=lambda run: run.created_at)
 
 
-def take_together(runs: Sequence[RunSnapshot]) -> Several:
+def take_together(runs: Sequence[RunSnapshot]) -> Points:
     """Finished runs over their prompts, whichever of them each variant is in.
 
     Raises:
         ConfigError: says why the runs cannot be taken together.
     """
     found = together([run.result for run in in_order(runs)])
-    if not any(each.joined.place for each in found.members):
+    if not any(row.place for row in found.rows):
         raise ConfigError("The runs have the full cache alone; add methods to compare with it.")
     if len({run.request.max_new_tokens for run in runs}) > 1:
-        found.notes.append("The runs generate different numbers of tokens, which moves agreement.")
+        moved = "The runs generate different numbers of tokens, which moves agreement."
+        return replace(found, notes=[*found.notes, moved])
     return found

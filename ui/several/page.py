@@ -17,7 +17,7 @@ from ui.services.services import Services
 from ui.several.chosen import load_runs, take_together
 from ui.several.differences import MOST_BESIDE, answers_value, settings_value
 from ui.shell.parts import AT_ONCE, TO_RUNS, said
-from ui.tables.means import means_value
+from ui.tables.points import points_value
 
 INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
 TABLE_TEXT = (
@@ -72,12 +72,12 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
     files = [
         (f"Means as {kind.upper()}", f"/several/{slugs}/means.{kind}") for kind in ("csv", "json")
     ]
-    n, model = found.joined.n, found.joined.model
-    summary = f"{n} prompt{'' if n == 1 else 's'}, {model.name if model else ''}."
+    n = found.n
+    summary = f"{n} prompt{'' if n == 1 else 's'}, {found.model}."
     return [
         said("\n".join([summary, *found.notes]), "warn" if found.notes else "", (*files, TO_RUNS)),
         gr.update(visible=True),
-        means_value(found),
+        points_value(found, "The runs together", "several-runs.csv"),
         several_value(slugs, found),
     ]
 

@@ -6,19 +6,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ckv_core.analysis.aggregate import Several
-from ckv_core.analysis.means_json import means_json
-from ui.charts.budget_means import BUDGET_CHART
+from ckv_core.analysis.points import Points
+from ckv_core.analysis.points_table import points_json
+from ckv_core.analysis.runs import together
+from ui.charts.points import POINTS_CHART
 from ui.results.figure_routes import drawn_routes, reading
 from ui.server.route_answers import NO_STORE
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.several.chosen import in_order, load_runs, take_together
-from ui.tables.means import means_csv
+from ui.tables.points import points_csv
 
 BASE = "/several/{slugs}"
-CHARTS = {BUDGET_CHART.name: BUDGET_CHART}
-TABLES: dict[str, Callable[[Several], str]] = {"means": means_csv}
+CHARTS = {POINTS_CHART.name: POINTS_CHART}
+TABLES: dict[str, Callable[[Points], str]] = {"means": points_csv}
 
 
 def several_routes(services: Services) -> list[Route]:
@@ -28,9 +29,9 @@ def several_routes(services: Services) -> list[Route]:
         return in_order(load_runs(services, request.path_params["slugs"]))
 
     def document(found: list[RunSnapshot], _: Request) -> Response:
-        return JSONResponse(means_json([run.result for run in found]), headers=NO_STORE)
+        return JSONResponse(points_json(together([run.result for run in found])), headers=NO_STORE)
 
-    def source(request: Request) -> Several:
+    def source(request: Request) -> Points:
         return take_together(runs(request))
 
     return [

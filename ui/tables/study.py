@@ -6,47 +6,27 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.analysis import names
-from ckv_core.analysis.regimes import Regimes, regimes_of
+from ckv_core.analysis.points import Points, with_bases
+from ckv_core.analysis.savings import saving_rows
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import PointDecision
-from ckv_core.experiment.stats import CONFIDENCE, Match
-from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.decision import Decision, MethodDecision, decide_study
-from ckv_core.studies.reading import PairedRow, Reading, differences, read_results
+from ckv_core.studies.reading import l1_answers, point_of, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
-from ckv_core.studies.savings import BudgetSaved, budgets_saved
-from ui.looks.palette import Look, looks_of_specs
+from ui.looks.palette import Look
 from ui.tables.data_table import (
     Cells,
     Column,
     column,
-    count,
     data_table,
     figure,
     table_row,
     text_column,
 )
+from ui.tables.points import looks_by_place, points_value, savings_value
 
 LOOKS = {"keeps": "kept", "undecided": "cut", "loses": "lost", "unmeasured": "cut"}
-SCORES_NOTE = (
-    "Score: mean of the metric over the samples, points of 100, with 95 % interval; n counts "
-    "independent sources. Of full: measured bytes of the cache over the full cache's. Mean head L1 "
-    "is mechanism at one step: lower is not better by itself."
-)
-PAIRS_NOTE = (
-    "Score minus the other's on the same samples, points of 100, with 95 % interval "
-    "(Tango's); an interval that holds 0 shows no difference. p: exact McNemar, two-sided, "
-    "where scores are 0 or 1; Holm: adjusted over all pairs of this table."
-)
-SAVINGS_NOTE = (
-    "The budget at which the method's mean score reaches that of the method without CriticalKV and "
-    "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
-    "that both have at every budget with scores, n of them. Interval: 95 %, the budgets at "
-    "which the paired difference may be 0. Saved: the share of the other's budget that is not "
-    "needed; below 0 more is needed. Budgets at which the other scores 0 are left out."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +39,15 @@ class StudyReading:
     results: Sequence[SampleResult]
 
     @cached_property
-    def scores(self) -> Reading:
-        """Scores with intervals, and pairs."""
+    def points(self) -> Points:
+        """Its rows, means and pairs."""
         return read_results(self.study, self.samples, self.results)
+
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """Of each variant with CriticalKV the one without, where the study has it."""
+        pairs = with_bases(self.points.curves)
+        return {own.first.curve_spec: base.first.curve_spec for own, base in pairs}
 
     @cached_property
     def decision(self) -> Decision:
@@ -72,28 +58,25 @@ class StudyReading:
         """SPECs without budget, in the study's order, the full cache apart."""
         return list(dict.fromkeys(p.variant for p in self.study.points() if p.variant != FULL))
 
-    @cached_property
-    def regimes(self) -> Regimes:
-        """Of the variants, in that order."""
-        methods = [VariantSpec.parse(variant).method.name for variant in self.variants]
-        return regimes_of(methods, {self.study.scenario})
+    @property
+    def head(self) -> str:
+        """That query-aware and query-agnostic methods stand beside one another, if they do."""
+        return self.points.regimes.head
 
     @cached_property
     def marks(self) -> dict[str, str]:
         """Regime of each variant, where there are both."""
-        return dict(zip(self.variants, self.regimes.marks, strict=True)) | {FULL: ""}
+        marks = self.points.marks
+        return {row.curve_spec: marks[row.place] for row in self.points.rows}
 
     @cached_property
     def names(self) -> dict[str, str]:
-        specs = [VariantSpec.parse(variant) for variant in self.variants]
-        return dict(zip(self.variants, names.display_names(specs), strict=True)) | {
-            FULL: "Full cache"
-        }
+        return {row.curve_spec: row.name for row in self.points.rows}
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        specs = [FULL, *self.variants]
-        return dict(zip(specs, looks_of_specs(specs), strict=True))
+        looks = looks_by_place(self.points)
+        return {row.curve_spec: looks[row.place] for row in self.points.rows}
 
 
 def verdict_value(reading: StudyReading) -> dict[str, Any]:
@@ -105,7 +88,7 @@ def verdict_value(reading: StudyReading) -> dict[str, Any]:
         if members and decision.full is not None:
             groups.append({"state": LOOKS[outcome], "label": label, "variants": members})
     findings = []
-    if (moved := reading.scores.l1_answers) is not None:
+    if (moved := l1_answers(reading.results)) is not None:
         ends = "" if moved.low is None else f", 95 % interval {moved.low:z.2f} to {moved.high:z.2f}"
         findings.append(
             "Rank correlation of lower head L1 with a better score, among methods of one sample "
@@ -113,7 +96,7 @@ def verdict_value(reading: StudyReading) -> dict[str, Any]:
         )
     return {
         "headline": decision.sentence,
-        "regimes": reading.regimes.head,
+        "regimes": reading.head,
         "groups": groups,
         "findings": findings,
         "cautions": list(decision.cautions),
@@ -141,85 +124,30 @@ def decision_table(reading: StudyReading) -> dict[str, Any]:
 
 
 def scores_table(reading: StudyReading) -> dict[str, Any]:
-    columns = [
-        text_column("method", "Method"),
-        column("budget", "Budget", "requested"),
-        column("n", "n", "sources"),
-        column("score", "Score", "points"),
-        *(column(end, f"Score, {end} end", hidden=True) for end in ("low", "high")),
-        column("cut", "Cut", "before an answer"),
-        column("failed", "Failed", "samples"),
-        column("share", "Of full", "bytes"),
-        column("head_l1", "Mean head", "L1"),
-    ]
-    rows = []
-    for row in reading.scores.rows:
-        score = points_cell(row.score) | {"href": cell_address(reading.slug, row.point)}
-        if row.low is not None and row.high is not None:
-            score["text"] += f" ({100 * row.low:.1f} to {100 * row.high:.1f})"
-        cells = {
-            "method": {"text": reading.names[row.point.variant]},
-            "budget": {"text": row.point.budget or "all"},
-            "n": count(row.n),
-            "score": score,
-            "low": points_cell(row.low),
-            "high": points_cell(row.high),
-            "cut": count(row.cut),
-            "failed": count(row.failed),
-            "share": figure(row.cache_share, "{:.1%}"),
-            "head_l1": figure(row.head_l1, "{:,.4g}"),
-        }
-        rows.append(_row(reading, row.point.variant, cells))
-    return table_of(
-        reading, "Score of every method and budget", columns, rows, SCORES_NOTE, "scores"
+    """Value of the DataTable of every method and budget; a score leads to its samples."""
+    return points_value(
+        reading.points,
+        "Every method and budget",
+        "study-scores.csv",
+        link=lambda row: cell_address(reading.slug, point_of(row)),
     )
-
-
-def pairs_table(reading: StudyReading) -> dict[str, Any]:
-    columns = [
-        text_column("method", "Method"),
-        column("budget", "Budget"),
-        text_column("other", "Minus"),
-        column("n", "n", "sources"),
-        column("mean", "Difference", "points"),
-        *(column(end, f"Difference, {end} end", hidden=True) for end in ("low", "high")),
-        column("moved", "Better / worse", "sources"),
-        column("p", "p", "McNemar"),
-        column("holm", "p", "after Holm"),
-        text_column("words", "In words"),
-    ]
-    rows = [
-        table_row(_pair_cells(reading, pair), reading.looks[pair.point.variant])
-        for pair in reading.scores.pairs
-    ]
-    table = table_of(reading, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
-    return table | {"head": ""}  # each row stands against its own base or the full cache
 
 
 def savings_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of budgets of equal score; a sentence where nothing has a base."""
-    if not reading.scores.bases or len(reading.study.budgets) < 2:
-        told = "It takes a method with and without CriticalKV, at two budgets or more."
-        return {"rows": [], "empty": told}
-    columns = [
-        text_column("method", "Method"),
-        text_column("other", "Instead of"),
-        column("budget", "at a budget of"),
-        column("score", "which scores", "points"),
-        column("n", "n", "sources"),
-        column("needed", "needs", "for the same score"),
-        column("interval", "95 % interval", "of what it needs"),
-        column("saved", "Saved", "of the budget"),
-    ]
-    rows = [
-        table_row(_saved_cells(reading, saved), reading.looks[saved.variant])
-        for saved in budgets_saved(reading.scores)
-        if saved.score
-    ]
-    caption = "Budget saved at an equal score"
-    table = table_of(reading, caption, columns, rows, SAVINGS_NOTE, "savings")
-    # Each row stands against its own base.
-    return table | {"head": "", "empty": "No method without CriticalKV has scored above 0 yet."}
+    pairs = with_bases(reading.points.curves)
+    if not pairs or len(reading.study.budgets) < 2:
+        words = "It takes a method with and without CriticalKV, at two budgets or more."
+        return {"rows": [], "empty": words}
+    rows = [row for row in saving_rows(pairs, ["score"]) if row["score"].value]
+    table = savings_value(
+        reading.points,
+        rows,
+        ["score"],
+        file="study-savings.csv",
+        empty="No method without CriticalKV has scored above 0 yet.",
+    )
+    return table | {"head": ""}  # each row stands against its own base
 
 
 def tasks_table(reading: StudyReading) -> dict[str, Any]:
@@ -323,12 +251,12 @@ def _task_cells(
         "method": {"text": reading.names[point.variant]},
         "budget": {"text": point.budget or "all"},
     }
-    base = reading.scores.bases.get(point.variant)
+    base = reading.bases.get(point.variant)
     means, moves = [], []
     for at, task in enumerate(tasks):
         own = scores.get((point, task), {})
         other = scores.get((Point(base, point.budget), task), {}) if base else {}
-        move = differences(own, other)
+        move = [own[sample] - other[sample] for sample in own if sample in other]
         means += [sum(own.values()) / len(own)] if own else []
         moves += [sum(move) / len(move)] if move else []
         cell = _with_move(means[-1] if own else None, moves[-1] if move else None)
@@ -367,56 +295,6 @@ def _decision_cells(method: MethodDecision, budget: str, found: PointDecision) -
     }
 
 
-def _pair_cells(reading: StudyReading, pair: PairedRow) -> dict[str, Any]:
-    found, interval = pair.found, pair.found.mean
-    mean, low, high = map(_signed, (interval.mean, interval.low, interval.high))
-    mean["text"] += f" ({low['text']} to {high['text']})"
-    return {
-        "method": {"text": reading.names[pair.point.variant]},
-        "budget": {"text": pair.point.budget or "all"},
-        "other": {"text": reading.names.get(pair.other.variant, pair.other.variant)},
-        "n": count(interval.n),
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "moved": {"text": f"{found.higher} / {found.lower}", "value": found.higher - found.lower},
-        "p": figure(found.p, "{:.2g}"),
-        "holm": figure(pair.holm_p, "{:.2g}"),
-        "words": {"text": _in_words(pair)},
-    }
-
-
-def _saved_cells(reading: StudyReading, saved: BudgetSaved) -> Cells:
-    needed, budget = saved.needed.budget, Budget.parse(saved.target.budget or "").amount
-    ends = [_needed(end, saved.budgets) for end in (saved.low, saved.high) if end is not None]
-    return {
-        "method": {"text": reading.names[saved.variant]},
-        "other": {"text": reading.names[saved.target.variant]},
-        "budget": {"text": saved.target.budget},
-        "score": points_cell(saved.score),
-        "n": count(saved.n),
-        "needed": {"text": _needed(saved.needed, saved.budgets), "value": needed},
-        "saved": figure(None if needed is None else 1 - needed / budget, "{:+.0%}"),
-        "interval": {"text": " to ".join(dict.fromkeys(ends))},
-    }
-
-
-def _needed(match: Match, tried: Sequence[str]) -> str:
-    """`8.2%`; `5% or less` and `over 50%` outside the budgets tried."""
-    if match.budget is None:
-        return f"over {tried[-1]}" if match.outcome == "worse" else f"{tried[0]} or less"
-    return f"{match.budget:.1f}%" if tried[0].endswith("%") else f"{match.budget:,.0f}"
-
-
-def _in_words(pair: PairedRow) -> str:
-    mean = pair.found.mean
-    holds_0 = mean.low is None or mean.high is None or mean.low <= 0 <= mean.high
-    is_shown = not holds_0 if pair.holm_p is None else pair.holm_p < 1 - CONFIDENCE
-    if not is_shown:
-        return "no difference shown"
-    return "scores lower" if mean.mean < 0 else "scores higher"
-
-
 def _row(reading: StudyReading, variant: str, cells: Cells) -> dict[str, Any]:
     return table_row(cells, reading.looks[variant], reading.marks[variant])
 
@@ -429,14 +307,10 @@ def table_of(
     note: str,
     file: str,
 ) -> dict[str, Any]:
-    head, empty = reading.regimes.head, "There is no result yet."
+    head, empty = reading.head, "There is no result yet."
     name = f"study-{file}.csv"
     return data_table(caption, columns, rows, file=name, note=note, head=head, empty=empty)
 
 
 def points_cell(share: float | None) -> dict[str, Any]:
     return figure(None if share is None else 100 * share, "{:.1f}")
-
-
-def _signed(share: float | None) -> dict[str, Any]:
-    return figure(None if share is None else 100 * share, "{:+.1f}")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ckv_core.analysis.names import curve_name
-from ckv_core.analysis.sweep import AXES, AlphaOptimum, Curve, budget_unit, curves
+from ckv_core.analysis.points import BUDGET_UNITS, Curve
+from ckv_core.analysis.sweep import AlphaOptimum, curves
 from ckv_core.analysis.verdict.base import (
     STATES,
     Group,
@@ -17,6 +17,7 @@ from ckv_core.analysis.verdict.base import (
 )
 from ckv_core.analysis.verdict.rounding import rounding_cautions
 from ckv_core.analysis.verdict.run import outcome_cautions, state_of
+from ckv_core.methods.parameters import Budget
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.outcomes import Tally, full_of, outcome_word, tally
@@ -33,23 +34,23 @@ class Reach:
     """
 
     curve: Curve
-    states: tuple[tuple[int, State], ...]
+    states: tuple[tuple[Budget, State], ...]
 
     @property
     def name(self) -> str:
-        return curve_name(self.curve.label, self.curve.alpha, self.curve.spec)
+        return self.curve.first.name
 
     @property
-    def smallest(self) -> int | None:
+    def smallest(self) -> Budget | None:
         """The smallest budget that keeps the answer or text; None where none does."""
         return next((budget for budget, state in self.states if state == "kept"), None)
 
     @property
-    def lost_above(self) -> int | None:
+    def lost_above(self) -> Budget | None:
         """The smallest budget above it that does not; None where all do."""
-        low = self.smallest
-        lost = (b for b, state in self.states if low is not None and b > low and state == "lost")
-        return next(lost, None)
+        kept = [state == "kept" for _, state in self.states]
+        above = self.states[kept.index(True) :] if any(kept) else ()
+        return next((budget for budget, state in above if state == "lost"), None)
 
 
 def sweep_verdict(result: RunResult) -> Verdict | None:
@@ -68,7 +69,7 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
             ),
         )
     counts = tally(result.variants)
-    reaches = [r for curve in lines if (r := _reach(result, curve, counts.by_answer)).states]
+    reaches = [r for curve in lines if (r := _reach(curve, counts.by_answer)).states]
     if not reaches:
         return None
     baseline = Member(result.variants.index(full), "Full cache", outcome_word(full))
@@ -80,7 +81,7 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
         groups=(*([own] if counts.by_answer else []), *_groups(result, reaches)),
         findings=(
             *_exceptions(reaches, does),
-            *(_perturbation(result, reaches, does) if can_judge else ()),
+            *(_perturbation(reaches, does) if can_judge else ()),
         ),
         cautions=(*rounding_cautions(result), *_cautions(result, counts)),
     )
@@ -110,24 +111,21 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     return f"{words[own]}; {rest}"
 
 
-def _reach(result: RunResult, curve: Curve, by_answer: bool) -> Reach:
-    states = [
-        (budget, state_of(result.variants[index], by_answer)) for budget, index in curve.points
-    ]
+def _reach(curve: Curve, by_answer: bool) -> Reach:
+    states = [(budget, state_of(row.variants[0], by_answer)) for budget, row in curve.rows]
     return Reach(curve, tuple((budget, each) for budget, each in states if each is not None))
 
 
 def _headline(result: RunResult, reaches: Sequence[Reach], does: str) -> str:
     points = [state for reach in reaches for _, state in reach.states]
-    tried = sorted({budget for reach in reaches for budget, _ in reach.states})
+    tried = sorted({b for reach in reaches for b, _ in reach.states}, key=_amount)
     if set(points) == {"cut"}:
         return "Every point was cut before an answer."
     if "kept" not in points:
         return f"No point {does}, up to {_budget(result, tried[-1])}."
     if set(points) == {"kept"}:
         return f"Every point {does}, down to {_budget(result, tried[0])}."
-    smallest = [reach.smallest for reach in reaches]
-    least = min(budget for budget in smallest if budget is not None)
+    least = min((each for r in reaches if (each := r.smallest) is not None), key=_amount)
     first = [reach.name for reach in reaches if reach.smallest == least]
     who = "all" if 1 < len(first) == len(reaches) else listed(first)
     return f"The smallest budget that still {does} is {_budget(result, least)}, by {who}."
@@ -135,50 +133,53 @@ def _headline(result: RunResult, reaches: Sequence[Reach], does: str) -> str:
 
 def _groups(result: RunResult, reaches: Sequence[Reach]) -> Iterable[Group]:
     """One per smallest budget, rising; then those that no budget helps."""
-    budgets = sorted({r.smallest for r in reaches if r.smallest is not None})
+    budgets = sorted({each for r in reaches if (each := r.smallest) is not None}, key=_amount)
     for budget in budgets:
         members = tuple(_member(r) for r in reaches if r.smallest == budget)
         yield Group("kept", f"From {_budget(result, budget)}", members)
     none = tuple(_member(reach) for reach in reaches if reach.smallest is None)
     if none:
-        most = max(budget for reach in reaches for budget, _ in reach.states)
+        most = max((b for reach in reaches for b, _ in reach.states), key=_amount)
         is_cut = all(state == "cut" for reach in reaches for _, state in reach.states)
         yield Group("cut" if is_cut else "lost", f"Not even with {_budget(result, most)}", none)
 
 
 def _member(reach: Reach) -> Member:
-    note = "" if reach.lost_above is None else f"not at {reach.lost_above:,}"
+    note = "" if reach.lost_above is None else f"not at {reach.lost_above}"
     if reach.smallest is None and all(state == "cut" for _, state in reach.states):
         note = "cut each time"
-    return Member(reach.curve.points[0][1], reach.name, note)
+    return Member(reach.curve.first.index, reach.name, note)
 
 
-def _budget(result: RunResult, budget: int) -> str:
-    """`256 entries per KV head (17 %)`, or KiB where budgets were asked in bytes."""
-    unit = budget_unit(result)
-    if unit != "tokens":
-        return f"{budget:,} {AXES[unit]}"
+def _budget(result: RunResult, budget: Budget) -> str:
+    """`256 entries per KV head (17 % of the prompt)`; `4MiB` where budgets were given in bytes."""
+    if budget.unit != "tokens":
+        return str(budget)
     whole = result.prompt.compressed_tokens if result.prompt else 0
-    share = f" ({percent(min(1.0, budget / whole))} of the prompt)" if whole else ""
-    return f"{budget:,} {AXES[unit]}{share}"
+    share = f" ({percent(min(1.0, budget.amount / whole))} of the prompt)" if whole else ""
+    return f"{budget.amount:,.0f} {BUDGET_UNITS[budget.unit]}{share}"
+
+
+def _amount(budget: Budget) -> float:
+    return budget.amount
 
 
 def _exceptions(reaches: Sequence[Reach], does: str) -> Iterable[str]:
     """Where a lower budget does and a higher one does not."""
     odd = [reach for reach in reaches if reach.lost_above is not None]
     for reach in odd[:MOST_TOLD]:
-        yield f"{reach.name} {does} at {reach.smallest:,} and not at {reach.lost_above:,}."
+        yield f"{reach.name} {does} at {reach.smallest} and not at {reach.lost_above}."
     if len(odd) > MOST_TOLD:
         yield f"So do {counted(len(odd) - MOST_TOLD, 'more line')}: there is no clear limit."
 
 
-def _perturbation(result: RunResult, reaches: Sequence[Reach], does: str) -> Iterable[str]:
+def _perturbation(reaches: Sequence[Reach], does: str) -> Iterable[str]:
     """Of two points at one budget with different outcomes, which one moves heads less."""
-    by_budget: dict[int, list[tuple[State, float]]] = {}
+    by_budget: dict[Budget, list[tuple[State, float]]] = {}
     for reach in reaches:
-        index_of = dict(reach.curve.points)
+        rows = dict(reach.curve.rows)
         for budget, state in reach.states:
-            moved = mean_head_l1(result.variants[index_of[budget]])
+            moved = mean_head_l1(rows[budget].variants[0])
             if moved is not None:
                 by_budget.setdefault(budget, []).append((state, moved))
     pairs = [

@@ -1,21 +1,17 @@
 """Laws of the ablation, of what it reads from a run, and over several prompts."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from ckv_core.analysis.ablation import ablation, ablation_of
-from ckv_core.analysis.ablation_means import ablation_means
-from ckv_core.analysis.aggregate_runs import join
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.stats import mean_interval
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import MAX_VARIANTS
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import Perturbation, VariantResult
-from tests.factories.runs import array, measured, on_prompt, variant
+from ckv_core.results.records import Perturbation
+from tests.factories.runs import array, measured, variant
 
 BASES = (
     "snapkv",
@@ -122,67 +118,3 @@ def test_ablation_steps_of_a_run_are_read_against_the_ablations_base():
 
 def test_some_variants_of_a_ablation_are_no_ablation():
     assert ablation_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()
-
-
-# --- over several prompts --------------------------------------------------------------------
-
-STEPS = ablation("snapkv:budget=64")
-
-
-def first_steps(count: int, at: int = 0, base: str = "snapkv:budget=64") -> list[VariantResult]:
-    """Of step i so many heads are below the base, and the final L1 is 10 - i."""
-    heads = [array([2 + at, 2 + at, 2 + at, 2 + at])]
-    heads += [array([1 if head < i else 9 for head in range(4)]) for i in range(1, count)]
-    specs = [step.spec for step in ablation(base)]
-    return [variant(specs[i], measured(values, 10 - i - at, 1)) for i, values in enumerate(heads)]
-
-
-def means(*results: RunResult):
-    return ablation_means(join(results).variants)
-
-
-def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged():
-    found = means(*(on_prompt(at, *first_steps(4, at)) for at in range(5)))
-    assert [each.step for each in found] == list(STEPS[:4])
-    assert {each.n for each in found} == {5}
-    base, second = found[:2]
-    assert base.better_heads is None
-    assert (base.head_l1_of_base.mean, base.final_hidden_l1_of_base.mean) == (1, 1)
-    assert second.better_heads.mean == 0.25
-    ratios = [(9 - at) / (10 - at) for at in range(5)]
-    assert second.final_hidden_l1_of_base == mean_interval(ratios)
-    assert second.head_l1_of_base.mean == pytest.approx(sum(7 / (2 + at) for at in range(5)) / 5)
-    assert second.final_hidden_l1.mean == 7
-
-
-def test_a_ablation_may_lie_in_several_runs_and_a_step_says_its_own_n():
-    whole = first_steps(5)
-    found = means(on_prompt(0, *first_steps(4)), on_prompt(1, *whole[:2]), on_prompt(1, *whole[2:]))
-    assert [(each.step.label, each.n) for each in found] == [
-        *((step.label, 2) for step in STEPS[:4]),
-        (STEPS[4].label, 1),
-    ]
-    assert means(on_prompt(0, *first_steps(3)), on_prompt(1, *first_steps(3))) == []
-
-
-def test_of_two_ablations_that_of_more_prompts_counts():
-    other = "adakv:budget=64"
-    found = means(
-        on_prompt(0, *first_steps(4)),
-        on_prompt(1, *first_steps(4, base=other)),
-        on_prompt(2, *first_steps(4, base=other)),
-        on_prompt(3, *first_steps(4, base=other), variant("snapkv:budget=64")),
-    )
-    assert found[0].step.spec == other
-    assert {each.n for each in found} == {3}
-
-
-def test_a_prompt_whose_base_is_not_known_has_no_part():
-    base, *others = first_steps(4)
-    nan = array([float("nan")] * 4)
-    unknown = replace(base, perturbation=measured(nan, 1, 1))
-    found = means(
-        on_prompt(0, unknown, *others), on_prompt(1, base, *others), on_prompt(2, unknown, *others)
-    )
-    assert [(each.step.label, each.n) for each in found] == [(r.label, 1) for r in STEPS[:4]]
-    assert means(on_prompt(0, unknown, *others)) == []

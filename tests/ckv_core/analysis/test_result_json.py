@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.result_json import MAX_PAIRS, derived_json, to_json
-from ckv_core.analysis.sweep import SWEPT, alpha_optima, curves, known_figures, matched_figures
-from ckv_core.analysis.sweep_savings import savings
+from ckv_core.analysis.savings import savings
+from ckv_core.analysis.sweep import SWEPT, alpha_optima, curves, matched_figures
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.chain import check_chain, mean_tightness, over_half
 from ckv_core.results.codec import from_json, measured_json
@@ -83,7 +83,7 @@ def test_layers_that_lose_nothing_have_no_evidence():
 
 def test_savings_are_those_of_the_sweep_page():
     result = swept(SWEEP)
-    lines = {line.spec: line for line in curves(result)}
+    lines = {line.first.curve_spec: line for line in curves(result)}
     rows = read(result)["savings"]
     asked = [(figure.key, target) for figure in matched_figures(result) for target in lines]
     assert sorted((row["figure"], row["target"]) for row in rows) == sorted(asked)
@@ -95,8 +95,10 @@ def test_savings_are_those_of_the_sweep_page():
             for needed in zip(row["target_budgets"], *map(method.get, columns), strict=True)
         ]
         expected = [
-            (s.curve.spec, s.target_budget, s.match.budget, s.match.outcome, s.share)
-            for s in savings(result, lines[row["target"]], FIGURES[row["figure"]])
+            (spec, s.target_budget.amount, s.match.budget, s.match.outcome, s.share)
+            for spec, line in lines.items()
+            if spec != row["target"]
+            for s in savings(line, lines[row["target"]], row["figure"])
         ]
         assert found == expected
     assert {outcome for row in rows for m in row["methods"] for outcome in m["outcomes"]} >= {
@@ -108,14 +110,14 @@ def test_savings_are_those_of_the_sweep_page():
 def test_curves_have_every_figure_of_every_point():
     result = swept(SWEEP)
     rows = read(result)["curves"]
-    assert [(row["spec"], row["alpha"]) for row in rows] == [
-        (line.spec, line.alpha) for line in curves(result)
-    ]
     for row, line in zip(rows, curves(result), strict=True):
-        assert list(zip(row["budgets"], row["variants"], strict=True)) == list(line.points)
-        assert set(row["figures"]) == {figure.key for figure in known_figures(result)} == {*SWEPT}
+        told = (row["spec"], row["alpha"], row["unit"])
+        assert told == (line.first.curve_spec, line.first.alpha, "tokens")
+        points = [(budget.amount, own.index) for budget, own in line.rows]
+        assert list(zip(row["budgets"], row["variants"], strict=True)) == points
+        assert {*SWEPT} <= {*row["figures"]}
         for key, values in row["figures"].items():
-            assert values == [FIGURES[key].read(result.variants[at]) for _, at in line.points]
+            assert values == [FIGURES[key].read(result.variants[at]) for _, at in points]
 
 
 def test_best_alphas_are_those_of_the_sweep_page():
@@ -123,7 +125,7 @@ def test_best_alphas_are_those_of_the_sweep_page():
     rows = read(result)["alpha_optima"]
     assert len(rows) == len(alpha_optima(result)) == 3
     for row, each in zip(rows, alpha_optima(result), strict=True):
-        assert (row["spec"], row["budget"]) == (each.spec, each.budget)
+        assert (row["spec"], row["budget"]) == (each.spec, each.budget.amount)
         assert tuple(row["alphas"]) == each.alphas
         assert row["best_fixed"] == each.best_fixed
         assert row["layer_alpha"] == [plain(alpha) for alpha in each.layer_alpha.tolist()]

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ckv_core.analysis.sweep import alpha_optima, curves
-from ckv_core.analysis.sweep_savings import nobody_answers, savings
+from ckv_core.analysis.savings import savings
+from ckv_core.analysis.sweep import alpha_optima, curves, nobody_answers
 from ckv_core.analysis.verdict.sweep import alpha_outcome, sweep_verdict
 from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import array, measured, run_of, variant
 
@@ -33,7 +32,8 @@ def ran(
         agreement=1.0 if same else 0.5,
         first_difference=None if same else 3,
     )
-    return replace(made, receipt=replace(made.receipt, budget_tokens=budget))
+    receipt = replace(made.receipt, budget_tokens=budget)
+    return replace(made, receipt=receipt, params=made.params | {"budget": budget})
 
 
 def swept(full: str, lines: dict[str, str], **more: bool) -> RunResult:
@@ -147,10 +147,11 @@ def test_no_saving_is_said_where_no_point_answers():
         for at, each in enumerate(result.variants[1:], start=1):
             heads = array([(2 if each.method == "adakv" else 1) / each.receipt.budget_tokens] * 4)
             result.variants[at] = replace(each, perturbation=measured(heads, 1, 1))
-    texts = [
-        [saving.text for saving in savings(result, curves(result)[1], FIGURES["head"])]
-        for result in (silent, heard)
-    ]
+    texts = []
+    for result in (silent, heard):
+        target, line = reversed(curves(result))
+        found = savings(line, target, "head", is_moot=nobody_answers(result))
+        texts.append([saving.text for saving in found])
     assert (nobody_answers(silent), nobody_answers(heard)) == (True, False)
     assert texts == [["2 or less", "2", "4"], ["2 or less", "2, 50 % less", "4, 50 % less"]]
 

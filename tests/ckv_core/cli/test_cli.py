@@ -12,13 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from ckv_core import cli
-from ckv_core.cli import running
 from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.results.figures import FIGURES
-from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -76,38 +73,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --variant snapkv+critical --alpha 0,2", "alpha must be a number from 0 to 1"),
         ("compare --variant snapkv --budget 64,128 --evidence a", "--evidence needs one budget"),
         ("compare --variant snapkv --budget 64,99 --max-new-tokens -1", "must be from 0"),
-        ("analyse --variant snapkw", "Did you mean 'snapkv'?"),
-        ("analyse --ablation full", "has no ablation"),
-        (
-            "analyse --variant snapkv --budget 64,99 --analyse bounds",
-            "one --budget and one --alpha",
-        ),
-        ("analyse --prompts none.jsonl", "The prompts file 'none.jsonl' cannot be read"),
+        ("compare --variant snapkw", "Did you mean 'snapkv'?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(capsys, context, command, sentence):
     name, *arguments = command.split()
     code, line = run(capsys, name, "--context", context, *arguments)
-    assert code == 2
-    assert sentence in line
-
-
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
-        ("", "at least one prompt"),
-        ('{"context": "a"}\nno json', "line 2 is not a JSON object"),
-        ('["a"]', "line 1 must be an object whose context is text"),
-        ('{"context": 3}', "line 1 must be an object whose context is text"),
-        ('{"context": "a", "answer": null}', "line 1 must be an object whose answer is text"),
-        ('{"question": "a"}', "line 1: The context is empty"),
-        ("[" * 20_000, "line 1: The JSON is nested deeper"),
-    ],
-)
-def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(lines, encoding="utf-8")
-    code, line = run(capsys, "analyse", "--prompts", str(path))
     assert code == 2
     assert sentence in line
 
@@ -118,7 +89,7 @@ def test_several_budgets_and_alphas_say_what_they_cost_and_print_tables(capsys, 
     assert cli.main(["compare", *arguments, "--max-new-tokens", "0"]) == 0
     printed = capsys.readouterr()
     assert re.search(r"^7 points on [\d,]+ prompt tokens: about ", printed.err, re.M)
-    assert "budget of equal Mean head L1 as snapkv" in printed.out
+    assert "budget needed for equal quality" in printed.out
     assert "best alpha by head L1" in printed.out
     assert "Token F1" not in printed.out
     scored = [*arguments, "--answer", "Nobody", "--max-new-tokens", "2"]
@@ -126,27 +97,7 @@ def test_several_budgets_and_alphas_say_what_they_cost_and_print_tables(capsys, 
     out = capsys.readouterr().out
     assert "7 of 7 texts were cut at" in out  # so none is scored
     assert "Token F1" not in out
-    assert "budget of equal Agreement as snapkv" in out
-
-
-def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    lines = [{"context": f"{TEXT * 4}{n}", "answer": "Nobody"} for n in range(2)]
-    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    arguments = ["analyse", "--prompts", str(path), "--ablation", "snapkv:budget=40"]
-    assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
-    printed = capsys.readouterr().out
-    assert "2 prompts: an interval of L1, KL or times needs at least 10" in printed
-    assert "ablation over snapkv:budget=40" in printed
-    broken = re.findall(r"(\d+) of [\d,]+ covered", printed)
-    assert broken
-    assert set(broken) == {"0"}
-    assert "slots that keep the reference answer's occurrences" in printed
-    for run_of_prompt in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
-        readings = run_of_prompt["readings"]
-        assert [each["text"] for each in readings["evidence"]] == ["Nobody"]
-        assert {each["violations"] for each in readings["bounds"]} == {0}
-        assert readings["ablation"][0]["label"] == "base"
+    assert "budget needed for equal quality" in out
 
 
 def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path):
@@ -186,11 +137,6 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny):
         assert said in capsys.readouterr().out
         assert cli.main([*command, "the  FERRY"]) == 0
         assert said not in capsys.readouterr().out
-    several = ["analyse", *arguments[:2], "--max-new-tokens", "1", "--answer", "Zanzibar"]
-    assert cli.main(several) == 0
-    printed = capsys.readouterr().out
-    assert "the answer does not occur in 1 of 1 compressed prompts" in printed
-    assert "1 prompt: an interval of L1, KL or times needs at least 10" in printed
 
 
 def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, tiny):
@@ -205,20 +151,6 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny):
     assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
     told = r"> And then\? \(\d+% as the full cache before a difference\)"
     assert re.search(told, capsys.readouterr().out)
-
-
-def test_analyse_prints_every_measured_quantity(capsys, context, tiny):
-    arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
-    arguments += ["--variant", "snapkv+critical:budget=40"]
-    assert cli.main(arguments) == 0
-    plain = capsys.readouterr().out
-    assert cli.main([*arguments, "--analyse", "bounds,forced,greedy"]) == 0
-    slow = capsys.readouterr().out
-    for name in QUANTITIES:
-        measured = name not in ("head_alpha", "oracle_greedy_l1")
-        rows = re.escape(FIGURES[name].mean_label) + r" +snapkv\+critical:budget=40 +[\d.]"
-        assert bool(re.search(rows, plain)) == measured, name
-    assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 
 
 def test_methods_and_models_are_listed_with_every_key_and_without_torch():
@@ -254,19 +186,6 @@ def command(name: str, context: str, *more: str) -> list[str]:
     return [name, "--context", context, "--variant", "snapkv", "--budget", "40", *more]
 
 
-def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, tiny, tmp_path):
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    texts = [f"{TEXT * 4}one\u2028two\u2029three\u0085four", TEXT * 5]
-    lines = [json.dumps({"context": text}, ensure_ascii=False) for text in texts]
-    path.write_bytes("\r\n\r\n".join([*lines, ""]).encode())
-    arguments = ["analyse", "--prompts", str(path), "--max-new-tokens", "1", "--json", str(out)]
-    assert cli.main(arguments) == 0
-    assert "2 prompts" in capsys.readouterr().out
-    runs = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    read = ["".join(run["prompt"]["pieces"]) for run in runs]
-    assert [text in prompt for text, prompt in zip(texts, read, strict=True)] == [True, True]
-
-
 class ClosedPipe(io.StringIO):
     """A stdout whose reader has gone, as after `| head -1`."""
 
@@ -274,71 +193,23 @@ class ClosedPipe(io.StringIO):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
-@pytest.mark.parametrize("name", ["compare", "analyse"])
-def test_json_and_tables_do_not_wait_for_each_other(
-    capsys, context, tiny, tmp_path, monkeypatch, name
-):
+def test_json_and_tables_do_not_wait_for_each_other(capsys, context, tiny, tmp_path, monkeypatch):
     out = tmp_path / "out.json"
-    assert cli.main(command(name, context, "--json", "-")) == 0
+    assert cli.main(command("compare", context, "--json", "-")) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
-    assert cli.main(command(name, context, "--json", "/dev/full")) == 1
+    assert cli.main(command("compare", context, "--json", "/dev/full")) == 1
     printed = capsys.readouterr()
     assert "snapkv" in printed.out
     assert "cannot be written: No space left on device." in printed.err
     monkeypatch.setattr("sys.stdout", ClosedPipe())
     with pytest.raises(SystemExit, match="1"):
-        cli.main(command(name, context, "--json", str(out)))
-    assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
-
-
-@pytest.fixture
-def three(context, tiny, tmp_path) -> tuple[list[str], Path]:
-    """`analyse` of three prompts, of which the second is too long for the model."""
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    texts = [TEXT * 4, "x " * 3_000, TEXT * 5]
-    path.write_text("\n".join(json.dumps({"context": text}) for text in texts), encoding="utf-8")
-    arguments = ["analyse", "--prompts", str(path), "--max-new-tokens", "1", "--json", str(out)]
-    return arguments, out
-
-
-def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three):
-    arguments, out = three
-    assert cli.main(arguments) == 1
-    printed = capsys.readouterr()
-    assert "; 2 prompts of " in printed.out
-    assert "prompts.jsonl line 2: " in printed.err
-    assert printed.err.splitlines()[-1].startswith("error: 1 of 3 prompts failed, the first: ")
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
-
-
-def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch):
-    arguments, out = three
-    real, lines = running.run, []
-
-    def run(request, *more):
-        lines.append(len(out.read_text(encoding="utf-8").splitlines()))
-        if len(lines) == 3:
-            raise KeyboardInterrupt
-        return real(request, *more)
-
-    monkeypatch.setattr(running, "run", run)
-    assert cli.main(arguments) == 1
-    assert lines == [0, 1, 1]
+        cli.main(command("compare", context, "--json", str(out)))
     assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
 
 
 @pytest.mark.parametrize(("parts", "measured"), [("none", set()), ("forced", {"forced"})])
 def test_what_is_expensive_can_be_left_out(context, tiny, tmp_path, parts, measured):
     out = tmp_path / "out.json"
-    assert cli.main(command("analyse", context, "--json", str(out), "--analyse", parts)) == 0
+    assert cli.main(command("compare", context, "--json", str(out), "--analyse", parts)) == 0
     (variant,) = json.loads(out.read_text(encoding="utf-8"))["variants"]
     assert {name.partition("_")[0] for name in variant["analysis"]} == measured
-
-
-def test_only_a_prompts_own_error_names_its_file(capsys, context, tiny, tmp_path):
-    assert cli.main(["analyse", "--context", context, "--variant", "snapkw"]) == 2
-    assert capsys.readouterr().err.startswith("error: Unknown method 'snapkw'")
-    empty = tmp_path / "empty.txt"
-    empty.write_text(" ", encoding="utf-8")
-    assert cli.main(["analyse", "--context", context, "--context", str(empty)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {empty}: The context is empty")

@@ -1,4 +1,4 @@
-"""What stands in which column of what `compare` and `analyse` print of known figures."""
+"""What stands in which column of what is printed of known metrics."""
 
 import re
 from dataclasses import replace
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.ablation import ablation
-from ckv_core.cli.tables import number, share
+from ckv_core.analysis.runs import together
+from ckv_core.cli.tables import number, print_points, share
 from ckv_core.results.records import HeldSeries, VariantResult
 from tests.factories.printed import printed, table
 from tests.factories.runs import array, keeping, measured, on_prompt, receipt, variant
@@ -23,6 +24,17 @@ def show(monkeypatch, capsys, tmp_path):
         contexts = ["--context", str(path)] * len(runs)
         results = [on_prompt(at, *variants) for at, variants in enumerate(runs)]
         return printed(monkeypatch, capsys, [command, *contexts, *more], *results)
+
+    return run
+
+
+@pytest.fixture
+def several(capsys):
+    """What is printed of several runs, each on a prompt of its own."""
+
+    def run(*runs: list[VariantResult]) -> str:
+        print_points(together([on_prompt(at, *variants) for at, variants in enumerate(runs)]))
+        return capsys.readouterr().out
 
     return run
 
@@ -51,9 +63,6 @@ def ablated(heads: list[list[float]], finals: list[float], base: list[float]):
 ONE = ablated(
     [[4, 4, 4, 4], [3, 5, 5, 5], [3, 3, 5, 5], [1, 2, 3, 5]], [10, 8, 11, 2], [2, 1, 4, 6]
 )
-TWO = ablated(
-    [[2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [3, 2, 1, 2]], [20, 12, 24, 6], [4, 3, 2, 1]
-)
 
 
 def test_compare_prints_each_step_of_the_ablation(show):
@@ -65,27 +74,6 @@ def test_compare_prints_each_step_of_the_ablation(show):
         "CriticalKV": ["2.75", "75.0%", "2", "3"],
     }
     assert "head L1  heads below base  final L1  KL" in out
-
-
-def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
-    out = show("analyse", ONE, TWO)
-    row = table(out, "A row is a variant")[ONE[-1].spec]
-    assert (row["Mean head L1"], row["Final hidden L1"]) == ("2.375", "4")
-    spec = re.escape(ONE[-1].spec)
-    for line in (
-        "KL +{} +5",
-        "Heads closer .* +{} +75.0% .25.8% to 96.3%.",
-        "Heads won +{} +4 of 8 .50.0%.",
-    ):
-        assert re.search(rf"^{line.format(spec)}$", out, re.M)
-    steps = table(out, "ablation over snapkv:budget=64")
-    columns = ("head L1", "heads below base", "final L1 / base's", "n")
-    assert tuple(steps["base, not pooled"][each] for each in columns) == (
-        "3.25",
-        "37.5% (7.5% to 81.7%)",
-        "0.7",
-        "2",
-    )
 
 
 def test_compare_prints_what_a_variant_keeps_and_holds_and_how_far_it_moved(show):
@@ -146,15 +134,12 @@ def test_compare_prints_the_check_of_the_bounds(show):
     assert "chain broken" not in show("compare", [variant("full")])
 
 
-def test_analyse_prints_bounds_and_quantities_with_the_n_of_each(show):
+def test_the_table_of_several_runs_has_bounds_and_quantities_with_the_n_of_each(several):
     none = bounded([0.1, 0.2, 0.5, 0.5])
-    out = show("analyse", bounded(COVERED, -0.5), none)
+    out = several(bounded(COVERED, -0.5), none)
     assert re.search(r"^Relaxed theta, covered heads +snapkv +9\.333, n = 1$", out, re.M)
     assert re.search(r"^Attention mass kept +snapkv +0\.375$", out, re.M)
-    assert re.search(r"^Bounds broken +snapkv +2 of 6 covered, 16 in all$", out, re.M)
-    nothing = show("analyse", none, none)
-    assert re.search(r"^Bounds broken +snapkv +0 of 0 covered, 16 in all$", nothing, re.M)
-    assert "covered heads" not in nothing
+    assert "covered heads" not in several(none, none)
 
 
 # --- texts ----------------------------------------------------------------------------------
@@ -204,7 +189,7 @@ def test_compare_prints_how_the_own_generations_differ(show):
     assert "own generation" not in show("compare", [variant("full")])
 
 
-def test_analyse_prints_how_the_own_generations_differ(show):
+def test_the_table_of_several_runs_has_how_their_texts_differ(several):
     def texts(forced: dict[str, list[float]], late: int, **own) -> list[VariantResult]:
         analysis = {f"forced_{name}": np.array(row, np.float32) for name, row in forced.items()}
         return [
@@ -215,8 +200,7 @@ def test_analyse_prints_how_the_own_generations_differ(show):
 
     one = {"answer_found": True, "answer_scores": scores(0, 0.25, 0.5)}
     two = {"answer_found": False, "answer_scores": scores(0, 0.5, 0.75)}
-    out = show(
-        "analyse",
+    out = several(
         texts(
             {"top1": [1, 0, 1, 1], "kl": [0.5], "rank": [1, 4]},
             3,
@@ -241,19 +225,19 @@ def test_analyse_prints_how_the_own_generations_differ(show):
         "adakv": ("0", "0", "-", "25.0% (3.7% to 74.2%)", "0 of 2"),
     }
     plain = [variant("full"), variant("snapkv", agreement=1.0)]
-    (row,) = [r for s, r in table(show("analyse", plain, plain), "A row is").items() if s != "full"]
+    (row,) = [r for s, r in table(several(plain, plain), "A row is").items() if s != "full"]
     assert (row["Agreement"], row["Same text"]) == ("100.0% (34.2% to 100.0%)", "2 of 2")
     assert "Answer found" not in row
 
 
-def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show):
+def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(several):
     def texts(cut: bool) -> list[VariantResult]:
         stopped = "length" if cut else "eos"
         plain = variant("snapkv", answer_found=True, stopped="eos")
         moved = variant("snapkv+critical", answer_found=False, stopped=stopped)
         return [variant("full", answer_found=True, stopped="eos"), plain, moved]
 
-    out = show("analyse", texts(True), texts(False), more=("--answer", "blue"))
+    out = several(texts(True), texts(False))
     found = table(out, "A row is a variant")
     assert {spec: cells["Cut"] for spec, cells in found.items()} == {
         "full": "0",
@@ -262,7 +246,7 @@ def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_change
     }
     assert found["snapkv+critical"]["Answer found"] == "0.0%, n = 1"
     assert "note: 1 of 6 texts was cut at 0 new tokens before an answer: neither right nor" in out
-    lines = re.findall(r"^Answer found minus (.*?)  +(snapkv\S*) +(\+.*)$", out, re.M)
+    lines = re.findall(r"^Answer found minus (.*?)  +(snapkv\S*) .*; (\+.*)$", out, re.M)
     assert lines == [
         ("the full cache's", "snapkv", "+0 -0, p = 1"),
         ("the full cache's", "snapkv+critical", "+0 -1, p = 1, n = 1"),
@@ -297,19 +281,6 @@ def test_compare_prints_who_holds_a_passage_and_the_reference_answer(show):
     assert "slots kept" not in missed + show("compare", variants)
 
 
-def test_analyse_prints_the_slots_that_hold_the_answer(show):
-    one = [variant("full"), keeping("snapkv:budget=64", [3, 7], [0, 7])]
-    two = [variant("full"), keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
-    out = show("analyse", one, two, more=("--answer", "blue"))
-    found = table(out, "slots that keep the reference answer's occurrences")
-    kept = {
-        "kept": "75.0% (23.4% to 96.7%)",
-        "expected at random": "17.9% (2.0% to 69.6%)",
-        "n": "2",
-    }
-    assert found == {"snapkv:budget=64": kept}
-
-
 # --- a sweep --------------------------------------------------------------------------------
 
 
@@ -337,58 +308,33 @@ def swept() -> list[VariantResult]:
     ]
 
 
-def test_sweep_prints_every_figure_of_a_point_and_the_budgets_of_equal_quality(show):
+def test_sweep_prints_every_metric_of_a_point_and_the_budgets_of_equal_quality(show):
     out = show("compare", swept(), more=SEVERAL)
-    points = out.partition("\n\nbudget of equal")[0]
-    (line,) = re.findall(r"^method .*$", points, re.M)
-    (row,) = re.findall(r"^snapkv\+critical:alpha=0\.5 +64 .*$", points, re.M)
-    cells = dict(zip(re.split(r" {2,}", line), re.split(r" {2,}", row), strict=True))
     known = {
-        "method": "snapkv+critical:alpha=0.5",
-        "budget": "64",
-        "head L1": "3",
-        "final L1": "30",
+        "Outcome": "answered",
+        "Agreement": "30.0%",
+        "Mean head L1": "3",
+        "Final hidden L1": "30",
         "KL": "0.03",
-        "heads closer": "25.0%",
-        "agreement": "30.0%",
-        "outcome": "answered",
         "Sigma over 0.5": "75.0%",
         "Token F1": "20.0%",
         "Edit similarity": "50.0%",
     }
-    assert cells.items() >= known.items()
-    found = table(out, "budget of equal Mean head L1 as adakv")
-    assert found["snapkv"] == {"at 64": "64 or less", "at 256": "160, 38 % less"}
-    found = table(out, "budget of equal Mean head L1 as snapkv")
-    assert found["adakv"] == {"at 64": "192, 200 % more", "at 256": "over 256"}
-    found = table(out, "budget of equal Agreement as snapkv")
-    assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
+    row = table(out, "every method and budget")["snapkv+critical:alpha=0.5,budget=64"]
+    assert row.items() >= known.items()
+    title = "budget needed for equal quality"
+    saved = re.findall(r"^(\S+) +(\S+ at \d+) +(.*)$", out.partition(title)[2], re.M)
+    needed = {(own, at): re.split(r" {2,}", cells) for own, at, cells in saved}
+    (head,) = re.findall(r"^method +matches +(.*)$", out, re.M)
+    heads = re.split(r" {2,}", head)
+    by_head, by_agreement = heads.index("Mean head L1"), heads.index("Agreement")
+    assert needed["snapkv", "adakv at 64"][by_head] == "64 or less"
+    assert needed["snapkv", "adakv at 256"][by_head] == "160, 38 % less"
+    assert needed["adakv", "snapkv at 64"][by_head] == "192, 200 % more"
+    assert needed["adakv", "snapkv at 64"][by_agreement] == "nothing to match"
+    assert needed["adakv", "snapkv at 256"][by_agreement] == "over 256"
     assert "N or less: already reached at the smallest budget; over N: not reached with" in out
-    assert "; nothing to match: the point to be matched is at 0 itself\n" in out
-    assert "budget of equal Answer" not in out  # nothing lies between yes and no
-    assert "oracles" not in out
-
-
-def test_sweep_prints_what_oracles_reach_at_each_budget(show):
-    def limited(text: str, attention: float) -> VariantResult:
-        found = {"oracle_attention_l1": attention, "oracle_critical_l1": attention / 2}
-        arrays = {name: array([value] * 4) for name, value in found.items()}
-        return point(text, 8, analysis=arrays)
-
-    points = [
-        limited("snapkv:budget=64", 6),
-        limited("snapkv:budget=256", 2),
-        limited("snapkv+critical:alpha=0.0,budget=64", 6),
-        limited("snapkv+critical:alpha=0.0,budget=256", 2),
-        limited("adakv:budget=64", 5),
-    ]
-    out = show("compare", points, more=SEVERAL)
-    assert table(out, "mean head L1 of oracles with the head budgets of snapkv and 1 more;") == {
-        "true attention": {"at 64": "6", "at 256": "2"},
-        "true attention times value norm": {"at 64": "3", "at 256": "1"},
-    }
-    found = table(out, "mean head L1 of oracles with the head budgets of adakv;")
-    assert found["true attention"] == {"at 64": "5"}
+    assert "Answer found" not in heads  # nothing lies between yes and no
 
 
 def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckv_core.analysis.sweep import budget_unit, curves
+from ckv_core.analysis.sweep import curves
 from ckv_core.comparison.compare import compare
 from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.methods import STORES
@@ -188,7 +188,7 @@ def test_a_sweep_over_bytes_has_one_axis_for_all_stores():
     asked = CompareRequest(context=report()[:400], variants=methods)
     asked = with_points(asked, ["0.02MiB", "0.04MiB"])
     result = folded(compare(asked, tiny_model("llama")))
-    assert budget_unit(result) == "kib"
-    assert [[budget for budget, _ in curve.points] for curve in curves(result)] == [[20, 40]] * 2
+    found = [(c.unit, [str(budget) for budget, _ in c.rows]) for c in curves(result)]
+    assert found == [("mib", ["0.02MiB", "0.04MiB"])] * 2
     mixed = RunResult(variants=[*result.variants, replace(result.variants[1], spec="snapkv")])
-    assert budget_unit(mixed) == "tokens"
+    assert {curve.unit for curve in curves(mixed)} == {"tokens"}

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from scipy.stats import spearmanr
 
-from ckv_core.analysis.aggregate import together
+from ckv_core.analysis.runs import together
 from ckv_core.experiment.decide import random_order
 from ckv_core.studies.decision import decide_study
-from ckv_core.studies.reading import FULL_POINT, read_results
+from ckv_core.studies.reading import FULL_POINT, l1_answers, point_of, read_results
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
 from tests.factories.runs import on_prompt, variant
 from tests.factories.scored import plain_samples, scored
@@ -124,7 +124,7 @@ def test_what_is_added_to_a_text_that_counted_is_in_tables_only():
     decision = decide_study(STUDY, samples, results)
     assert decision.n == 89
     assert "1 sample was added to texts that counted" in decision.cautions[-1]
-    assert read_results(STUDY, samples, results).rows[0].n == 89
+    assert read_results(STUDY, samples, results).rows[0].mean("score").n == 89
 
 
 def test_neither_ids_nor_the_order_of_arrival_move_a_verdict():
@@ -191,7 +191,7 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
         for point in STUDY.points()
     ]
     _, row, *_ = read_results(STUDY, samples, results).rows
-    assert (row.n, row.cut, row.score) == (200, 200, 1.0)
+    assert (row.mean("score").n, row.outcomes["cut"], row.mean("score").mean) == (200, 200, 1.0)
     decision = decide_study(STUDY, samples, results)
     assert {method.outcome for method in decision.methods} == {"undecided"}
     assert decision.cautions[0].startswith(
@@ -209,12 +209,11 @@ def test_samples_of_one_source_count_once():
     samples = [replace(s, source=f"t{at // 4}") for at, s in enumerate(plain_samples(8))]
     results = [scored(s.id, "full", None, float(at < 4)) for at, s in enumerate(samples)]
     row = read_results(STUDY, samples, results).rows[0]
-    assert (row.n, row.score) == (2, 0.5)
+    assert (row.n, row.mean("score").n, row.mean("score").mean) == (2, 2, 0.5)
 
 
 def test_lower_l1_with_better_answers_is_told_within_a_budget():
     variants = ("snapkv", "adakv", "knorm")
-    study = replace(STUDY, variants=variants)
     samples = plain_samples(12)
     results = [
         scored(
@@ -228,7 +227,7 @@ def test_lower_l1_with_better_answers_is_told_within_a_budget():
         for budget in STUDY.budgets
         for place, variant in enumerate(variants)
     ]
-    found = read_results(study, samples, results).l1_answers
+    found = l1_answers(results)
     assert found is not None
     assert found.n == 12
     assert found.mean == pytest.approx(spearmanr([2, 1, 0], [1, 0, 0]).statistic)
@@ -244,13 +243,15 @@ def test_pairs_are_told_with_mcnemar_and_holm():
             Point("snapkv+critical", "50%"): set(range(10)),
         },
     )
-    pairs = {(p.point, p.other): p for p in read_results(STUDY, samples, results).pairs}
+    pairs = {
+        (point_of(pair.row), point_of(pair.other)): pair.differences["score"]
+        for pair in read_results(STUDY, samples, results).pairs
+    }
     pair = pairs[Point("snapkv+critical", "50%"), Point("snapkv", "50%")]
-    assert (pair.found.mean.mean, pair.found.lower, pair.found.higher) == (-0.5, 10, 0)
-    assert pair.found.p == pytest.approx(2 * 0.5**10)
-    assert pair.holm_p is not None
-    assert pair.holm_p > pair.found.p
-    assert pairs[Point("snapkv", "50%"), FULL_POINT].found.p == 1.0
+    assert (pair.mean.mean, pair.lower, pair.higher) == (-0.5, 10, 0)
+    assert pair.p == pytest.approx(2 * 0.5**10)
+    assert pair.holm_p > pair.p
+    assert pairs[Point("snapkv", "50%"), FULL_POINT].p == 1.0
 
 
 def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
@@ -263,7 +264,7 @@ def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
         },
     )
     study = read_results(STUDY, samples, results)
-    pair = next(p for p in study.pairs if p.point == Point("snapkv", "10%"))
+    pair = next(p for p in study.pairs if point_of(p.row) == Point("snapkv", "10%"))
     runs = [
         on_prompt(
             at,
@@ -274,7 +275,6 @@ def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
     ]
     found = together(runs)
     (other,) = found.pairs
-    assert other.figures["answer"] == pair.found
-    mean = next(m for m in found.members if m.joined.place).figures["answer"]
-    row = next(row for row in study.rows if row.point == pair.point)
-    assert (mean.mean, mean.low, mean.high) == (row.score, row.low, row.high)
+    one, two = other.differences["answer"], pair.differences["score"]
+    assert replace(one, holm_p=None) == replace(two, holm_p=None)
+    assert next(row for row in found.rows if row.place).mean("answer") == pair.row.mean("score")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.figures import FIGURES
 from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result, with_changes
 from tests.factories.tables import numbers, rows_of
 from tests.ui.charts.test_ablation import ablation_run
@@ -72,7 +71,7 @@ HOLDS = {
     "final": (lambda figure: figure.data[0].x[1:2], array("hidden_l1")),
     "heads": (lambda figure: 2 ** figure.data[0].z, head_ratios),
     # The band, from the fewest to the most.
-    "budgets": (lambda figure: figure.data[0].y, column("kept_entries")),
+    "budgets": (lambda figure: figure.data[0].y, column("value", quantity="kept_entries")),
     "alphas": (lambda figure: figure.data[0].z, array("head_alpha")),
     "ablation": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
     "fidelity": (lambda figure: figure.data[0].y, column("forced_kl")),
@@ -81,7 +80,7 @@ HOLDS = {
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
-    **{f"sweep-{key}": (lambda figure: figure.data[0].y, column(key)) for key in FIGURES},
+    "sweep": (lambda figure: figure.data[0].y, column("mean", figure="agreement", minus="")),
     "alpha-layers": (lambda figure: figure.data[0].y, column("best_alpha", kv_head="")),
     "alpha-heads": (lambda figure: figure.data[0].z, column("best_alpha")),
 }
@@ -110,7 +109,7 @@ def test_the_table_of_a_chart_holds_what_it_draws(name, per):
     chart = CHARTS[name]
     result = run_for(chart)
     drawn_of, held_of = CHOSEN.get((name, per), HOLDS[name])
-    figure = figure_of(result, name, {"variant": CRITICAL, "per": per})
+    figure = figure_of(result, name, {"variant": CRITICAL, "per": per, "quantity": "agreement"})
     drawn = np.asarray(drawn_of(figure), np.float64)
     drawn = drawn[np.isfinite(drawn)]
     held = held_of(rows_of(TABLES[chart.csv](result)))
@@ -123,24 +122,9 @@ def test_the_table_of_a_chart_holds_what_it_draws(name, per):
 def test_the_analysis_holds_every_measured_value():
     lines = run_csv.analysis_csv(analysed()).splitlines()
     per_variant = 9 * 12 + 3 * 3 + 1 + 3 * 2
-    assert len(lines) == 1 + 2 * per_variant + 12  # and CriticalKV's own base
+    kept, base = 2 * 2 * 3, 12  # of KV heads; of CriticalKV
+    assert len(lines) == 1 + 2 * per_variant + kept + base
     assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
-
-
-def test_layers_heads_and_budgets_hold_the_records():
-    result = drawn_result()
-    layers = rows_of(run_csv.layers_csv(result))
-    assert len(layers) == 3 * Drawn.LAYERS
-    assert layers[Drawn.WHOLE[0]]["mean_head_l1"] == ""
-    hidden = result.variants[3].perturbation.layer_hidden_l1
-    np.testing.assert_allclose(numbers(layers, "layer_hidden_l1", variant=3), hidden)
-    heads = rows_of(run_csv.heads_csv(result))
-    assert len(heads) == 3 * Drawn.LAYERS * Drawn.QUERY_HEADS
-    plain, against_base = heads[0], heads[Drawn.LAYERS * Drawn.QUERY_HEADS]
-    assert plain["base_head_l1"] == plain["log2_ratio"] == ""
-    assert float(against_base["log2_ratio"]) == pytest.approx(-np.log2(1.5), rel=1e-5)
-    kept = numbers(rows_of(run_csv.budgets_csv(result)), "kept_entries", variant=2)
-    assert kept.sum() == result.variants[2].retained.mask().sum()
 
 
 def test_each_candidate_stands_beside_what_was_measured_at_its_step():

@@ -10,8 +10,11 @@ from tests.factories.runs import Swept, sweep_result, with_changes
 from tests.factories.tables import rows_of
 from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.run_csv import alphas_csv, sweep_csv
-from ui.charts.sweep import curve_figure
 from ui.tables.sweep import alphas_table, points_table, savings_table
+
+
+def drawn(result, quantity, **choices):
+    return figure_of(result, "sweep", {"quantity": quantity, **choices})
 
 
 def keys_of(table) -> list[str]:
@@ -30,20 +33,15 @@ def matched_keys(result):
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     table = savings_table(sweep_result(generated=True), 0)
     matched = matched_keys(sweep_result(generated=True))
-    # These say the same in every row: the note says it once.
-    folded = ["token_f1", "edit_similarity"]
-    qualities = [key for key in matched if key not in folded]
-    assert keys_of(table) == ["method", "matches", *qualities]
+    assert keys_of(table) == ["method", "matches", *matched, "n"]
     finals = [row["cells"]["final"]["text"] for row in table["rows"][:2]]
     assert finals == ["64 or less (already reached at the smallest budget)", "64, 50 % less"]
     # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is linear.
     at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
     needed = 512 * 128 / 600
     assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
-    assert all(set(row["cells"]) == {"method", "matches", *matched} for row in table["rows"])
-    assert "Needs, by Token F1: " in table["note"]
     plain = savings_table(sweep_result(), 0)
-    assert keys_of(plain)[2:] == matched_keys(sweep_result())
+    assert keys_of(plain)[2:-1] == matched_keys(sweep_result())
 
 
 @pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
@@ -55,7 +53,7 @@ def test_an_unknown_reference_gives_an_empty_table(reference):
 
 
 def test_a_curve_has_its_lines_values_and_the_full_cache():
-    figure = curve_figure(sweep_result(better=0.5), SWEPT["kl"])
+    figure = drawn(sweep_result(better=0.5), "kl")
     assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
     assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
     assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
@@ -63,10 +61,9 @@ def test_a_curve_has_its_lines_values_and_the_full_cache():
 
 
 def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
-    nobody = sweep_result(generated=True)
-    nobody.variants[0] = replace(nobody.variants[0], answer_scores=Swept.SCORES)
-    for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
-        (name,) = curve_figure(nobody, SWEPT[key]).layout.annotations
+    result = sweep_result(generated=True)
+    for key, side in (("kl", "bottom"), ("agreement", "top")):
+        (name,) = drawn(result, key).layout.annotations
         assert name.yanchor == side, key  # the side of the words that touches the line
 
 
@@ -74,7 +71,7 @@ def test_yes_and_no_are_marks_and_nothing_lies_between_them():
     result = sweep_result(generated=True)
     cut = {"answer_found": False, "stopped": "length"}
     result.variants[-1] = replace(result.variants[-1], **cut)
-    figure = figure_of(result, "sweep-answer", {})
+    figure = drawn(result, "answer")
     assert {trace.mode for trace in figure.data} == {"markers"}
     assert figure.data[-1].customdata[-1] == "cut"
     pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
@@ -83,10 +80,10 @@ def test_yes_and_no_are_marks_and_nothing_lies_between_them():
 
 def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
     result = sweep_result(generated=True)
-    figure = figure_of(result, "sweep-sigma_over_half", {})
+    figure = drawn(result, "sigma_over_half")
     assert "closer" not in figure.layout.title.subtitle.text
     assert not figure.layout.shapes  # no line where the full cache would be
-    assert figure_of(result, "sweep-agreement", {}).layout.shapes
+    assert drawn(result, "agreement").layout.shapes
     table = savings_table(result, 0)
     assert "sigma_over_half" not in keys_of(table)
     assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
@@ -95,7 +92,7 @@ def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
 
 def test_a_comparison_has_no_sweep_charts():
     plain = replace(sweep_result(), kind="compare")
-    assert figure_of(plain, "sweep-final", {}) is None
+    assert drawn(plain, "final") is None
     assert figure_of(plain, "alpha-heads", {}) is None
 
 
@@ -132,22 +129,21 @@ def test_each_method_and_budget_has_its_alpha_charts():
 
 def test_the_files_have_a_row_for_each_point_and_for_each_alpha():
     result = sweep_result()
-    points = sweep_csv(result).splitlines()
-    assert points[0].startswith('"variant","spec","alpha","budget_tokens","answer",')
-    assert len(points) == 1 + len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS))
+    points = [row for row in rows_of(sweep_csv(result)) if row["figure"] == "final"]
+    assert len(points) == len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS)) + sum(
+        bool(row["minus"]) for row in points
+    )
     alphas = alphas_csv(result).splitlines()
     assert len(alphas) == 1 + len(Swept.BUDGETS) * Swept.LAYERS * (1 + Swept.KV_HEADS)
-    assert '"snapkv+critical",64,0,2,0.5' in alphas
-    assert f'"snapkv+critical",64,{Swept.WHOLE_LAYER},2,""' in alphas
+    assert '"snapkv+critical","64",0,2,0.5' in alphas
+    assert f'"snapkv+critical","64",{Swept.WHOLE_LAYER},2,""' in alphas
 
 
-def test_the_points_table_has_every_point_but_not_the_full_cache():
+def test_the_points_table_has_every_point():
     table = points_table(sweep_result(generated=True), "")
-    assert len(table["rows"]) == 16
-    assert {"agreement", "answer"} <= {*keys_of(table)}
-    assert "token_f1" not in keys_of(table)  # the same in every row: the note says it
-    unfinished = replace(sweep_result(generated=True), finished=False)
-    assert "token_f1" in keys_of(points_table(unfinished, ""))
+    assert len(table["rows"]) == 17
+    assert {"agreement", "outcome", "token_f1"} <= {*keys_of(table)}
+    assert not {"n", "answer", "final_base"} & {*keys_of(table)}
     assert "agreement" not in keys_of(points_table(sweep_result(), ""))
 
 
@@ -177,10 +173,10 @@ def swept_with_oracles():
     return with_changes(sweep_result(), with_limits)
 
 
-def test_oracles_are_broken_lines_of_the_head_l1_alone():
+def test_oracles_of_a_curve_are_broken_lines_beside_the_head_l1_alone():
     result = swept_with_oracles()
-    figure = figure_of(result, "sweep-head", {})
-    *methods, attention, critical = figure.data
+    assert len(drawn(result, "head").data) == 4
+    *methods, attention, critical = drawn(result, "head", oracles="1").data
     assert len(methods) == 4
     assert attention.name == "Oracle: true attention"
     assert list(attention.x) == list(Swept.BUDGETS)
@@ -190,41 +186,25 @@ def test_oracles_are_broken_lines_of_the_head_l1_alone():
     for trace in (attention, critical):
         assert "dash" in trace.line.dash
         assert trace.line.color not in {each.line.color for each in methods}
-    # The chart's label for screen readers is its title and subtitle.
-    subtitle = figure.layout.title.subtitle.text
-    assert subtitle == "Lower is closer; oracle budgets: SnapKV and 2 more"
-    assert len(figure_of(result, "sweep-final", {}).data) == 4
+    assert len(drawn(result, "final", oracles="1").data) == 4
+    *_, control = CHARTS["sweep"].offered(result)
+    names = [f"SnapKV + CriticalKV, alpha {alpha}" for alpha in ("0", "0.25", "0.5")]
+    assert [name for _, name in control.options] == ["none", "SnapKV", *names]
+    assert "oracles" not in [control.name for control in CHARTS["sweep"].offered(sweep_result())]
 
 
-def test_oracles_of_other_head_budgets_can_be_chosen():
-    result = swept_with_oracles()
-    (control,) = CHARTS["sweep-head"].offered(result)
-    assert control.options == [("0", "SnapKV and 2 more"), ("1", "SnapKV + CriticalKV, alpha 0.5")]
-    figure = figure_of(result, "sweep-head", {"oracles": "1"})
-    assert np.allclose(figure.data[-2].y, [0.25, 0.125, 0.0625, 0.03125])
-    assert figure_of(result, "sweep-head", {"oracles": "9"}) == figure_of(result, "sweep-head", {})
-    plain = sweep_result()
-    assert CHARTS["sweep-head"].offered(plain) == []
-    assert len(figure_of(plain, "sweep-head", {}).data) == 4
-
-
-def test_oracles_are_in_the_table_and_the_file_and_have_no_savings():
+def test_oracles_are_in_the_table_and_have_no_savings():
     result = swept_with_oracles()
     table = points_table(result, "")
     row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
     assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
     assert "oracle_greedy_l1" not in row["cells"]
-    cells = rows_of(sweep_csv(result))[1]
-    assert cells["budget_tokens"] == "128"
-    limits = [cells[f"oracle_{name}_l1"] for name in ("attention", "critical", "greedy")]
-    assert limits == ["0.25", "0.125", ""]
-    assert keys_of(savings_table(result, 0)) == ["method", "matches", *matched_keys(result)]
+    assert keys_of(savings_table(result, 0))[2:-1] == matched_keys(result)
 
 
-def test_hostile_labels_are_escaped_in_curves_and_subtitles():
+def test_hostile_labels_are_escaped_in_curves():
     result = with_changes(swept_with_oracles(), lambda each: replace(each, label="<img src=x>"))
-    figure = figure_of(result, "sweep-head", {})
-    texts = [figure.layout.title.subtitle.text, *(each.name for each in figure.data)]
-    assert texts[1].startswith("&lt;img src=x&gt;")  # JSON text would escape it
-    assert "&lt;img src=x&gt;" in texts[0]
+    figure = drawn(result, "head")
+    texts = [each.name for each in figure.data]
+    assert texts[0].startswith("&lt;img src=x&gt;")  # JSON text would escape it
     assert "<img" not in "".join(texts)

@@ -55,7 +55,7 @@ def test_the_short_link_leads_to_the_run():
 
 
 @pytest.mark.parametrize("slug", ["nope", "..%2f..", "a b", "zzz999zzz999"])
-@pytest.mark.parametrize("tail", ["prompt", "0/retained", "result.json", "table.csv", "heads.csv"])
+@pytest.mark.parametrize("tail", ["prompt", "0/retained", "result.json", "table.csv", "sweep.csv"])
 def test_data_of_an_unknown_run_is_404(slug, tail):
     assert client(FakeServices()).get(f"/data/{slug}/{tail}").status_code == 404
 
@@ -102,7 +102,7 @@ def test_exports_are_downloads():
     assert result["schema"] == 1
     (evidence,) = result["readings"]["evidence"]
     assert (evidence["text"], evidence["spans"]) == ("T3", [[3, 4]])
-    for name in ("table", "layers", "heads", "budgets"):
+    for name in ("table", "analysis", "sweep"):
         response = routes.get(f"/data/{SLUG}/{name}.csv")
         assert response.status_code == 200
         assert response.headers["content-disposition"].endswith(f'{SLUG}-{name}.csv"')

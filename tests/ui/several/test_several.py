@@ -8,8 +8,9 @@ import gradio as gr
 import numpy as np
 import pytest
 
-from ckv_core.analysis.aggregate import budget_curves
-from ckv_core.analysis.means_json import means_json
+from ckv_core.analysis.points import METRICS
+from ckv_core.analysis.points_table import points_json
+from ckv_core.analysis.runs import together
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import MIN_PROMPTS
 from tests.factories.app import (
@@ -25,11 +26,11 @@ from tests.factories.app import (
 from tests.factories.runs import Swept
 from tests.factories.tables import rows_of
 from tests.ui.served_app import by
-from ui.charts.budget_means import BUDGET_CHART
+from ui.charts.points import POINTS_CHART
 from ui.looks.palette import looks_of
 from ui.several.chosen import take_together
 from ui.several.page import SeveralPage
-from ui.tables.means import means_csv, means_value
+from ui.tables.points import points_csv, points_value
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 OTHER = "other0000000"
@@ -49,7 +50,7 @@ def runs_with(count: int, *specs: str, **changes):
 
 def table_of(found) -> dict[str, dict[str, str]]:
     """Texts of the table by SPEC and column."""
-    rows = [row["cells"] for row in means_value(found)["rows"]]
+    rows = [row["cells"] for row in points_value(found, "", "")["rows"]]
     return {row["spec"]["text"]: {key: cell["text"] for key, cell in row.items()} for row in rows}
 
 
@@ -70,9 +71,9 @@ def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run(
     newer = prompt_run(1, better=0.9, created_at=START + timedelta(days=1))
     for runs in ([*runs_of(2), newer], [newer, *runs_of(2)]):  # whatever the address says first
         found = take_together(runs)
-        (critical,) = (member for member in found.members if member.spec == CRITICAL)
-        assert (found.joined.n, critical.figures["final"].n) == (2, 2)
-        assert critical.figures["final"].mean == pytest.approx(100 * (0.5 + 0.9) / 2)
+        (critical,) = (row for row in found.rows if row.spec == CRITICAL)
+        assert (found.n, critical.mean("final").n) == (2, 2)
+        assert critical.mean("final").mean == pytest.approx(100 * (0.5 + 0.9) / 2)
 
 
 def test_rows_of_fewer_prompts_say_their_own_n():
@@ -100,7 +101,7 @@ def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_what_is_subtr
     assert (rows["full"]["answered"], rows["full"]["missed"]) == ("2", "1")
     assert rows["full"]["answer"].startswith("66.7% (20.8% to 93.9%)")
     assert rows[CRITICAL]["answer"] == "0.0% (0.0% to 56.1%)"
-    assert rows[CRITICAL]["answer_full"] == "+0 -2, p = 0.5"
+    assert rows[CRITICAL]["answer_full"] == "-66.7% (-93.9% to +26.9%); +0 -2, p = 0.5"
     assert "answer_full" not in rows["full"]
 
 
@@ -188,33 +189,31 @@ def test_figures_of_heads_are_there_on_demand_and_bounds_with_their_count():
     bounded = rows[runs[0].result.variants[1].spec]
     chain = ("covered_l1", "theta", "theta_hat", "theta_relaxed")
     assert [bounded[key] for key in chain] == ["0.5", "1.5", "3", "6"]
-    covered, heads = 3 * Swept.LAYERS, 2 * Swept.LAYERS * Swept.QUERY_HEADS
-    assert bounded["broken"] == f"{2 * Swept.LAYERS} of {covered} covered, {heads} in all"
-    assert rows[CRITICAL]["wins"] == "42 of 42 (100.0%)"
-    extra = {c["key"]: c["extra"] for c in means_value(found)["columns"]}
+    extra = {c["key"]: c["extra"] for c in points_value(found, "", "")["columns"]}
     assert not any(extra[key] for key in ("n", "memory", "head", "final"))
-    assert all(extra[key] for key in (*chain, "wins", "broken", "kl", "final_base"))
+    assert all(extra[key] for key in (*chain, "kl", "final_base"))
     assert "agreement" not in extra  # nothing was generated
 
 
 def test_the_file_has_every_mean_and_difference_with_its_ends():
     found = take_together(runs_of(MIN_PROMPTS))
-    rows = rows_of(means_csv(found))
-    member = next(m for m in found.members if m.spec == CRITICAL)
+    rows = rows_of(points_csv(found))
+    critical = next(row for row in found.rows if row.spec == CRITICAL)
     own = [row for row in rows if row["spec"] == CRITICAL]
-    assert {row["figure"] for row in own if not row["minus"]} == set(member.figures)
+    known = {key for key in METRICS if critical.mean(key)}
+    assert {row["figure"] for row in own if not row["minus"]} == known
     (mean,) = [row for row in own if row["figure"] == "final" and not row["minus"]]
-    final = member.figures["final"]
+    final = critical.mean("final")
     assert [float(mean[key]) for key in ("mean", "low", "high")] == [
         final.mean,
         final.low,
         final.high,
     ]
-    assert (mean["budget"], mean["budget_unit"], mean["prompts"]) == ("64", "tokens", "10")
-    (pair,) = [each for each in found.pairs if each.variant.spec == CRITICAL]
+    assert (mean["budget"], mean["budget_unit"], mean["samples"]) == ("64", "tokens", "10")
+    (pair,) = [each for each in found.pairs if each.row.spec == CRITICAL]
     (difference,) = [row for row in own if row["figure"] == "final" and row["minus"]]
     assert difference["minus"] == pair.other.spec == "snapkv:budget=64"
-    wanted = pair.figures["final"]
+    wanted = pair.differences["final"]
     assert float(difference["mean"]) == wanted.mean.mean
     assert (difference["lower"], difference["p"]) == (str(wanted.lower), "")
 
@@ -222,13 +221,11 @@ def test_the_file_has_every_mean_and_difference_with_its_ends():
 def test_a_method_with_its_settings_has_one_look_within_the_page():
     found = take_together(runs_of(2))
     looks: dict[str, set[tuple[str, str]]] = {}
-    for row, member in zip(means_value(found)["rows"], found.members, strict=True):
-        look = (row["look"]["color"], row["look"]["symbol"])
-        looks.setdefault(member.joined.curve_spec, set()).add(look)
-    for trace, curve in zip(
-        BUDGET_CHART.figure(found, {}).data, budget_curves(found.members), strict=True
-    ):
-        looks[curve.spec].add((trace.line.color, trace.marker.symbol))
+    for cells, row in zip(points_value(found, "", "")["rows"], found.rows, strict=True):
+        look = (cells["look"]["color"], cells["look"]["symbol"])
+        looks.setdefault(row.curve_spec, set()).add(look)
+    for trace, curve in zip(POINTS_CHART.figure(found, {}).data, found.curves, strict=True):
+        looks[curve.first.curve_spec].add((trace.line.color, trace.marker.symbol))
     assert len(looks) == 5  # the full cache and four methods
     assert all(len(used) == 1 for used in looks.values())
     assert len(set.union(*looks.values())) == 5
@@ -239,7 +236,7 @@ def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
     for run in runs:
         kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
         run.result.variants = kept
-    rows = means_value(take_together(runs))["rows"]
+    rows = points_value(take_together(runs), "", "")["rows"]
     variants = runs[0].result.variants
     of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
     assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]
@@ -334,7 +331,7 @@ def test_the_json_is_what_the_command_writes(guarded):
     app, (first, second, _) = guarded
     with app.client("ann") as ann:
         found = ann.get(f"/several/{second},{first}/means.json").json()
-    assert found == means_json([run.result for run in runs_of(2)])
+    assert found == points_json(together([run.result for run in runs_of(2)]))
 
 
 @pytest.mark.parametrize("former", ["aggregate", "compare-runs"])

@@ -8,12 +8,12 @@ from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.analysis.verdict import verdict_of
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
-from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.catalog import CHARTS
+from ui.charts.points import POINTS_CHART
 from ui.results import chart_views
 from ui.several.chosen import take_together
 from ui.several.differences import answers_value
-from ui.tables.means import means_value
+from ui.tables.points import points_value
 from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
@@ -37,7 +37,7 @@ def done(change, **changes):
 VALUES = {
     "points": lambda change: points_table(change(sweep_result()), ""),
     "savings": lambda change: savings_table(change(sweep_result()), 1),
-    "means": lambda change: means_value(together(change)),
+    "means": lambda change: points_value(together(change), "", ""),
     "charts": lambda change: chart_views.perturbation_value(done(change)),
     "curves": lambda change: chart_views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
@@ -72,9 +72,12 @@ RUN_CHARTS = ("layers", "final", "budgets", "oracles", "tightness", "fidelity")
 FIGURES = {
     **{f"run: {name}": run_chart(name, analysed()) for name in RUN_CHARTS},
     **{
-        name: run_chart(name, sweep_result(generated=True)) for name in ("sweep-kl", "sweep-answer")
+        f"sweep: {key}": lambda change, key=key: CHARTS["sweep"].figure(
+            change(sweep_result(generated=True)), {"quantity": key}
+        )
+        for key in ("kl", "answer")
     },
-    "several": lambda change: BUDGET_CHART.figure(together(change), {}),
+    "several": lambda change: POINTS_CHART.figure(together(change), {}),
 }
 
 

@@ -8,12 +8,11 @@ import pytest
 from ckv_core.errors import ConfigError
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
-from ui.run.study_routes import results_csv, scores_csv
+from ui.run.study_routes import results_csv
 from ui.tables.study import (
     StudyReading,
     decision_table,
     facts_rows,
-    pairs_table,
     savings_table,
     scores_table,
     tasks_table,
@@ -39,6 +38,12 @@ def by_point(table: dict) -> dict[tuple[str, str], dict]:
     """Cells by method and budget."""
     cells = [row["cells"] for row in table["rows"]]
     return {(each["method"]["text"], each["budget"]["text"]): each for each in cells}
+
+
+def by_score(found: StudyReading) -> dict[tuple[str, str], dict]:
+    """Cells of the table of points by method and budget."""
+    cells = [row["cells"] for row in scores_table(found)["rows"]]
+    return {(c["variant"]["text"], c.get("budget", {}).get("text", "")): c for c in cells}
 
 
 def asked_by(address: str) -> dict[str, str]:
@@ -77,20 +82,13 @@ def test_the_answer_comes_with_its_tolerance_n_and_cautions():
 
 def test_nobody_is_called_better_for_a_lower_l1():
     found = reading()
-    rows = by_point(scores_table(found))
+    rows = by_score(found)
     own, base = rows[PRINTED, "50%"], rows["SnapKV", "50%"]
-    assert own["head_l1"]["value"] < base["head_l1"]["value"]
+    assert own["head"]["value"] < base["head"]["value"]
     assert own["score"]["value"] < base["score"]["value"]
-    cells = [row["cells"] for row in pairs_table(found)["rows"]]
-    words = {
-        tuple(each[key]["text"] for key in ("method", "budget", "other")): each["words"]["text"]
-        for each in cells
-    }
-    for each in cells:
-        ends = f" ({each['low']['value']:+.1f} to {each['high']['value']:+.1f})"
-        assert each["mean"]["text"].endswith(ends)
-    assert words[PRINTED, "50%", "SnapKV"] == "scores lower"
-    assert words["SnapKV", "50%", "Full cache"] == "no difference shown"
+    assert own["score_base"]["text"].startswith("-")
+    assert " after Holm" in own["score_base"]["text"]
+    assert rows["SnapKV", "50%"]["score_full"]["text"].startswith("+0.0%")
 
 
 def test_variants_of_one_method_do_not_look_alike():
@@ -100,21 +98,21 @@ def test_variants_of_one_method_do_not_look_alike():
 
 
 def test_scores_are_points_with_intervals_and_n():
-    table = scores_table(reading())
-    rows = by_point(table)
-    assert rows["Full cache", "all"]["score"]["text"].startswith("100.0 (9")
-    assert rows["SnapKV", "10%"]["score"]["text"].startswith("65.0 (")
-    assert texts(table, "n")[0] == "40"
-    assert texts(table, "failed")[-2:] == ["1", "1"]
-    assert {row["regime"] for row in table["rows"]} == {"", "query-aware", "query-agnostic"}
+    rows = by_score(reading())
+    assert rows["Full cache", ""]["score"]["text"].startswith("100.0% (9")
+    assert rows["SnapKV", "10%"]["score"]["text"].startswith("65.0% (")
+    assert rows["Full cache", ""]["n"]["text"] == "40"
+    assert [rows["KeyDiff", budget]["failed"]["text"] for budget in ("10%", "50%")] == ["1", "1"]
+    regimes = {row["regime"] for row in scores_table(reading())["rows"]}
+    assert regimes == {"", "query-aware", "query-agnostic"}
 
 
 def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
-    rows = by_point(savings_table(reading()))
-    assert list(rows) == [(PRINTED, "10%"), (PRINTED, "50%")]
-    cells = rows[PRINTED, "50%"]
-    assert (cells["other"]["text"], cells["needed"]["text"]) == ("SnapKV", "over 50%")
-    assert (cells["saved"]["text"], cells["n"]["value"]) == ("", 40)
+    rows = [row["cells"] for row in savings_table(reading())["rows"]]
+    texts = [(cells["method"]["text"], cells["matches"]["text"]) for cells in rows]
+    assert texts == [(PRINTED, "SnapKV at 10%"), (PRINTED, "SnapKV at 50%")]
+    assert rows[1]["score"]["text"].startswith("over 50% (not reached with the budgets tried)")
+    assert (rows[1]["score"]["value"], rows[1]["n"]["value"]) == (None, 40)
     nothing = [replace(each, score=0.0) for each in study_results(ALL)]
     empty = savings_table(StudyReading(SLUG, STUDY, ALL, nothing))
     assert (empty["rows"], "scored above 0" in empty["empty"]) == ([], True)
@@ -168,7 +166,7 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
         assert line["cells"]["id"]["href"].endswith(f"&sample={name}&budget=50%25")
     assert sample_request(STUDY, ALL, "s003", "50%").defaults["budget"] == "50%"
     assert sample_request(STUDY, ALL, "s003", "7%").defaults["budget"] == "10%"
-    scored = by_point(scores_table(found))["Full cache", "all"]["score"]
+    scored = by_score(found)["Full cache", ""]["score"]
     full = read_cell(found, asked_by(scored["href"]))
     assert len(samples_table(found, full)["rows"]) == 40
 
@@ -218,17 +216,20 @@ def test_a_study_without_results_is_shown_and_has_no_charts():
     assert [chart.name for chart in STUDY_CHARTS.values() if chart.has_data(empty)] == []
 
 
-@pytest.mark.parametrize("name", ["budget", "bytes", "moved"])
-def test_a_chart_of_scores_draws_what_the_table_says(name):
-    snapkv, *_, keydiff = STUDY_CHARTS[name].figure(reading(), {}).data
+@pytest.mark.parametrize("against", ["budget", "memory", "head"])
+def test_a_chart_of_scores_draws_what_the_table_says(against):
+    chosen = {"quantity": "score", "against": against}
+    snapkv, *_, keydiff = STUDY_CHARTS["budget"].figure(reading(), chosen).data
     assert (snapkv.name, keydiff.name) == ("SnapKV, query-aware", "KeyDiff, query-agnostic")
-    assert sorted(snapkv.y) == pytest.approx([65.0, 100.0])
-    bars, table = snapkv.error_y, by_point(scores_table(reading()))
+    table = by_score(reading())
     for at, (budget, n) in enumerate(snapkv.customdata):
         own = table["SnapKV", budget]
-        assert n == own["n"]["value"]
-        assert snapkv.y[at] + bars.array[at] == pytest.approx(own["high"]["value"])
-        assert snapkv.y[at] - bars.arrayminus[at] == pytest.approx(own["low"]["value"])
+        ends = [
+            snapkv.y[at] - snapkv.error_y.arrayminus[at],
+            snapkv.y[at] + snapkv.error_y.array[at],
+        ]
+        assert str(n) == own["n"]["text"]
+        assert own["score"]["text"] == f"{snapkv.y[at]:.1%} ({ends[0]:.1%} to {ends[1]:.1%})"
 
 
 def test_samples_are_drawn_by_the_rising_l1_of_the_base():
@@ -259,5 +260,4 @@ def test_a_needle_cell_has_its_score_and_leads_to_its_samples():
 
 def test_the_files_have_a_line_for_each_point_and_result():
     found = reading()
-    assert len(scores_csv(found).splitlines()) == 1 + 7
     assert len(results_csv(found).splitlines()) == 1 + 7 * 40

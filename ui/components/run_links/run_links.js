@@ -20,12 +20,10 @@ const FILES = {
   ],
   "Tables (CSV)": [
     ["Table (CSV)", "table.csv", "files", "a row per variant"],
-    ["Layers (CSV)", "layers.csv", "files"],
-    ["Heads (CSV)", "heads.csv", "files"],
-    ["Budgets (CSV)", "budgets.csv", "files"],
+    ["Values (CSV)", "analysis.csv", "files", "by layer, head and step"],
     ["Fidelity by token (CSV)", "forced.csv", "forced"],
     ["Follow-ups (CSV)", "follow_ups.csv", "follow_ups"],
-    ["Scores (CSV)", "scores.csv", "samples", "a row per method and budget"],
+    ["Scores (CSV)", "scores.csv", "samples", "a row per metric of a method and budget"],
     ["Results (CSV)", "results.csv", "samples", "a row per sample, method and budget"],
   ],
 };

@@ -1,4 +1,4 @@
-"""The chart of several runs: a figure against the budget, with intervals."""
+"""The chart of points: a metric against budget, memory or perturbation, with intervals."""
 
 from dataclasses import replace
 from functools import cache
@@ -6,17 +6,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.analysis.aggregate import budget_curves, varied_units
-from ckv_core.analysis.names import curve_name
+from ckv_core.analysis.points import METRICS, varied_units
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
-from ckv_core.results.figures import figures_in
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
 from tests.factories.tables import numbers, rows_of
-from ui.charts.budget_means import BUDGET_CHART as BUDGET
+from ui.charts.points import POINTS_CHART as BUDGET
 from ui.results.chart_views import several_value
 from ui.several.chosen import take_together
-from ui.tables.means import means_csv
+from ui.tables.points import points_csv
 
 METHOD = "SnapKV + CriticalKV"
 NAMES = ["SnapKV", *(f"{METHOD}, alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]
@@ -58,39 +56,29 @@ def choices(chart, found) -> dict[str, list[str]]:
     return {control.name: [value for value, _ in control.options] for control in offered}
 
 
+def lines_of(figure):
+    """Curves by name."""
+    return {trace.name: trace for trace in figure.data}
+
+
 def told(figure) -> str:
     return figure.layout.title.subtitle.text
 
 
-def lines_of(figure):
-    """Curves by name."""
-    return {trace.name: trace for trace in figure.data if trace.showlegend is not False}
-
-
-def beside(figure, name: str):
-    """What stands around a curve without a name of its own: its intervals."""
-    line = lines_of(figure)[name]
-    return [t for t in figure.data if t.legendgroup == line.legendgroup and t is not line]
-
-
-def bars_of(figure, name: str):
-    """The intervals of a curve; None where it has none."""
-    return next(iter(beside(figure, name)), None)
-
-
 def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     figure = BUDGET.figure(of_prompts(MIN_PROMPTS), FINAL)
-    assert figure.layout.title.text == "Final hidden L1 against the budget"
-    assert told(figure) == "mean and 95 % interval, n = 10 prompts"
+    assert figure.layout.title.text == "Final hidden L1 against budget"
+    assert told(figure) == "mean and 95 % interval, n = 10; lower is closer"
     name = f"{METHOD}, alpha 0.25"
-    line, bars = lines_of(figure)[name], bars_of(figure, name)
+    line = lines_of(figure)[name]
+    bars = line.error_y
     assert tuple(line.x) == Swept.BUDGETS
     for at, budget in enumerate(Swept.BUDGETS):
         finals = [100 * (0.5 + 0.04 * p) * 64 / budget for p in range(MIN_PROMPTS)]
         found = mean_interval([np.float32(final) for final in finals])
-        assert line.y[at] == bars.y[at] == pytest.approx(found.mean)
-        assert bars.y[at] + bars.error_y.array[at] == pytest.approx(found.high)
-        assert bars.y[at] - bars.error_y.arrayminus[at] == pytest.approx(found.low)
+        assert line.y[at] == pytest.approx(found.mean)
+        assert line.y[at] + bars.array[at] == pytest.approx(found.high)
+        assert line.y[at] - bars.arrayminus[at] == pytest.approx(found.low)
     assert list(figure.layout.xaxis.ticktext) == ["64", "128", "256", "512"]
 
 
@@ -98,58 +86,20 @@ def test_every_curve_has_its_own_mark_and_of_too_few_prompts_no_bars():
     figure = BUDGET.figure(of_prompts(MIN_PROMPTS - 1), FINAL)
     assert [trace.name for trace in figure.data] == list(lines_of(figure)) == NAMES
     assert len({trace.marker.symbol for trace in figure.data}) == 4
-    assert told(figure) == "mean; no interval of so few or equal values, n = 9 prompts"
-
-
-def test_bars_stand_beside_one_another_and_near_their_budget():
-    figure = BUDGET.figure(of_prompts(MIN_PROMPTS), FINAL)
-    places = np.log2([bars_of(figure, name).x for name in NAMES])
-    assert (np.diff(places, axis=0) > 0.05).all()
-    assert np.abs(places - np.log2(Swept.BUDGETS)).max() < 1 / 8
-
-
-def test_bars_stay_by_their_point_however_many_curves_have_none():
-    first, *others = runs_of(MIN_PROMPTS)
-    only(others, lambda variant: variant.params.get("alpha") in (None, 0.5))
-    figure = BUDGET.figure(take_together([first, *others]), FINAL)
-    assert list(lines_of(figure)) == NAMES
-    own = [bars_of(figure, name) for name in NAMES]
-    places = np.log2([bars.x for bars in own if bars is not None]) - np.log2(Swept.BUDGETS)
-    assert len(places) == 2
-    np.testing.assert_allclose(places.sum(axis=0), 0, atol=1e-9)  # to the left and right alike
-
-
-def test_a_curve_says_what_is_not_recorded_of_it():
-    runs = runs_of(2)
-
-    def of_no_alpha(variant):
-        return replace(variant, spec=variant.spec.partition(",")[0])
-
-    first, second = (run.result for run in runs)
-    alpha_0 = [v for v in first.variants if v.params.get("alpha") == 0]
-    first.variants += map(of_no_alpha, alpha_0)
-    second.variants = [
-        replace(of_no_alpha(v), params={})
-        for v in second.variants
-        if v.params.get("alpha") in (None, 0)
-    ]
-    # One more prompt of the first run's variants, so that some are in common.
-    more = replace(first, prompt=replace(first.prompt, token_ids=(7, 7)))
-    found = take_together([*runs, sweep_snapshot(slug="runmore", result=more)])
-    names = list(lines_of(BUDGET.figure(found, FINAL)))
-    assert "SnapKV, group not recorded" in names
-    assert "SnapKV + CriticalKV, alpha not recorded" in names
+    assert told(figure) == "mean, n = 9; lower is closer"
 
 
 def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     runs = [*generated_runs(8), prompt_run(1_000), prompt_run(2_000)]
     asked = {"quantity": "agreement"}
-    assert "n = 8 prompts" in told(BUDGET.figure(take_together(runs), asked))
+    assert "n = 8; higher" in told(BUDGET.figure(take_together(runs), asked))
     for run in runs[8:]:
         run.result.variants[1] = replace(run.result.variants[1], agreement=0.5)
     figure = BUDGET.figure(take_together(runs), asked)
-    assert told(figure) == "mean and 95 % interval, n = 8 to 10 prompts"  # of shares, of any n
-    assert list(lines_of(figure)["SnapKV"].customdata) == [10, 8, 8, 8]
+    assert told(figure) == (
+        "mean and 95 % interval, n = 8 to 10; higher is closer"  # of shares, of any n
+    )
+    assert [n for _, n in lines_of(figure)["SnapKV"].customdata] == [10, 8, 8, 8]
 
 
 def test_outcomes_come_first_and_only_what_is_known_is_offered():
@@ -157,7 +107,7 @@ def test_outcomes_come_first_and_only_what_is_known_is_offered():
         points = runs[0].result.variants[1:]
         known = [
             key
-            for key, figure in figures_in("means").items()
+            for key, figure in METRICS.items()
             if any(figure.read(point) is not None for point in points)
         ]
         offered = choices(BUDGET, take_together(runs))["quantity"]
@@ -191,8 +141,8 @@ def test_what_has_no_budget_is_in_no_curve():
         return variant if variant.critical else replace(variant, **own)
 
     found = changed(as_own)
-    assert [curve.alpha for curve in budget_curves(found.members)] == [0, 0.25, 0.5]
-    assert varied_units(budget_curves(found.members), "final") == ["tokens"]
+    assert [curve.first.alpha for curve in found.curves] == [0, 0.25, 0.5]
+    assert varied_units(found.curves, "final") == ["tokens"]
 
 
 def test_a_name_from_a_hostile_file_stays_text():
@@ -204,18 +154,26 @@ def test_a_name_from_a_hostile_file_stays_text():
 
 def test_the_file_holds_what_the_chart_draws():
     found = take_together(generated_runs())
-    rows = rows_of(means_csv(found))
+    rows = [row for row in rows_of(points_csv(found)) if not row["minus"]]
     for quantity in choices(BUDGET, found)["quantity"]:
-        drawn = BUDGET.figure(found, {"quantity": quantity})
-        for curve in budget_curves(found.members):
-            specs = [member.spec for _, member in curve.points]
-            own = [
-                row
-                for row in rows
-                if row["spec"] in specs and row["figure"] == quantity and not row["minus"]
-            ]
+        drawn = lines_of(BUDGET.figure(found, {"quantity": quantity}))
+        for curve in found.curves:
+            specs = [row.spec for _, row in curve.rows]
+            own = [row for row in rows if row["spec"] in specs and row["figure"] == quantity]
             own.sort(key=lambda row: float(row["budget"]))
-            line = lines_of(drawn).get(curve_name(curve.label, curve.alpha, curve.spec))
-            shown = {"budget": "x", "mean": "y", "prompts": "customdata"} if own else {}
-            for column, axis in shown.items():
+            if not own:
+                continue
+            line = drawn[curve.first.name]
+            for column, axis in {"budget": "x", "mean": "y"}.items():
                 assert numbers(own, column).tolist() == list(line[axis])
+            assert [int(row["samples"]) for row in own] == [n for _, n in line.customdata]
+
+
+@pytest.mark.parametrize("against", ["memory", "head"])
+def test_a_metric_is_drawn_against_what_it_costs_and_moves_too(against):
+    found = of_prompts(2)
+    figure = BUDGET.figure(found, FINAL | {"against": against})
+    row = found.curves[0].rows[0][1]
+    cost = {"memory": row.memory[0] / row.memory[1], "head": row.mean("head").mean}
+    assert figure.data[0].x[0] == pytest.approx(cost[against])
+    assert figure.layout.xaxis.type != "log"

@@ -1,5 +1,6 @@
 """Laws of the budget that one curve needs to be as good as another, and of how it is said."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckv_core.analysis.points import with_bases
+from ckv_core.analysis.savings import MEANINGS, Saving, savings
 from ckv_core.analysis.sweep import curves
-from ckv_core.analysis.sweep_savings import MEANINGS, Saving, savings
 from ckv_core.experiment.stats import Match, matching_budget
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor
+from ckv_core.studies.reading import read_results
+from ckv_core.studies.records import Study
 from tests.factories.runs import SWEPT_MODEL, swept_point
+from tests.factories.scored import plain_samples, scored
 
 
 def near(budget: float) -> Match:
@@ -71,13 +76,15 @@ def agreeing(shares: dict[str, dict[int, float | None]]) -> RunResult:
 
 def saved(result: RunResult, target: int = 0, figure: str = "agreement") -> list[Saving]:
     """What the other curves need to match this one."""
-    return savings(result, curves(result)[target], FIGURES[figure])
+    lines = curves(result)
+    others = [line for line in lines if line is not lines[target]]
+    return [each for line in others for each in savings(line, lines[target], figure)]
 
 
 def test_savings_compare_every_other_curve_with_each_point():
     heads = {"full": 0, "snapkv:budget=64": 8, "snapkv:budget=256": 4}
     first, second = saved(moving(heads | {"adakv:budget=64": 6, "adakv:budget=256": 2}), 0, "head")
-    assert (first.curve.spec, first.target.spec) == ("adakv", "snapkv")
+    assert (first.curve.first.label, first.target.first.label) == ("AdaKV", "SnapKV")
     assert (first.match, first.share) == (Match(None, "better"), None)
     assert second.match == near(160)
     assert second.share == pytest.approx(0.375)
@@ -122,8 +129,92 @@ def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit():
 
 
 def test_only_budgets_whose_value_is_known_count_as_tried():
-    adakv, streaming = saved(
+    (adakv,) = saved(
         agreeing({"snapkv": {64: 0.5}, "adakv": {64: 0.25, 256: None}, "streaming_llm": {64: None}})
     )
     assert adakv.full_text == "over 64 (not reached with the budgets tried)"
-    assert (streaming.match.outcome, streaming.full_text) == ("unknown", "")
+
+
+# --- of many samples, by the score -------------------------------------------------------------
+
+BUDGETS = ("10%", "20%", "50%")
+STUDY = Study(
+    name="made up",
+    data={"file": "x"},
+    variants=("snapkv", "snapkv+critical"),
+    budgets=BUDGETS,
+)
+
+
+def budgets_saved(samples, results) -> list[Saving]:
+    """What CriticalKV needs for the score of SnapKV at each of its budgets."""
+    points = read_results(STUDY, samples, results)
+    pairs = with_bases(points.curves)
+    return [each for curve, base in pairs for each in savings(curve, base, "score")]
+
+
+Scores = Mapping[str, list[list[float]]]  # of a variant, by budget and sample
+
+
+def of_samples(scores: Scores) -> list[Saving]:
+    count = len(next(iter(scores.values()))[0])
+    results = [
+        scored(f"s{at}", variant, budget, values[at])
+        for variant, own in scores.items()
+        for budget, values in zip(BUDGETS, own, strict=True)
+        for at in range(count)
+    ]
+    return budgets_saved(plain_samples(count), results)
+
+
+def test_the_budget_is_linear_between_those_tried_and_named_outside_them():
+    found = of_samples(
+        {
+            "snapkv": [[0.1] * 3, [0.6] * 3, [0.9] * 3],
+            "snapkv+critical": [[0.2] * 3, [0.4] * 3, [0.8] * 3],
+        }
+    )
+    assert [str(each.target_budget) for each in found] == list(BUDGETS)
+    assert [each.match.outcome for each in found] == ["better", "found", "worse"]
+    assert found[1].match.budget == pytest.approx(20 + 0.5 * 30)
+    assert found[1].value == pytest.approx(0.6)
+    assert [(each.n, each.low.outcome) for each in found] == [(3, "better")] * 3
+    assert [each.high.outcome for each in found] == ["worse"] * 3  # of 3 samples
+
+
+def test_a_score_of_0_asks_for_nothing():
+    found = of_samples({"snapkv": [[0.0] * 12] * 3, "snapkv+critical": [[0.5] * 12] * 3})
+    assert {(each.match.outcome, each.low, each.high) for each in found} == {
+        ("nothing", None, None)
+    }
+    rare = [0.0] * 11 + [1.0]  # about every third time nobody is drawn
+    found = of_samples(
+        {"snapkv": [rare] * 3, "snapkv+critical": [[0.0] * 12, [0.0] * 12, [1.0] * 12]}
+    )
+    assert found[0].low is not None
+    assert found[0].low.outcome == "better"
+
+
+def test_only_sources_that_both_have_at_every_budget_count():
+    scores = {"snapkv": [[0.0, 1.0]] * 3, "snapkv+critical": [[0.0, 1.0]] * 3}
+    assert [each.n for each in of_samples(scores)] == [2, 2, 2]
+    samples = plain_samples(2)
+    results = [
+        scored(sample.id, variant, budget, 0.5)
+        for sample in samples
+        for variant in STUDY.variants
+        for budget in BUDGETS
+        if (sample.id, budget, variant) != ("s0", "20%", "snapkv")
+    ]
+    assert [each.n for each in budgets_saved(samples, results)] == [1, 1, 1]
+    assert budgets_saved(samples, results[:2]) == []
+
+
+def test_a_budget_at_which_every_sample_failed_is_left_out():
+    done = [scored("s0", v, budget, 0.5) for v in STUDY.variants for budget in BUDGETS]
+    results = [
+        replace(each, state="failed", score=None) if each.budget == "10%" else each for each in done
+    ]
+    found = budgets_saved(plain_samples(1), results)
+    assert [str(each.target_budget) for each in found] == ["20%", "50%"]
+    assert {tuple(map(str, each.tried)) for each in found} == {("20%", "50%")}

@@ -1,0 +1,296 @@
+"""Charts of the one table of points: a metric against budget, memory or perturbation."""
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ckv_core.analysis.points import BUDGET_UNITS, METRICS, Curve, Points, Row, varied_units
+from ckv_core.analysis.regimes import marked_name
+from ckv_core.analysis.rounding import short
+from ckv_core.analysis.sweep import ORACLES
+from ckv_core.experiment.stats import Interval
+from ckv_core.methods.parameters import Budget
+from ckv_core.results.outcomes import is_cut
+from ckv_core.results.quantities import Figure
+from ui.charts.chart import Chart, Choices, Control, Source
+from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
+from ui.charts.layout import BAR_PX, budget_axis, budget_line, empty_figure, new_figure
+from ui.looks.palette import FULL_LOOK, Look
+from ui.tables.points import looks_by_place
+
+SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
+AROUND_PX = 130
+# Filled, a cross, a bar: distinct without colour.
+_MARKS = {"yes": "circle", "no": "x-thin-open", "cut": "line-ew-open"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """What a metric is drawn against: its name, and its value of a row at a budget."""
+
+    title: str
+    place: Callable[[Budget, Row], float | None]
+    options: Callable[[Row], dict[str, Any]] = lambda _: {}
+
+
+def _share(_: Budget, row: Row) -> float | None:
+    return row.memory[0] / row.memory[1] if row.memory else None
+
+
+def _head(_: Budget, row: Row) -> float | None:
+    mean = row.mean("head")
+    return mean.mean if mean else None
+
+
+_AXES: dict[str, _Axis] = {
+    "budget": _Axis("budget", lambda budget, _: budget.amount),
+    "memory": _Axis("cache bytes, share of the full cache's", _share),
+    "head": _Axis("mean head L1, first decoding step", _head),
+}
+
+
+def points_figure(
+    points: Points, figure: Figure, unit: str, against: str = "budget", oracles: str = ""
+) -> go.Figure:
+    """Mean of one metric at every budget, one line per method and alpha; the full cache dotted.
+
+    Definition: docs/definitions.md for each metric. A point is the mean over the samples at its
+    budget (the paper's figures 1 and 3c), bars are its 95 % interval; no bar where n is too small.
+    The axis of budgets is logarithmic. Oracles, dashed, choose by the true decode attention, which
+    no method sees: they are limits, not rivals. n is in the subtitle.
+    """
+    title, axis = (
+        f"{figure.mean_label} against {_AXES[against].title.split(',')[0]}",
+        _AXES[against],
+    )
+    if unit not in varied_units(points.curves, figure.key):
+        return empty_figure(title, "Not measured at two budgets of this unit.")
+    drawn = [
+        (curve, known)
+        for curve in points.curves
+        if curve.unit == unit and (known := _known(curve, figure.key, axis))
+    ]
+    limits = [*_oracles(points, oracles)] if figure.key == "head" and against == "budget" else []
+    shown = new_figure(
+        title, _subtitle(points, figure, drawn), legend_rows=len(drawn) + len(limits)
+    )
+    looks, marks = looks_by_place(points), points.marks
+    for curve, known in drawn:
+        name = marked_name(curve.first.name, marks[curve.first.place])
+        look = looks[curve.first.place]
+        line = budget_line(
+            look, name, [x for x, _, _ in known], [m.mean for _, _, m in known], figure.unit_name
+        )
+        line.update(
+            customdata=[[str(budget), mean.n] for _, budget, mean in known],
+            hovertemplate="%{customdata[0]}: %{y:.4g}, n = %{customdata[1]}",
+            error_y=interval_bars([mean for _, _, mean in known], look.color),
+        )
+        shown.add_trace(line)
+    for line in limits:
+        shown.add_trace(line)
+    _add_reference(shown, points, figure)
+    if against == "budget":
+        ticks = [budget.amount for _, known in drawn for _, budget, _ in known]
+        budget_axis(shown, ticks, BUDGET_UNITS[unit])
+    else:
+        shown.update_xaxes(title_text=axis.title, rangemode="tozero")
+    shown.update_yaxes(title_text=figure.unit_name, rangemode="tozero")
+    if figure.is_share:
+        shown.update_yaxes(tickformat=SHARE_TICKS)
+    return shown
+
+
+def outcome_figure(points: Points, figure: Figure) -> go.Figure:
+    """Yes or no of every point of one sample as marks, as nothing lies between two points.
+
+    Definition: docs/definitions.md for the metric; cut means that the limit of new tokens ended the
+    text before the answer. n = one prompt.
+    """
+    full = next((_word(figure, row) for row in points.rows if not row.place), None)
+    drawn = new_figure(
+        f"{figure.label} against budget",
+        f"● yes, ✕ no, – cut at the limit{f'; full cache: {full}' if full else ''}",  # noqa: RUF001
+    )
+    curves, looks, marks = points.curves, looks_by_place(points), points.marks
+    names = [
+        html.escape(marked_name(c.first.name, marks[c.first.place]), quote=False) for c in curves
+    ]
+    for at, curve in enumerate(curves):
+        known = [(b.amount, word) for b, row in curve.rows if (word := _word(figure, row))]
+        budgets, words = zip(*known, strict=True) if known else ((), ())
+        color = looks[curve.first.place].color
+        drawn.add_trace(
+            go.Scatter(
+                x=np.array(budgets, np.float64),
+                y=np.full(len(known), at, np.int16),
+                name=names[at],
+                mode="markers",
+                marker={
+                    "color": color,
+                    "size": 12,
+                    "symbol": [_MARKS[word] for word in words],
+                    "line": {"color": color, "width": 3},
+                },
+                customdata=words,
+                hovertemplate="budget %{x}: %{customdata}",
+            )
+        )
+    ticks = [budget.amount for curve in curves for budget, _ in curve.rows]
+    budget_axis(drawn, ticks, BUDGET_UNITS[curves[0].unit])
+    drawn.update_yaxes(
+        tickvals=np.arange(len(names), dtype=np.int16),
+        ticktext=[name.replace(", ", ",<br>", 1) for name in names],
+        range=[len(names) - 0.5, -0.5],
+    )
+    drawn.update_layout(showlegend=False, height=AROUND_PX + BAR_PX * len(names))
+    return drawn
+
+
+def points_chart(
+    name: str, title: str, csv: str, read: Callable[[Source], Points]
+) -> Chart[Source]:
+    """The chart of whatever is read as points; metrics, units and axes are its choices."""
+
+    def draw(source: Source, chosen: Choices) -> go.Figure:
+        points, figure = read(source), METRICS[chosen["quantity"]]
+        if figure.is_binary and points.n == 1:
+            return outcome_figure(points, figure)
+        given = (chosen["unit"], chosen["against"], chosen.get("oracles", ""))
+        return points_figure(points, figure, *given)
+
+    return Chart(
+        name=name,
+        title=title,
+        csv=csv,
+        controls=lambda source: _controls(read(source)),
+        has_data=lambda source: next(_offered(read(source)), None) is not None,
+        draw=draw,
+    )
+
+
+POINTS_CHART: Chart[Points] = points_chart("budget", "Against the budget", "means", lambda own: own)
+
+
+def interval_bars(intervals: Sequence[Interval], color: str) -> dict[str, Any] | None:
+    """Plotly's error bars; none at a mean without an interval or of one sample."""
+    ends = np.array(
+        [
+            (i.mean, i.low, i.high) if i.low is not None and i.n > 1 else (np.nan,) * 3
+            for i in intervals
+        ],
+        np.float64,
+    )
+    if np.isnan(ends).all():
+        return None
+    mean, low, high = ends.T
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": high - mean,
+        "arrayminus": mean - low,
+        "color": color,
+        "thickness": 2,
+    }
+
+
+def _known(curve: Curve, key: str, axis: _Axis) -> list[tuple[float, Budget, Interval]]:
+    return [
+        (x, budget, mean)
+        for budget, row in curve.rows
+        if (mean := row.mean(key)) and (x := axis.place(budget, row)) is not None
+    ]
+
+
+def _subtitle(points: Points, figure: Figure, drawn: Sequence[tuple[Curve, Sequence[Any]]]) -> str:
+    """What the points and bars are, and n; of metrics that only some samples have, n's range."""
+    means: list[Interval] = [mean for _, known in drawn for _, _, mean in known]
+    closer = f"; {figure.better} is closer" if figure.better else "; it says nothing of quality"
+    if points.n == 1:
+        floor = _floor(points, figure)
+        dashed = "" if floor is None else f"; dashed grey: rounding floor, {short(floor)}"
+        return f"One prompt{closer}{dashed}"
+    counts = sorted({mean.n for mean in means})
+    n = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    bars = "mean and 95 % interval" if any(m.low is not None for m in means) else "mean"
+    return f"{bars}, {n}{closer}"
+
+
+def _floor(points: Points, figure: Figure) -> float | None:
+    """The rounding floor of one run of one sample; below it a point may be nothing but rounding."""
+    floors = [floor for row in points.rows for floor in row.floors.get(figure.key, {}).values()]
+    return floors[0] if floors and points.n == 1 else None
+
+
+def _add_reference(shown: go.Figure, points: Points, figure: Figure) -> None:
+    """Where the full cache stands: no distance from itself, full agreement, its own answer."""
+    if (floor := _floor(points, figure)) is not None:
+        shown.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
+    value: float | None = {"lower": 0.0, "higher": 1.0}.get(figure.better or "")
+    if figure.has_own_full:
+        full = next((row.mean(figure.key) for row in points.rows if not row.place), None)
+        value = full.mean if full else None
+    if value is None:
+        return
+    highest = max((np.max(trace.y) for trace in shown.data), default=0.0)
+    shown.add_hline(
+        y=value,
+        line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
+        annotation_text="full cache",
+        # On the side where the curves have room for it.
+        annotation_position="top left" if value <= highest / 2 else "bottom left",
+    )
+
+
+def _oracles(points: Points, place: str) -> Iterator[go.Scatter]:
+    """What oracles reach with the head budgets of one curve, in the looks of a run's charts."""
+    curve = next((each for each in points.curves if str(each.first.place) == place), None)
+    looks: Sequence[Look] = ORACLE_LOOKS
+    for quantity, look in zip(ORACLES, looks, strict=True):
+        known = curve.means(quantity.key) if curve else []
+        if known:
+            budgets, values = zip(*((b.amount, m.mean) for b, m in known), strict=True)
+            yield budget_line(look, quantity.label, budgets, values, quantity.unit)
+
+
+def _word(figure: Figure, row: Row) -> str | None:
+    if figure.key == "answer" and is_cut(row.variants[0]):
+        return "cut"
+    value = figure.read(row.variants[0])
+    return None if value is None else "yes" if value else "no"
+
+
+def _offered(points: Points) -> Iterator[tuple[Figure, Curve]]:
+    """Every metric with every curve that is drawn of it; an oracle is drawn beside methods."""
+    curves = points.curves
+    for figure in METRICS.values():
+        units = varied_units(curves, figure.key)
+        yield from ((figure, curve) for curve in curves if curve.unit in units)
+
+
+def _controls(points: Points) -> list[Control]:
+    offered = list(_offered(points))
+    figures = {figure.key: figure.mean_label for figure, _ in offered}
+    curves = list({id(curve): curve for _, curve in offered}.values())
+    units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for curve in curves)]
+    axes = [(key, axis.title) for key, axis in _AXES.items() if _is_known(axis, curves)]
+    limited = [c for c in curves if any(c.means(each.key) for each in ORACLES)]
+    oracles = [(str(curve.first.place), curve.first.name) for curve in limited]
+    return [
+        Control("quantity", "Quantity", list(figures.items())),
+        Control("unit", "Budgets in", [(unit, BUDGET_UNITS[unit]) for unit in units]),
+        Control("against", "Against", axes),
+        Control(
+            "oracles", "Oracles with the head budgets of", oracles and [("", "none"), *oracles]
+        ),
+    ]
+
+
+def _is_known(axis: _Axis, curves: Sequence[Curve]) -> bool:
+    return any(
+        axis.place(budget, row) is not None for curve in curves for budget, row in curve.rows
+    )
