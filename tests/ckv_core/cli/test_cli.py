@@ -73,7 +73,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --variant snapkv+critical --alpha 0,2", "alpha must be a number from 0 to 1"),
         ("compare --variant snapkv --budget 64,128 --evidence a", "--evidence needs one budget"),
         ("compare --variant snapkv --budget 64,99 --max-new-tokens -1", "must be from 0"),
-        ("compare --variant snapkw", "Did you mean 'snapkv'?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(capsys, context, command, sentence):
