@@ -13,12 +13,10 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_of
-from tests.reference.comparison import Reference
+from tests.reference.comparison import Reference, build_prompt
 from tests.reference.evicting_methods import Beginning
-from tests.reference.forward import Tap, evictable_layers, forward
-from tests.reference.prompt import build_prompt
+from tests.reference.forward import Held, LiteralPolicy, Tap, decode, evictable_layers, forward
 from tests.reference.report import report
-from tests.reference.stepwise import Held, LiteralPolicy, decode
 
 VARIANTS = (
     "full",

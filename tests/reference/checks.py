@@ -9,9 +9,8 @@ import pytest
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Perturbation, VariantResult
 from tests.reference.comparison import Reference
-from tests.reference.forward import Kept, evictable_layers
+from tests.reference.forward import Kept, evictable_layers, head_l1, hidden_l1, kl_divergence
 from tests.reference.keep import agreement, entries, kept_sets
-from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence
 
 # Share of kept entries that may differ: two float32 softmaxes round differently, so two
 # entries whose scores agree to seven digits may change places at the cut.

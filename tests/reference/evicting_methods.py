@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tests.reference.forward import Held, LiteralPolicy
 from tests.reference.scores import group_reduced, pooled
 from tests.reference.selection import top_k
-from tests.reference.stepwise import Held, LiteralPolicy
 
 # From the prompt's attention [query_heads, prompt, prompt] of one layer and its number of KV
 # heads: what each head keeps.

@@ -5,7 +5,7 @@ minus infinity on evicted entries. The cache stays full, so positions and length
 model's own and nothing has to be re-implemented per architecture.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+
+from tests.reference.scores import layer_values, output_weight, value_norms
 
 # [layer][kv head][position] for compressed positions; None = nothing is evicted in that layer.
 Kept = list[list[list[bool]] | None]
@@ -93,3 +95,116 @@ def forward(
             logits_to_keep=1,
         )
     return out.logits[0, -1].float()
+
+
+Held = list[list[int]]  # of one layer, ascending positions by KV head
+LiteralPolicy = Callable[[int, int, Held, Tensor], Held]
+
+
+def decode(
+    model: Any,
+    cache: DynamicCache,
+    kept: Kept,
+    read: list[int],
+    generated: list[int],
+    policy: LiteralPolicy,
+) -> tuple[list[Tensor], list[Held | None]]:
+    """Feed a question, then generated tokens; the policy acts after each of the latter.
+
+    Args:
+        model: with eager attention.
+        cache: of the whole prompt.
+        kept: what selection kept of it.
+        read: the question's tokens, all of whose entries are held at first; may be empty.
+        generated: tokens to feed one by one.
+        policy: given step (from 1), layer, held positions and attention [query_heads, positions].
+
+    Returns:
+        Logits after each generated token, and what is held at the end, None where all is.
+    """
+    held: list[Held | None] = [
+        None if heads is None else [[i for i, keep in enumerate(row) if keep] for row in heads]
+        for heads in kept
+    ]
+    length = cache.get_seq_length()
+    if read:
+        forward(model, read, cache, kept=kept)
+        for layer in held:
+            for row in layer or []:
+                row.extend(range(length, length + len(read)))
+        length += len(read)
+    found = []
+    for step, token in enumerate(generated, start=1):
+        tap = Tap(rows=1)
+        now: Kept = [
+            None if layer is None else [[i in set(row) for i in range(length)] for row in layer]
+            for layer in held
+        ]
+        found.append(forward(model, [token], cache, tap=tap, kept=now))
+        for index, layer in enumerate(held):
+            if layer is not None:
+                with_own = [[*row, length] for row in layer]
+                held[index] = policy(step, index, with_own, tap.attention[index][:, 0])
+        length += 1
+    return found, held
+
+
+def head_l1(
+    model: Any, full_tap: Tap, full_cache: DynamicCache, kept: Kept | None
+) -> list[list[float] | None]:
+    """Isolated head L1: ||(A - A') V W_O||_1 with the full run's query, keys and values.
+
+    A' = N * A / sum(N * A), N true for kept entries, for every entry after the compressed
+    prompt and for the step's own entry. None for layers from which nothing is evicted.
+    """
+    result: list[list[float] | None] = []
+    for layer, attention in enumerate(full_tap.attention):
+        layer_kept = None if kept is None else kept[layer]
+        if layer_kept is None:
+            result.append(None)
+            continue
+        values = layer_values(full_cache, layer).double()
+        weight = output_weight(model, layer).double()
+        query_heads, head_dim = attention.shape[0], values.shape[-1]
+        group_size = query_heads // values.shape[0]
+        row = []
+        for head in range(query_heads):
+            a = attention[head, 0].double()
+            keep = torch.ones(len(a), dtype=torch.float64)
+            flags = layer_kept[head // group_size]
+            keep[: len(flags)] = torch.tensor(flags, dtype=torch.float64)
+            a_evicted = keep * a / (keep * a).sum()
+            w_head = weight[:, head * head_dim : (head + 1) * head_dim].T
+            moved = (a - a_evicted) @ values[head // group_size] @ w_head
+            row.append(float(moved.abs().sum()))
+        result.append(row)
+    return result
+
+
+def output_sizes(model: Any, full_tap: Tap, full_cache: DynamicCache) -> list[list[float]]:
+    """C = sum_i A_i ||v_i W_O||_1 per evictable layer and query head: the size of roundings."""
+    result: list[list[float]] = [[] for _ in full_tap.attention]
+    for layer in evictable_layers(model):
+        attention = full_tap.attention[layer]
+        values = layer_values(full_cache, layer)
+        norms = value_norms(values, output_weight(model, layer), attention.shape[0])
+        result[layer] = [
+            sum(a * nu for a, nu in zip(row[0].tolist(), norm, strict=True))
+            for row, norm in zip(attention, norms, strict=True)
+        ]
+    return result
+
+
+def hidden_l1(full_tap: Tap, tap: Tap) -> list[float]:
+    """Cascaded ||x_l - x^_l||_1 of the residual stream after block l, before the final norm."""
+    return [
+        float((full.double() - evicted.double()).abs().sum())
+        for full, evicted in zip(full_tap.hidden, tap.hidden, strict=True)
+    ]
+
+
+def kl_divergence(full_logits: Tensor, logits: Tensor) -> float:
+    """KL(full || variant) of the next-token distributions, nats."""
+    log_p = torch.log_softmax(full_logits.double(), dim=-1)
+    log_q = torch.log_softmax(logits.double(), dim=-1)
+    return float((log_p.exp() * (log_p - log_q)).sum())

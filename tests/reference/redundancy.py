@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tests.reference.forward import Held, LiteralPolicy
 from tests.reference.scores import Row, pooled
 from tests.reference.selection import top_k
-from tests.reference.stepwise import Held, LiteralPolicy
 
 
 def softmax(row: Row) -> Row:

@@ -22,10 +22,9 @@ from ckv_core.results.codec import from_json
 from tests.factories.models import ARCHITECTURES
 from tests.factories.tiny_runs import reference, run
 from tests.reference.checks import L1_TOLERANCE, check_run
-from tests.reference.comparison import Reference
+from tests.reference.comparison import Reference, build_prompt
+from tests.reference.forward import head_l1
 from tests.reference.keep import METHODS, kept_sets
-from tests.reference.perturbation import head_l1
-from tests.reference.prompt import build_prompt
 from tests.reference.report import ANSWER, QUESTION, report
 
 # Every parameter away from its default at least once, in company and alone.

@@ -25,8 +25,8 @@ from tests.factories.models import half_model, plain_model, prompt_ids, tiny_mod
 from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import cache_positions, evicting_methods
 from tests.reference.checks import kept_of
+from tests.reference.forward import Held, decode
 from tests.reference.report import report
-from tests.reference.stepwise import Held, decode
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,7 @@ from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 from ckv_core.models.loaded import LoadedModel
 from tests.factories.decoding import CLOSE, masked, prefilled, selected, started
 from tests.factories.models import LONGROPE_ORIGINAL, plain_model, prompt_ids, tiny_model
-from tests.reference.forward import forward
-from tests.reference.stepwise import Held, LiteralPolicy, decode
+from tests.reference.forward import Held, LiteralPolicy, decode, forward
 
 PROMPT_LEN, BUDGET, STEPS, CAPACITY = 90, 24, 7, 40
 ONE_OF = 9  # entries goes, where they are scattered

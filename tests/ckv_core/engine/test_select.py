@@ -20,7 +20,7 @@ from ckv_core.request.variants import VariantSpec
 from tests.factories.decoding import prefilled
 from tests.factories.models import SPECS as REGISTERED
 from tests.factories.models import prompt_ids, tiny_model
-from tests.reference.layouts import keep_layer, keep_pages
+from tests.reference.keep import keep_layer, keep_pages
 
 BUDGET, TOKENS = 40, 117  # neither pages nor partitions come out even
 SPECS = (

@@ -34,7 +34,7 @@ from tests.factories.models import drained, plain_model, tiny_model, tiny_tokeni
 from tests.factories.tiny_runs import short_request
 from tests.reference import kvzip as literal
 from tests.reference.budgets import largest_remainder
-from tests.reference.prompt import build_prompt as literal_prompt
+from tests.reference.comparison import build_prompt as literal_prompt
 from tests.reference.report import report
 
 LLAMA = tiny_model("llama").info  # 3 layers, 2 KV heads, 4 query heads
