@@ -1,5 +1,6 @@
 """`ckv users|tokens|audit|backup|restore`: what the page /admin does, and the database's copies."""
 
+import getpass
 import os
 from contextlib import closing
 from datetime import UTC, datetime
@@ -15,10 +16,10 @@ from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from storage.database import Database, database_url, open_database
 from storage.sqlite import check_whole, copy_database, database_file, restore
-from ui.users import read_users
+from ui.users import ADMIN, HASHER, read_users
 
 app = Typer()
-users = Typer(name="users", help="Shut users out or in, or give one what nobody owns.")
+users = Typer(name="users", help="Make users, shut them out or in, or give one what nobody owns.")
 tokens = Typer(name="tokens", help="Make, list and revoke API tokens.")
 UserArgument = Annotated[str, Argument(metavar="USER")]
 FileArgument = Annotated[Path, Argument(metavar="FILE")]
@@ -73,6 +74,19 @@ def _revoke(number: Annotated[int, Argument(metavar="NUMBER", help="as `list` ha
             raise CkvError(f"There is no open token {number}; see `tokens list`.")
         audit.record(session, None, "revoked token", closed.id)
     say(f"Token {closed.id} of {closed.owner} opens nothing any more.")
+
+
+@command(users, "line")
+def _line(
+    user: UserArgument, admin: Annotated[bool, Option("--admin", help="an administrator")] = False
+) -> None:
+    """Ask for a password, and print a user's line for the file that CKV_AUTH=@FILE names."""
+    if ":" in user or not user.strip() or user.startswith("#"):
+        raise ConfigError("The name is empty, has a colon or starts with #.")
+    password = getpass.getpass(f"Password of {user}: ")
+    if not password:
+        raise ConfigError("The password is empty; nothing was made.")
+    say(f"{user}:{HASHER.hash(password)}{f':{ADMIN}' if admin else ''}")
 
 
 @command(users, "takeover")

@@ -44,8 +44,8 @@ from ui.several.page import SeveralPage
 from ui.several.routes import several_routes
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
-from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
+from ui.shell.plain_pages import MissingPages
 
 # Former pages, and which ones have what they had.
 MOVED = {

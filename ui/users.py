@@ -1,14 +1,8 @@
-"""Who may log in: the user in CKV_AUTH, or those of its file, which is read again when it changed.
+"""Who may log in: the user in CKV_AUTH, or those of its file, read again when it changes."""
 
-`python -m ui.users NAME [--admin]` asks for a password and prints its line of that file.
-"""
-
-import argparse
-import getpass
 import hashlib
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +11,6 @@ from pathlib import Path
 from argon2 import PasswordHasher
 
 from ckv_core.errors import ConfigError
-from ckv_core.runtime.terminal import say
 
 LOGGER = logging.getLogger(__name__)
 HASHER = PasswordHasher()
@@ -27,7 +20,7 @@ _HASH = re.compile(
 )
 ADMIN = "admin"
 LOOKED_AT_EVERY_S = 1.0
-HOW = "python -m ui.users NAME"
+HOW = "ckv users line NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,24 +133,3 @@ def _identity(file: Path | None) -> tuple[int, ...]:
     except OSError:
         stat = None
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else ()
-
-
-def main(arguments: list[str]) -> int:
-    """Print the line of one user for the users' file; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m ui.users", description=__doc__)
-    parser.add_argument("name", metavar="NAME", help="without a colon")
-    parser.add_argument("--admin", action="store_true", help="an administrator")
-    options = parser.parse_args(arguments)
-    if ":" in options.name or not options.name.strip() or options.name.startswith("#"):
-        parser.error("the name is empty, has a colon or starts with #")
-    password = getpass.getpass(f"Password of {options.name}: ")
-    if not password:
-        say("The password is empty; nothing was made.", to_error=True)
-        return 2
-    role = f":{ADMIN}" if options.admin else ""
-    say(f"{options.name}:{HASHER.hash(password)}{role}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

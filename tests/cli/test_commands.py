@@ -25,6 +25,7 @@ from tests.factories.app import request, store_run
 from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened
 from ui.report import charts as report_charts
+from ui.users import HASHER, read_users
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +203,14 @@ def test_the_app_takes_no_command_and_ckv_tells_its_version(said, monkeypatch, c
     assert "ckv --help" in capsys.readouterr().err
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"ckv {ckv_core.__version__}\n"
+
+
+def test_a_users_line_is_printed_and_opens(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("getpass.getpass", lambda _: "secret")
+    assert main(["users", "line", "eve", "--admin"]) == 0
+    file = tmp_path / "users"
+    file.write_text(capsys.readouterr().out)
+    eve = read_users(f"@{file}")["eve"]
+    assert (HASHER.verify(eve.hashed, "secret"), eve.is_admin) == (True, True)
+    for wrong in ("a:b", " ", "#a"):
+        assert main(["users", "line", wrong]) == 2

@@ -16,7 +16,7 @@ UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that
 
 
 def missing(sentence: str) -> PlainTextResponse:
-    """A 404; whoever navigates gets the page of ui/shell/missing.py around the sentence."""
+    """A 404; whoever navigates gets the page of ui/shell/plain_pages.py around the sentence."""
     return PlainTextResponse(sentence, 404, headers=NO_STORE)
 
 

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from ckv_core.errors import ConfigError
-from ui import users
 from ui.accounts import logins
 from ui.accounts.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, Logins
 from ui.users import HASHER, LOOKED_AT_EVERY_S, User, Users, read_users
@@ -238,16 +237,3 @@ def test_one_bad_line_is_named_and_lets_nobody_in(tmp_path, lines, sentence):
 def test_a_users_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match="missing cannot be read"):
         read_users(f"@{tmp_path}/missing")
-
-
-def test_the_command_makes_a_line_for_the_file(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(users.getpass, "getpass", lambda _: "secret")
-    assert users.main(["ann"]) == 0
-    line = capsys.readouterr().out
-    assert re.fullmatch(r"ann:\$argon2id\$\S+\n", line)
-    file = tmp_path / "users"
-    file.write_text(line)
-    assert logins._is_password(read_users(f"@{file}")["ann"].hashed, "secret")
-    for wrong in ([], ["a:b"], ["a", "b"], [" "], ["#a"]):
-        with pytest.raises(SystemExit):
-            users.main(wrong)

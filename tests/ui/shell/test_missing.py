@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.factories.app import FakeServices
 from ui.run.routes import build_routes
 from ui.server.route_answers import NO_RUN
-from ui.shell.missing import NO_PAGE, MissingPages
+from ui.shell.plain_pages import NO_PAGE, MissingPages
 
 READER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HOSTILE = "<script>alert(1)</script> & co"
