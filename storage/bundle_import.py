@@ -8,7 +8,7 @@ from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.results.events import FloorMeasured, RunFinished, RunPrepared
+from ckv_core.results.events import FloorMeasured, RunEvent, RunFinished, RunPrepared
 from storage import audit, library, recorder, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database
@@ -73,152 +73,138 @@ def import_bundle(
         StorageError: the file is wrong, the runs are too many or the database failed; nothing of
             it was stored.
     """
-    report = ImportReport()
-    parents: list[tuple[str, Lineage]] = []
+    done = _Import(database, owner)
     try:
         with reading(data) as runs:
             for each in runs:
-                here = database.ask(_is_here, each, owner)
-                with database.write_in_turn() as session:
-                    _import_run(session, each, owner, report, is_here=here)
-                parents += [(each.run.slug, each.lineage)] if each.lineage else []
-        for at in range(0, len(parents), LINKED_AT_ONCE):
-            with database.write_in_turn() as session:
-                _link(session, parents[at : at + LINKED_AT_ONCE], owner, report)
+                done.store(each)
+        done.link()
         with database.write() as session:
-            _check_bytes(session, report.imported, most_bytes)
-            _show(session, report, owner, most, actor)
+            done.show(session, most, most_bytes, actor)
     except BaseException:
-        _forget(database, report.imported)
+        done.forget()
         raise
-    return report
+    return done.report
 
 
-def _check_bytes(session: Session, slugs: list[str], most: int | None) -> None:
-    of_runs = select(func.sum(Run.stored_bytes)).where(Run.slug.in_(slugs))
-    size = int(session.scalar(of_runs) or 0)
-    if most is not None and size > most:
-        raise StorageError(
-            f"Nothing was imported: its runs take {size / 2**20:,.1f} MiB, and this app has room "
-            f"for {most / 2**20:,.1f}; delete runs or kept caches first."
-        )
+class _Import:
+    """The runs of one file on their way into the library, for one owner."""
 
+    def __init__(self, database: Database, owner: str | None) -> None:
+        self.report = ImportReport()
+        self._database = database
+        self._owner = owner
+        self._parents: list[tuple[str, Lineage]] = []
 
-def _show(
-    session: Session, report: ImportReport, owner: str | None, most: int | None, actor: str | None
-) -> None:
-    """Have the imported runs in the library, all at once."""
-    slugs = report.imported
-    if most is not None and slugs and saved_runs(session, owner) + len(slugs) > most:
-        raise StorageError(
-            f"Nothing was imported: {len(slugs):,} more would make over {most:,} "
-            "saved runs, which is this app's limit; delete some or import fewer."
-        )
-    session.execute(update(Run).where(Run.slug.in_(slugs)).values(deleted_at=None))
-    if slugs:
+    def store(self, bundled: BundledRun) -> None:
+        """Store a run out of sight, as one that is deleted, unless the importer has it."""
+        run, report = bundled.run, self.report
+        is_here = self._database.ask(self._is_here, bundled)
+        with self._database.write_in_turn() as session:
+            is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
+            if is_taken and is_here:
+                report.skipped.append(run.slug)
+            else:
+                slug = self._save(session, bundled, is_taken=is_taken)
+                report.imported.append(slug)
+                if is_taken:
+                    report.renamed[run.slug] = slug
+        if bundled.lineage:
+            self._parents.append((run.slug, bundled.lineage))
+
+    def _is_here(self, session: Session, bundled: BundledRun) -> bool:
+        """Whether the importer has this run; somebody else's is of no use to them."""
+        run = bundled.run
+        try:
+            owner = repository.run_owner(session, run.slug)
+            if self._owner not in (None, owner):
+                return False
+            stored = repository.load_run(session, run.slug)
+        except repository.RunMissingError:
+            return False  # deleted, but its name is not free yet
+        if not bundled.has_times:
+            times = ("created_at", "started_at", "finished_at")
+            run = replace(run, **{name: getattr(stored, name) for name in times})
+        return is_same_content(stored, run)
+
+    def _save(self, session: Session, bundled: BundledRun, *, is_taken: bool) -> str:
+        """Write all of a run; returns its slug here."""
+        run, result = bundled.run, bundled.run.result
+        slug = recorder.create_run(session, run.request, run.title, run.created_at, self._owner)
+        run_id = session.scalars(select(Run.id).where(Run.slug == slug)).one()
+        # A bundle may hold what another app read from a result file.
+        was_result = str(result.environment.get(IMPORTED, "")).endswith(FROM_RESULT)
+        source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
+        now = datetime.now(UTC)
+        environment = {**result.environment, IMPORTED: f"{now:%Y-%m-%d} from {source}"}
+        events: list[RunEvent] = []
+        if result.model is not None and result.prompt is not None:
+            variants, memory = tuple(result.variants), result.memory
+            made = (result.model, result.prompt, variants, environment, result.kind, memory)
+            events.append(RunPrepared(*made))
+        events += [FloorMeasured(result.floor)] if result.floor is not None else []
+        events += [RunFinished(result.timings_ms)] if result.finished else []
+        for event in events:
+            recorder.save_event(session, run_id, event)
+        columns = {
+            "slug": slug if is_taken else run.slug,
+            "note": bundled.notes.note,
+            "environment": environment,
+            "timings_ms": dict(result.timings_ms),
+            "kind": result.kind,
+            "started_at": run.started_at,
+            "deleted_at": now + STAGED,
+        }
+        session.execute(update(Run).where(Run.id == run_id).values(columns))
+        if tags := sorted(set(bundled.notes.tags)):
+            session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
+        recorder.end_run(session, run_id, run.state, run.reason, run.finished_at or run.created_at)
+        return str(columns["slug"])
+
+    def link(self) -> None:
+        """Give the new runs their parents: of the file, and of the runs that the importer has."""
+        renamed, imported = self.report.renamed, set(self.report.imported)
+        for at in range(0, len(self._parents), LINKED_AT_ONCE):
+            with self._database.write_in_turn() as session:
+                for named, lineage in self._parents[at : at + LINKED_AT_ONCE]:
+                    slug = renamed.get(named, named)
+                    parent = renamed.get(lineage.parent, lineage.parent)
+                    known = select(Run.id).where(Run.slug == parent)
+                    known = known.where(or_(ALIVE, Run.slug.in_(imported)))
+                    if self._owner is not None:
+                        known = known.where(Run.owner == self._owner)
+                    if slug in imported and parent != slug and session.scalar(known) is not None:
+                        values = {"parent_slug": parent, "lineage": lineage.kind}
+                        session.execute(update(Run).where(Run.slug == slug).values(values))
+
+    def show(
+        self, session: Session, most: int | None, most_bytes: int | None, actor: str | None
+    ) -> None:
+        """Have the imported runs in the library, all at once."""
+        slugs = self.report.imported
+        if not slugs:
+            return
+        of_runs = Run.slug.in_(slugs)
+        size = int(session.scalar(select(func.sum(Run.stored_bytes)).where(of_runs)) or 0)
+        if most_bytes is not None and size > most_bytes:
+            raise StorageError(
+                f"Nothing was imported: its runs take {size / 2**20:,.1f} MiB, and this app has "
+                f"room for {most_bytes / 2**20:,.1f}; delete runs or kept caches first."
+            )
+        if most is not None and saved_runs(session, self._owner) + len(slugs) > most:
+            raise StorageError(
+                f"Nothing was imported: {len(slugs):,} more would make over {most:,} "
+                "saved runs, which is this app's limit; delete some or import fewer."
+            )
+        session.execute(update(Run).where(of_runs).values(deleted_at=None))
         audit.record(session, actor, "imported", *slugs)
 
-
-def _forget(database: Database, slugs: list[str]) -> None:
-    """Remove what an import that failed had stored; where that fails too, the purge does it."""
-    with suppress(StorageError):
-        for slug in slugs:
-            with database.write_in_turn() as session:
-                library.purge_deleted(session, STAGED_UNTIL, [slug])
-
-
-def _import_run(
-    session: Session, bundled: BundledRun, owner: str | None, report: ImportReport, *, is_here: bool
-) -> None:
-    """Store a run out of sight, as one that is deleted, unless the importer has it."""
-    run = bundled.run
-    is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
-    if is_taken and is_here:
-        report.skipped.append(run.slug)
-        return
-    slug = recorder.create_run(session, run.request, run.title, run.created_at, owner)
-    run_id = recorder.active_run_id(session, slug)
-    if run_id is None:
-        raise AssertionError("a run that was just made is active")
-    if is_taken:
-        report.renamed[run.slug] = slug
-    else:
-        session.execute(update(Run).where(Run.id == run_id).values(slug=run.slug))
-        slug = run.slug
-    session.execute(update(Run).where(Run.id == run_id).values(note=bundled.notes.note))
-    if tags := sorted(set(bundled.notes.tags)):
-        session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
-    _save_result(session, run_id, bundled)
-    recorder.end_run(session, run_id, run.state, run.reason, run.finished_at or run.created_at)
-    staged = datetime.now(UTC) + STAGED
-    session.execute(update(Run).where(Run.id == run_id).values(deleted_at=staged))
-    report.imported.append(slug)
-
-
-def _link(
-    session: Session, parents: list[tuple[str, Lineage]], owner: str | None, report: ImportReport
-) -> None:
-    """Tell the new runs their parents, those of the file and those that the importer has here."""
-    imported = set(report.imported)
-    for named, lineage in parents:
-        slug = report.renamed.get(named, named)
-        if slug not in imported:
-            continue
-        parent = report.renamed.get(lineage.parent, lineage.parent)
-        known = select(Run.id).where(Run.slug == parent, or_(ALIVE, Run.slug.in_(imported)))
-        if owner is not None:
-            known = known.where(Run.owner == owner)
-        if parent != slug and session.scalar(known) is not None:
-            session.execute(
-                update(Run).where(Run.slug == slug).values(parent_slug=parent, lineage=lineage.kind)
-            )
-
-
-def _is_here(session: Session, bundled: BundledRun, owner: str | None) -> bool:
-    """Whether the importer has this run; somebody else's is of no use to them."""
-    run = bundled.run
-    try:
-        if owner is not None and repository.run_owner(session, run.slug) != owner:
-            return False
-        stored = repository.load_run(session, run.slug)
-    except repository.RunMissingError:
-        return False  # deleted, but its name is not free yet
-    if not bundled.has_times:
-        times = ("created_at", "started_at", "finished_at")
-        run = replace(run, **{name: getattr(stored, name) for name in times})
-    return is_same_content(stored, run)
-
-
-def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
-    run, result = bundled.run, bundled.run.result
-    # A bundle may hold what another app read from a result file.
-    was_result = str(result.environment.get(IMPORTED, "")).endswith(FROM_RESULT)
-    source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
-    environment = {**result.environment, IMPORTED: f"{datetime.now(UTC):%Y-%m-%d} from {source}"}
-    if result.model is not None and result.prompt is not None:
-        prepared = RunPrepared(
-            result.model,
-            result.prompt,
-            tuple(result.variants),
-            environment,
-            result.kind,
-            result.memory,
-        )
-        recorder.save_event(session, run_id, prepared)
-    if result.floor is not None:
-        recorder.save_event(session, run_id, FloorMeasured(result.floor))
-    if result.finished:
-        recorder.save_event(session, run_id, RunFinished(result.timings_ms))
-    session.execute(
-        update(Run)
-        .where(Run.id == run_id)
-        .values(
-            environment=environment,
-            started_at=run.started_at,
-            timings_ms=dict(result.timings_ms),
-            kind=result.kind,
-        )
-    )
+    def forget(self) -> None:
+        """Remove what an import that failed had stored; where that fails too, the purge does it."""
+        with suppress(StorageError):
+            for slug in self.report.imported:
+                with self._database.write_in_turn() as session:
+                    library.purge_deleted(session, STAGED_UNTIL, [slug])
 
 
 def _listed(names: list[str]) -> str:

@@ -217,7 +217,9 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            raise _failure(error, self.name) from error
+            is_busy = isinstance(error, DBAPIError) and "database is locked" in str(error.orig)
+            kind = DatabaseBusyError if is_busy else StorageError
+            raise kind(_explain(error, self.name)) from error
 
 
 def _explain(error: SQLAlchemyError, name: str) -> str:
@@ -228,12 +230,6 @@ def _explain(error: SQLAlchemyError, name: str) -> str:
         if sign in text:
             return sentence.format(name=name)
     return f"The database {name} failed: {text}."
-
-
-def _failure(error: SQLAlchemyError, name: str) -> StorageError:
-    """What to raise for a failure of the database `name`."""
-    is_busy = isinstance(error, DBAPIError) and "database is locked" in str(error.orig)
-    return (DatabaseBusyError if is_busy else StorageError)(_explain(error, name))
 
 
 def _display_name(url: URL) -> str:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlalchemy import (
     ColumnElement,
     Row,
+    Select,
     and_,
     case,
     delete,
@@ -202,24 +203,15 @@ def take_over(session: Session, owner: str, actor: str | None) -> int:
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
     """The runs of these keys, in their order."""
     by_key = _rows(session, keys)
-    tags: dict[int, list[str]] = {key: [] for key in keys}
-    for run_id, name in session.execute(
-        select(Tag.run_id, Tag.name).where(Tag.run_id.in_(keys)).order_by(Tag.name)
-    ):
-        tags[run_id].append(name)
+    tags = _by_run(session, select(Tag.run_id, Tag.name).order_by(Tag.name), keys)
     of_one = [key for key, row in by_key.items() if row.kind != SAMPLES]
-    specs: dict[int, list[str]] = {key: [] for key in keys}
-    for run_id, spec in session.execute(
-        select(ResultRow.run_id, ResultRow.variant)
-        .where(ResultRow.run_id.in_(of_one))
-        .order_by(ResultRow.run_id, ResultRow.position)
-    ):
-        specs[run_id].append(spec)
+    variants = select(ResultRow.run_id, ResultRow.variant).order_by(ResultRow.position)
+    specs = _by_run(session, variants, of_one)
     failed = [key for key, row in by_key.items() if row.state == "failed"]
     outcomes = _outcomes(session, of_one, failed)
     found = []
     for key in keys:
-        row, own, counts = by_key[key], tuple(specs[key]), None
+        row, own, counts = by_key[key], specs.get(key, ()), None
         if row.kind == SAMPLES:
             own, counts = _of_samples(session, key)
         found.append(
@@ -227,11 +219,22 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
                 RunSummary,
                 row,
                 variant_specs=own or _requested(session, key),
-                tags=tuple(tags[key]),
+                tags=tags.get(key, ()),
                 outcome=outcomes.get(key, Tally()),
                 counts=counts,
             )
         )
+    return found
+
+
+def _by_run(
+    session: Session, selected: Select[int, str], keys: Sequence[int]
+) -> dict[int, tuple[str, ...]]:
+    """What is selected, a run and a text, by run."""
+    found: dict[int, tuple[str, ...]] = {}
+    run_id = selected.selected_columns[0]
+    for key, value in session.execute(selected.where(run_id.in_(keys))):
+        found[key] = (*found.get(key, ()), value)
     return found
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.codec import plain
+from ckv_core.results.codec import plain, record_json
 from ckv_core.results.events import (
     FloorMeasured,
     Generated,
@@ -288,7 +288,7 @@ def _save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
         "floor": None,
     }
     _update_run(session, run_id, columns)
-    prompt = {"prompt": rows.prompt_column(event.prompt)}
+    prompt = {"prompt": rows.encode_json(record_json(event.prompt))}
     session.execute(update(SampleRow).where(SampleRow.run_id == run_id).values(prompt))
     session.execute(delete(ResultRow).where(ResultRow.run_id == run_id))
     changes = [

@@ -17,7 +17,7 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, Kind
 from ckv_core.results.codec import revived
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
+from ckv_core.results.records import ModelInfo, PromptInfo, RetainedSet, RoundingFloor
 from storage import rows
 from storage.models import (
     ACTIVE_STATES,
@@ -120,7 +120,7 @@ def _load_result(session: Session, run: Run, sample: SampleRow) -> RunResult:
     arrays = _load_arrays(session, [variant.id for variant in variants])
     return RunResult(
         model=None if run.model is None else revived(ModelInfo, run.model),
-        prompt=rows.prompt_record(sample),
+        prompt=revived(PromptInfo, rows.decode_json(sample.prompt)) if sample.prompt else None,
         variants=[rows.variant_record(row, arrays.get(row.id, {})) for row in variants],
         environment=run.environment,
         timings_ms=run.timings_ms,
@@ -224,33 +224,18 @@ class DecodedRuns:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[RunKey, tuple[Decoded, int]] = OrderedDict()
-        self._decoding: dict[RunKey, threading.Lock] = {}
 
     def once(self, key: RunKey, decode: Callable[[], Decoded]) -> Decoded:
-        """A run's request and result: as kept, or decoded by one of those who ask at a time."""
+        """A run's request and result: as kept, or decoded, one at a time."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
-            turn = self._decoding.setdefault(key, threading.Lock())
-        with turn:
-            with self._lock:
-                if key in self._kept:
-                    return self._kept[key][0]
-            try:
+            if key not in self._kept:
                 decoded = decode()
-                self._keep(key, decoded)
-            finally:
-                with self._lock:
-                    self._decoding.pop(key, None)
-            return decoded
-
-    def _keep(self, key: RunKey, decoded: Decoded) -> None:
-        """Let those go for it that were not used for longest."""
-        with self._lock:
-            self._kept[key] = decoded, _size(*decoded)
-            while self._kept and sum(size for _, size in self._kept.values()) > self._most:
-                self._kept.popitem(last=False)
+                self._kept[key] = decoded, _size(*decoded)
+                while self._kept and sum(size for _, size in self._kept.values()) > self._most:
+                    self._kept.popitem(last=False)
+                return decoded
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
 
     def forget(self, slug: str) -> None:
         """Let a run go that is deleted; its name and row may come to be another's."""

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import ExternalSelection, own_from_json, own_to_json
+from ckv_core.request.external_selection import own_from_json, own_to_json
 from ckv_core.results.codec import plain, record_json, revived
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import (
     HeldSeries,
     Perturbation,
-    PromptInfo,
     RetainedSet,
     VariantResult,
 )
@@ -60,13 +59,10 @@ def sample_columns(request: CompareRequest) -> Columns:
         "answers": [request.answer] if request.answer else [],
         "details": {},
         "context": request.context,
-        "own_indices": own_column(request.own_indices),
+        "own_indices": encode_json(own_to_json(request.own_indices))
+        if request.own_indices
+        else None,
     }
-
-
-def own_column(own_indices: tuple[ExternalSelection, ...]) -> bytes | None:
-    """Kept positions that came with a request."""
-    return encode_json(own_to_json(own_indices)) if own_indices else None
 
 
 def request_record(stored: JsonObject, sample: SampleRow) -> CompareRequest:
@@ -76,16 +72,6 @@ def request_record(stored: JsonObject, sample: SampleRow) -> CompareRequest:
     texts = {"context": sample.context, "question": sample.question}
     texts["answer"] = sample.answers[0] if sample.answers else ""
     return replace(revived(CompareRequest, {**stored, **texts}), own_indices=own)
-
-
-def prompt_column(prompt: PromptInfo) -> bytes:
-    """The tokenised prompt."""
-    return encode_json(record_json(prompt))
-
-
-def prompt_record(sample: SampleRow) -> PromptInfo | None:
-    """The tokenised prompt; None before tokenisation."""
-    return None if sample.prompt is None else revived(PromptInfo, decode_json(sample.prompt))
 
 
 # --- variants ---------------------------------------------------------------------------
@@ -143,12 +129,17 @@ def variant_record(row: ResultRow, arrays: Mapping[str, Array]) -> VariantResult
         scalars = document.get("perturbation") or {"kl": None}  # all of them were NaN
         of_heads = {name: floats.pop(name, None) for name in _PERTURBATION}
         measured = revived(Perturbation, scalars | of_heads)
+    held = None
+    if "held" in arrays:
+        entries, cache_bytes = map(tuple, _decode(arrays["held"], "<i8").tolist())
+        evicted = _decode(arrays["evicted"], "<u4").tobytes()
+        held = HeldSeries(entries=entries, cache_bytes=cache_bytes, evicted=evicted)
     return replace(
         revived(VariantResult, members),
         retained=decode_retained(arrays["retained"]) if "retained" in arrays else None,
         perturbation=measured,
         analysis=floats,
-        held=_decode_held(arrays["held"], arrays["evicted"]) if "held" in arrays else None,
+        held=held,
     )
 
 
@@ -186,11 +177,6 @@ def decode_retained(row: Array) -> RetainedSet:
     """
     _check(row, _BITS, "bool")
     return RetainedSet(zlib.decompress(row.data), *row.shape)
-
-
-def _decode_held(series: Array, evicted: Array) -> HeldSeries:
-    entries, sizes = map(tuple, _decode(series, "<i8").tolist())
-    return HeldSeries(entries=entries, cache_bytes=sizes, evicted=_decode(evicted, "<u4").tobytes())
 
 
 def _check(row: Array, codec: str, dtype: str) -> None:

@@ -74,9 +74,9 @@ def matching_runs(session: Session, asked: str) -> TextualSelect | None:
         return None
     # Words are letters and digits only, so quotes cannot be closed from inside.
     if session.get_bind().dialect.name == "sqlite":
-        expression = _joined((f'"{word}"' for word in words), " ", "*")
+        expression = " ".join(f'"{word}"' for word in words) + "*"
     else:
-        expression = _joined((f"'{word}'" for word in words), " & ", ":*")
+        expression = " & ".join(f"'{word}'" for word in words) + ":*"
     statement = text(_statement(session, "match")).bindparams(bindparam("asked", expression))
     return statement.columns(column("run_id", BigInteger))
 
@@ -90,10 +90,6 @@ def _that_fit(words: Iterable[str]) -> list[str]:
             break
         fitting.append(word)
     return fitting
-
-
-def _joined(quoted: Iterable[str], between: str, prefix: str) -> str:
-    return between.join(quoted) + prefix
 
 
 def _statement(session: Session, name: str) -> str:

@@ -405,7 +405,7 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     now = _now()
     rows = [
         asdict(each)
-        | {"budget": each.budget or "", "method": method_of(each.variant)}
+        | {"budget": each.budget or "", "method": re.split("[:+]", each.variant)[0].strip()}
         | {"run_id": run_id, "finished_at": now}
         for each in results
     ]
@@ -421,11 +421,6 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     with counted(session, run_id, ResultRow, *of_samples):
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             session.execute(statement, rows[start : start + _ROWS_AT_ONCE])
-
-
-def method_of(spec: str) -> str:
-    """The method's name at the beginning of a SPEC."""
-    return re.split("[:+]", spec)[0].strip()
 
 
 def _set_facts(

@@ -1,7 +1,6 @@
 """What the recorder writes is what the events fold to, and an end is final."""
 
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,7 +13,7 @@ from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Generated, Progress, VariantFinished
 from storage import library
-from storage.database import BUSY_TIMEOUT_S, Database
+from storage.database import BUSY_TIMEOUT_S
 from storage.recorder import Recorder, title_of
 from tests.factories.events import assert_same_result, big_events, folded
 from tests.factories.strategies import TEXTS, events, own_variants
@@ -29,12 +28,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def purge(database: Database, slug: str) -> None:
-    with database.write() as session:
-        library.delete_runs(session, [slug], LONG_AGO)
-        assert library.purge_deleted(session, LONG_AGO) == 1
 
 
 def generated(*texts: str) -> Generated:
@@ -100,66 +93,56 @@ def test_title_defaults_to_the_first_words(question, context, title):
     assert title_of(CompareRequest(context=context, question=question)) == title
 
 
-def test_states_go_forward_and_carry_their_times(database):
+@pytest.mark.parametrize(
+    ("end", "state", "reason"),
+    [("finish", "done", ()), ("fail", "failed", ("Why.",)), ("cancel", "cancelled", ("Why.",))],
+)
+def test_states_go_forward_and_an_end_is_final(database, end, state, reason):
     recorder = Recorder(database)
     slug = recorder.create(REQUEST, " Mine ")
     assert recorder.start(slug)
     assert not recorder.start(slug)
-    assert load(database, slug).state == "running"
-    assert recorder.finish(slug)
-    run = load(database, slug)
-    assert (run.title, run.state, run.reason) == ("Mine", "done", "")
-    assert run.created_at <= run.started_at <= run.finished_at
-    assert run.finished_at.utcoffset().total_seconds() == 0
-
-
-@pytest.mark.parametrize("end", ["finish", "fail", "cancel"])
-def test_an_end_state_is_final(database, end):
-    recorder = Recorder(database)
-    slug = started(recorder)
-    reason = [] if end == "finish" else ["First reason."]
-    assert getattr(recorder, end)(slug, *reason)
     before = load(database, slug)
+    assert (before.title, before.state) == ("Mine", "running")
+    assert recorder.apply(slug, Progress("prefill", 0.5, "layer 3"))
+    assert load(database, slug) == before
+    assert getattr(recorder, end)(slug, *reason)
+    ended = load(database, slug)
+    assert (ended.state, ended.reason) == (state, "".join(reason))
+    assert ended.created_at <= ended.started_at <= ended.finished_at
+    assert ended.finished_at.utcoffset().total_seconds() == 0
     assert not recorder.start(slug)
     assert not recorder.finish(slug)
     assert not recorder.fail(slug, "Second reason.")
     assert not recorder.cancel(slug, "Third reason.")
     assert not any(recorder.apply(slug, event) for event in big_events(tokens=16, variants=2))
     assert recorder.recover("Restarted.") >= 0
-    after = load(database, slug)
-    assert_same_result(after.result, before.result)
-    assert replace(after, result=before.result) == before
+    assert load(database, slug) == ended
 
 
-def test_generated_text_is_written_once_a_second_and_before_the_end(database):
+def test_generated_text_is_written_once_a_second_and_with_what_comes_next(database):
     clock = Clock()
     recorder = Recorder(database, clock)
     slug = started(recorder)
-    seen = []
-    for clock.now, word in [(10.0, "a"), (10.4, "ab"), (10.9, "abc"), (11.0, "abcd"), (11.5, "z")]:
+
+    def written() -> str:
+        return load(database, slug).result.variants[1].text
+
+    for clock.now, word, there in [
+        (10.0, "a", "a"),
+        (10.4, "ab", "a"),
+        (10.9, "abc", "a"),
+        (11.0, "abcd", "abcd"),
+        (11.5, "y", "abcd"),
+    ]:
         recorder.apply(slug, generated(word, word))
-        seen.append(load(database, slug).result.variants[1].text)
-    assert seen == ["a", "a", "a", "abcd", "abcd"]
-    recorder.fail(slug, "Died.")
-    assert load(database, slug).result.variants[1].text == "z"
-
-
-def test_held_text_is_written_with_the_next_event_of_another_kind(database):
-    clock = Clock()
-    recorder = Recorder(database, clock)
-    slug = started(recorder)
-    recorder.apply(slug, generated("a", "b"))
-    recorder.apply(slug, generated("aa", "bb"))
+        assert written() == there
     recorder.apply(slug, VariantFinished(0, 1.0, None, None))
-    assert [v.text for v in load(database, slug).result.variants] == ["aa", "bb"]
-
-
-def test_progress_is_not_stored(database):
-    recorder = Recorder(database)
-    slug = recorder.create(REQUEST)
-    before = load(database, slug)
-    assert recorder.apply(slug, Progress("prefill", 0.5, "layer 3"))
-    assert load(database, slug) == before
+    assert written() == "y"
+    recorder.apply(slug, generated("z", "z"))
+    assert written() == "y"
+    recorder.fail(slug, "Died.")
+    assert written() == "z"
 
 
 def test_a_second_preparation_replaces_the_first(database):
@@ -186,17 +169,6 @@ def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(database):
     assert recorder.recover("Again.") == 0
 
 
-def test_events_of_a_deleted_or_unknown_run_are_passed_over(database):
-    recorder = Recorder(database)
-    slug = started(recorder)
-    recorder.apply(slug, generated("a", "b"))
-    purge(database, slug)
-    assert not recorder.apply(slug, big_events(16, 2)[0])
-    assert not recorder.apply(slug, generated("aa", "bb"))
-    assert not recorder.apply("nosuchrun000", big_events(16, 1)[0])
-    assert not recorder.finish(slug)
-
-
 @pytest.mark.parametrize("event", [VariantFinished(2, 1.0, None, None), generated("a", "b", "c")])
 def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
     recorder = Recorder(database)
@@ -206,17 +178,6 @@ def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
     # Nothing of it was kept, and the run goes on.
     assert [variant.text for variant in load(database, slug).result.variants] == ["", ""]
     assert recorder.finish(slug)
-
-
-def test_deleting_a_run_deletes_all_that_hangs_on_it(database):
-    gone, _ = record(database, REQUEST), record(database, REQUEST)
-    purge(database, gone)
-    with database.read() as session:
-        counts = [
-            session.scalar(text(f"SELECT count(*) FROM {table}"))
-            for table in ("runs", "samples", "results", "arrays")
-        ]
-    assert counts == [1, 1, 2, 12]
 
 
 def test_threads_record_different_runs_at_once(database):
@@ -233,11 +194,22 @@ def test_threads_record_different_runs_at_once(database):
         assert_same_result(load(database, slug).result, folded(stream))
 
 
-def test_reading_does_not_wait_for_a_writer(database):
-    slug = started(Recorder(database))
+def test_a_deleted_run_takes_all_with_it_and_its_events_are_passed_over(database):
+    recorder = Recorder(database)
+    slug, _ = started(recorder), record(database, REQUEST)
+    recorder.apply(slug, generated("a", "b"))
     with database.write() as session:
         library.delete_runs(session, [slug], LONG_AGO)
         began = time.monotonic()
-        assert load(database, slug).state == "running"
+        assert load(database, slug).state == "running", "a reader waits for no writer"
         assert time.monotonic() - began < BUSY_TIMEOUT_S
-        session.rollback()
+        assert library.purge_deleted(session, LONG_AGO) == 1
+    for gone in (slug, "nosuchrun000"):
+        assert not any(recorder.apply(gone, event) for event in big_events(16, 2))
+        assert not recorder.finish(gone)
+    with database.read() as session:
+        counts = [
+            session.scalar(text(f"SELECT count(*) FROM {table}"))
+            for table in ("runs", "samples", "results", "arrays")
+        ]
+    assert counts == [1, 1, 2, 12]

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, repository, shares
+from storage import credentials, library, repository
 from storage.bundle import write_bundle, write_bundles
 from storage.database import default_url, open_database
 from storage.records import RunFilter, RunNotes
@@ -77,8 +77,8 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
     assert here.ask(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
     (found,), _ = here.ask(library.list_runs, RunFilter(text="zebra"))
     assert (found.slug, found.title) == (bad, "Renamed")
-    token = here.tell(shares.create_share, bad, None, now, None)
-    assert here.ask(shares.shared_slug, token, now) == bad
+    token = here.tell(credentials.create_share, bad, None, now, None)
+    assert here.ask(credentials.shared_slug, token, now) == bad
     here.tell(library.delete_runs, [bad], now)
     assert [run.slug for run in here.ask(library.list_runs)[0]] == [good]
     here.tell(library.restore_runs, [bad], now - timedelta(1))

@@ -17,7 +17,7 @@ from storage.recorder import fail_unfinished
 from storage.records import RunFilter
 from storage.repository import load_request, load_run
 from storage.studies import Studies
-from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
+from storage.usage import stored_bytes
 from tests.storage.conftest import at_once, make
 
 STUDY = Study(
@@ -78,17 +78,23 @@ def test_what_was_saved_is_read_back(studies):
 
 def test_a_result_that_is_done_stays_and_a_failed_one_is_written_over(studies):
     slug = studies.save(STUDY, SAMPLES)
-    studies.commit(slug, results_of(SAMPLES[0], state="failed", reason="No.", score=None))
-    assert studies.load(slug).counts.failed == 5
-    assert not studies.standing(slug)
+    failed = {"state": "failed", "reason": "No.", "score": None}
+    studies.commit(slug, results_of(SAMPLES[0], **failed))
+    studies.commit(slug, results_of(SAMPLES[1], for_good=True, **failed))
+    counts = studies.load(slug).counts
+    assert (counts.failed, counts.failed_for_good) == (10, 5)
+    each_time = {result.key for result in results_of(SAMPLES[1])}
+    assert studies.standing(slug) == each_time
     studies.commit(slug, results_of(SAMPLES[0]))
     studies.commit(slug, results_of(SAMPLES[0], score=1.0))
-    assert studies.results(slug) == results_of(SAMPLES[0])
-    assert studies.standing(slug) == {result.key for result in results_of(SAMPLES[0])}
+    done = [result for result in studies.results(slug) if result.state == "done"]
+    assert done == results_of(SAMPLES[0])
+    assert studies.standing(slug) == each_time | {result.key for result in done}
 
 
-def test_many_writers_of_the_same_results_leave_each_once(studies, opened):
-    slug = studies.save(STUDY, SAMPLES)
+def test_many_that_make_and_fill_the_same_study_leave_each_result_once(studies, opened):
+    (slug,) = {*at_once(*[lambda: studies.save(STUDY, SAMPLES)] * 4)}
+    assert len(studies.samples(slug)) == 4
 
     def write() -> None:
         for sample in SAMPLES:
@@ -97,11 +103,6 @@ def test_many_writers_of_the_same_results_leave_each_once(studies, opened):
     assert at_once(*[write] * 4) == [None] * 4
     with opened.read() as session:
         assert session.scalar(select(func.count()).select_from(ResultRow)) == 20
-
-
-def test_several_that_begin_the_same_study_make_one(studies):
-    (slug,) = {*at_once(*[lambda: studies.save(STUDY, SAMPLES)] * 4)}
-    assert len(studies.samples(slug)) == 4
 
 
 def test_other_variants_and_more_samples_reuse_what_stands(studies):
@@ -207,7 +208,9 @@ def test_a_new_title_is_the_studys_name_and_stays_its_alone(studies, opened):
     opened.tell(library.annotate, other, "b", "Its own name is no other's.", [])
 
 
-def test_a_deletion_can_be_undone_unless_another_has_the_name_by_now(studies, opened):
+def test_a_deletion_can_be_undone_unless_another_has_the_name_or_it_is_being_removed(
+    studies, opened, monkeypatch
+):
     slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
     studies.commit(slug, results_of(SAMPLES[0]))
     before = now - timedelta(minutes=1)
@@ -219,27 +222,13 @@ def test_a_deletion_can_be_undone_unless_another_has_the_name_by_now(studies, op
     with pytest.raises(StorageError, match="is called 'needles'"):
         opened.tell(library.restore_runs, [slug], before)
     assert [row.slug for row in listed(opened)] == [again]
-
-
-def test_what_is_being_removed_cannot_come_back(studies, opened, monkeypatch):
-    monkeypatch.setattr(library, "_RESULTS_AT_ONCE", 3)
-    slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
+    delete(opened, again)
+    slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
     opened.tell(library.delete_runs, [slug], now)
+    monkeypatch.setattr(library, "_RESULTS_AT_ONCE", 3)
     assert opened.tell(library.purge_deleted, now) == 1
-    assert opened.tell(library.restore_runs, [slug], now - timedelta(minutes=1)) == []
-    assert opened.tell(library.purge_deleted, now) == 1
-
-
-def test_one_that_runs_or_waits_is_not_deleted(studies, opened):
-    slug = studies.save(STUDY, SAMPLES)
-    studies.want(slug)
-    for _ in ("queued", "running"):
-        with pytest.raises(StorageError, match="not over; cancel it first"):
-            opened.tell(library.delete_runs, [slug], datetime.now(UTC))
-        assert studies.claim(slug)
-    assert studies.rest(slug, "Stopped.")
-    opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+    assert opened.tell(library.restore_runs, [slug], before) == []
 
 
 def test_a_run_of_one_sample_is_none_of_many(studies, opened):
@@ -267,39 +256,25 @@ def test_a_start_fails_the_runs_that_were_left_and_not_those_of_many_samples(stu
     assert studies.load(slug).state == "running"
 
 
-def test_administrators_see_how_many_and_how_big(studies, opened):
-    mine = studies.save(STUDY, SAMPLES, "ann")
-    studies.save(replace(STUDY, name="second"), SAMPLES[:1], "ann")
-    studies.save(STUDY, SAMPLES)
-    with opened.read() as session:
-        before = {each.owner: each for each in usage_by_owner(session)}
-    assert (before["ann"].runs, before[None].runs) == (2, 1)
-    assert before["ann"].run_bytes > before[None].run_bytes > 0
-    for _ in range(2):
-        studies.commit(mine, results_of(SAMPLES[0], text="w\u00f6rd"))
-    with opened.read() as session:
-        after = {each.owner: each for each in usage_by_owner(session)}
-    grown = after["ann"].run_bytes - before["ann"].run_bytes
-    assert grown == sum(len(point.variant) + 5 + ROW_BYTES for point in STUDY.points())
-    assert after[None] == before[None]
-    delete(opened, mine)
-    assert opened.ask(stored_bytes, "ann") < before["ann"].run_bytes
-
-
-def test_what_the_app_is_to_run_is_remembered(studies):
+def test_what_the_app_is_to_run_is_remembered_and_not_deleted(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
+
+    def is_kept(state: str) -> None:
+        assert (studies.wanted(), studies.load(slug).state) == ({slug: None}, state)
+        with pytest.raises(StorageError, match="not over; cancel it first"):
+            opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+
     studies.want(slug)
-    assert studies.wanted() == {slug: None}
-    assert studies.load(slug).state == "queued"
+    is_kept("queued")
     assert studies.claim(slug)
-    assert studies.load(slug).state == "running"
+    is_kept("running")
     studies.release(slug)
-    assert studies.wanted() == {slug: None}
-    assert studies.load(slug).state == "queued"
+    is_kept("queued")
     studies.rest(slug, "No room.")
     studies.release(slug)
     assert studies.wanted() == {}
     assert (studies.load(slug).state, studies.load(slug).reason) == ("unfinished", "No room.")
+    opened.tell(library.delete_runs, [slug], datetime.now(UTC))
 
 
 @pytest.mark.parametrize(
@@ -329,29 +304,6 @@ def test_one_that_cannot_be_read_is_listed_says_why_and_is_deleted(studies, open
     delete(opened, bad)
 
 
-def test_what_fails_each_time_stands_and_what_may_pass_does_not(studies):
-    slug = studies.save(STUDY, SAMPLES)
-    failed = {"state": "failed", "reason": "No.", "score": None}
-    studies.commit(slug, results_of(SAMPLES[0], **failed))
-    studies.commit(slug, results_of(SAMPLES[1], for_good=True, **failed))
-    found = studies.load(slug)
-    assert (found.counts.failed, found.counts.failed_for_good) == (10, 5)
-    assert {sample for sample, _, _ in studies.standing(slug)} == {"s1"}
-
-
-def test_a_deleted_study_takes_everything_with_it(studies, opened):
-    slug = studies.save(STUDY, SAMPLES)
-    studies.commit(slug, results_of(SAMPLES[0]))
-    delete(opened, slug)
-    with pytest.raises(StorageError, match="no run"):
-        delete(opened, slug)
-    with opened.read() as session:
-        for table in (SampleRow, ResultRow):
-            assert session.scalar(select(func.count()).select_from(table)) == 0
-    with pytest.raises(StorageError, match="no run"):
-        studies.commit(slug, results_of(SAMPLES[0]))
-
-
 def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
@@ -363,6 +315,8 @@ def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies,
     for act in (studies.load, studies.results):
         with pytest.raises(StorageError, match="no run"):
             act(slug)
+    with pytest.raises(StorageError, match="no run"):
+        studies.commit(slug, results_of(SAMPLES[0]))
     again = studies.save(STUDY, SAMPLES[:1])
     studies.commit(again, results_of(SAMPLES[0]))
     while opened.tell(library.purge_deleted, now):

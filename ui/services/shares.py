@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from ckv_core.errors import ConfigError
-from storage import audit, shares
+from storage import audit, credentials
 from storage.credentials import ShareRecord
 from storage.database import Database
 from ui.accounts.access import Access
@@ -31,24 +31,24 @@ class Shares:
         days = EXPIRIES_DAYS[expiry]
         now = datetime.now(UTC)
         with self._database.write() as session:
-            links = shares.list_shares(session, slug)
+            links = credentials.list_shares(session, slug)
             if sum(link.is_open(now) for link in links) >= OPEN_LINKS:
                 raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
             ends = None if days is None else now + timedelta(days=days)
-            token = shares.create_share(session, slug, self._access.user(), now, ends)
+            token = credentials.create_share(session, slug, self._access.user(), now, ends)
             audit.record(session, self._access.user(), "shared", slug)
         return token
 
     def of_run(self, slug: str) -> list[ShareRecord]:
         self._access.check_run(slug, "own")
         with self._database.read() as session:
-            return shares.list_shares(session, slug)
+            return credentials.list_shares(session, slug)
 
     def revoke(self, slug: str, share_id: int) -> bool:
         """Close a link; False if it was closed already or is not of this run."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
-            was_open = shares.revoke_share(session, slug, share_id, datetime.now(UTC))
+            was_open = credentials.revoke_share(session, slug, share_id, datetime.now(UTC))
             if was_open:
                 audit.record(session, self._access.user(), "revoked share", slug)
         return was_open
@@ -56,7 +56,7 @@ class Shares:
     def opened(self, token: str) -> str | None:
         """The run behind a token; None for a wrong, expired or revoked one."""
         with self._database.read() as session:
-            return shares.shared_slug(session, token, datetime.now(UTC))
+            return credentials.shared_slug(session, token, datetime.now(UTC))
 
     def slugs(self, cookies: Iterable[tuple[str, str]]) -> frozenset[str]:
         """The runs that a browser's share cookies (slug, token) open now."""

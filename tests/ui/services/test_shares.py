@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ckv_core.errors import CkvError
-from storage import shares
+from storage import credentials
 from storage.credentials import hash_token
 from storage.models import ShareLink
 from storage.repository import RunMissingError
@@ -143,10 +143,13 @@ def test_a_link_lasts_as_long_as_was_chosen(app, other, expiry):
     with app.services._database.read() as session:
         now = datetime.now(UTC)
         if days is None:
-            assert shares.shared_slug(session, token, now + LATER) == other
+            assert credentials.shared_slug(session, token, now + LATER) == other
         else:
-            assert shares.shared_slug(session, token, now + timedelta(days=days, hours=-1)) == other
-            assert shares.shared_slug(session, token, now + timedelta(days=days)) is None
+            assert (
+                credentials.shared_slug(session, token, now + timedelta(days=days, hours=-1))
+                == other
+            )
+            assert credentials.shared_slug(session, token, now + timedelta(days=days)) is None
 
 
 def test_a_run_takes_so_many_open_links_and_no_more(app):
