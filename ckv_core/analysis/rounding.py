@@ -1,11 +1,8 @@
 """Which of a run's figures are no more than rounding: within its rounding floor. No torch."""
 
-from collections.abc import Mapping
-
-from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
-from ckv_core.results.records import RoundingFloor, VariantResult
+from ckv_core.results.records import RoundingFloor
 
 _OTHER_ENTRIES = (
     " Half precision can also change which entries a method keeps. The floor leaves that out, so "
@@ -38,23 +35,9 @@ def floor_sentence(result: RunResult) -> str | None:
 def within_floor(result: RunResult, index: int) -> list[str]:
     """Keys of the figures in which a variant is no further from the full cache than rounding."""
     floor = floor_by_figure(result.floor)
-    own = _read(result.variants[index], floor)
-    return [key for key, value in own.items() if value <= floor[key]]
-
-
-def level_with_base(result: RunResult, index: int) -> tuple[int | None, list[str]]:
-    """The base's index and the figures in which rounding may be all that parts the two.
-
-    Figures in which both are within the floor are left out: that says more.
-    """
-    base = base_index(result.variants, index)
-    if base is None:
-        return None, []
-    floor = floor_by_figure(result.floor)
-    own, other = (_read(result.variants[at], floor) for at in (index, base))
-    alike = [key for key in own.keys() & other.keys() if abs(own[key] - other[key]) <= floor[key]]
-    both = {*within_floor(result, index)} & {*within_floor(result, base)}
-    return base, [key for key in floor if key in alike and key not in both]
+    variant = result.variants[index]
+    own = {key: FIGURES[key].read(variant) for key in floor if variant.method != "full"}
+    return [key for key, value in own.items() if value is not None and value <= floor[key]]
 
 
 def short(value: float) -> str:
@@ -65,8 +48,3 @@ def short(value: float) -> str:
 def in_type(result: RunResult) -> str:
     """` (bfloat16)`: in what the run was computed."""
     return f" ({result.model.dtype})" if result.model else ""
-
-
-def _read(variant: VariantResult, floor: Mapping[str, float]) -> dict[str, float]:
-    values = {key: FIGURES[key].read(variant) for key in floor if variant.method != "full"}
-    return {key: value for key, value in values.items() if value is not None}

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.verdict.base import counted, listed, percent, spread
-from ckv_core.analysis.verdict.run import run_verdict
+from ckv_core.analysis.verdict import counted, listed, percent, run_verdict, spread
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import measured, receipt, run_of, variant
 
-PRINTED, POOLED = "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"
+PRINTED = "snapkv+critical:stage2=raw"
 FULL_TEXT = ("The", " code", " is", " 58", "2917")
 
 
@@ -170,71 +169,34 @@ def test_what_came_out_in_sentences(case):
     assert told(*variants) == [*sentences, ONE_PROMPT]
 
 
+HEAD_TO_HEAD = "In {} the method that answers correctly had the lower perturbation."
 MECHANISM = {
-    "less moved, and lost": (
-        (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
-        "Here the methods that lost the answer had the lower perturbation.",
-        (
-            "CriticalKV (paper) changes 90 % of heads less than SnapKV, yet loses the "
-            "answer that SnapKV keeps."
-        ),
-    ),
-    "less moved, both lost": (
-        (ran("snapkv", "missed", at=3), ran(PRINTED, "missed", at=3, better=0.9)),
-        ("CriticalKV (paper) changes 90 % of heads less than SnapKV, yet loses the answer too."),
-    ),
-    "less moved, and kept": (
-        (ran("snapkv", "missed", at=3, head_l1=2), ran(PRINTED, "answered", better=0.9)),
-        "Here the methods that kept the answer had the lower perturbation.",
-        (
-            "CriticalKV (paper) changes 90 % of heads less than SnapKV, and keeps the "
-            "answer that SnapKV loses."
-        ),
-    ),
-    "more moved, and kept": (
-        (ran("snapkv", "missed", at=3), ran(POOLED, "answered", better=0.4, head_l1=2)),
-        "Here the methods that lost the answer had the lower perturbation.",
-        (
-            "CriticalKV (reference code) changes only 40 % of heads less than SnapKV, "
-            "yet keeps the answer that SnapKV loses."
-        ),
-    ),
-    "both kept: perturbation decides nothing": (
-        [ran("snapkv", "answered"), ran(PRINTED, "answered", better=0.9)],
-    ),
-    "cut: not told": ([ran("snapkv", "cut", at=1), ran(PRINTED, "cut", at=1, better=0.9)],),
-    "the base is not in the run": ([ran(PRINTED, "missed", at=3, better=0.9)],),
-    "neither with nor against": (
+    "the one that keeps it moves heads less in one of two": (
         (
             ran("snapkv", "answered", head_l1=3),
             ran("adakv", "missed", at=1, head_l1=2),
             ran("pyramidkv", "answered", head_l1=1),
+            ran("streaming_llm", "missed", at=1, head_l1=9, budget=5),
         ),
-        (
-            "Lower perturbation did not help: AdaKV changes heads less than SnapKV, yet "
-            "loses the answer."
-        ),
+        HEAD_TO_HEAD.format("1 of 2 head-to-head comparisons"),
     ),
-    "two bases in one sentence": (
-        (
-            ran("snapkv", "answered", head_l1=3),
-            ran(PRINTED, "missed", at=3, better=0.9),
-            ran("adakv", "answered", head_l1=3),
-            ran("adakv+critical:stage2=raw", "missed", at=3, better=0.8),
-        ),
-        "Here the methods that lost the answer had the lower perturbation.",
-        (
-            "CriticalKV (paper) changes 80 to 90 % of heads less than SnapKV and AdaKV, "
-            "yet loses the answer that they keep."
-        ),
+    "less moved, and lost": (
+        (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
+        HEAD_TO_HEAD.format("0 of 1 head-to-head comparison"),
     ),
+    "both kept: nothing to compare": (
+        [ran("snapkv", "answered"), ran(PRINTED, "answered", better=0.9)],
+    ),
+    "cut: neither": ([ran("snapkv", "cut", at=1), ran(PRINTED, "missed", at=1, better=0.9)],),
 }
 
 
 @pytest.mark.parametrize("case", MECHANISM)
-def test_perturbation_is_told_beside_the_outcome(case):
+def test_perturbation_stands_beside_the_outcome(case):
     variants, *sentences = MECHANISM[case]
     assert list(run_verdict(run_of(FULL, *variants)).findings) == sentences
+    missed = run_of(ran("full", "missed"), *variants)
+    assert run_verdict(missed).findings == ()  # there is no answer to keep
 
 
 def test_sixteen_variants_stay_short():

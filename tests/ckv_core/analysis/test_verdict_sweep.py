@@ -6,7 +6,7 @@ import pytest
 
 from ckv_core.analysis.savings import savings
 from ckv_core.analysis.sweep import alpha_optima, curves, nobody_answers
-from ckv_core.analysis.verdict.sweep import alpha_outcome, sweep_verdict
+from ckv_core.analysis.verdict import alpha_outcome, sweep_verdict
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import array, measured, run_of, variant
