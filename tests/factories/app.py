@@ -69,7 +69,6 @@ def snapshot(**changes) -> RunSnapshot:
         created_at=START,
         started_at=START,
         finished_at=START + timedelta(seconds=2),
-        version=0,
     )
     return replace(run, **changes)
 
@@ -81,7 +80,6 @@ def running(**changes) -> RunSnapshot:
         "stage_ms": {"load": 7.0},
         "result": RunResult(),
         "finished_at": None,
-        "version": 3,
     }
     return snapshot(**(base | changes))
 
@@ -299,9 +297,9 @@ def generating(view: RunSnapshot) -> bool:
 
 def empty(services: Services) -> None:
     """End what runs, and delete all rows."""
-    for slug in services._unfinished.slugs():
+    for slug in services._runs.slugs():
         services._client.cancel(slug)
-    while services._unfinished.slugs():
+    while services._runs.slugs():
         time.sleep(0.01)
     with services._database.write() as session:
         for table in reversed(Base.metadata.sorted_tables):

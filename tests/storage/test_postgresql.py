@@ -27,8 +27,8 @@ from tests.processes import python, wait_for
 from tests.storage.conftest import at_once, load, record
 from tests.ui.services.test_studies import STUDY, samples
 from ui.services.live_runs import ELSEWHERE, RunSnapshot
+from ui.services.runs import LEFT_BEHIND
 from ui.services.services import CANCELLED, Services
-from ui.services.stored_runs import LEFT_BEHIND
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -410,7 +410,7 @@ def test_a_study_of_a_killed_server_is_ended_by_another_and_no_sample_counts_twi
 
 
 def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkeypatch):
-    monkeypatch.setattr("ui.services.stored_runs.POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr("ui.services.services.POLL_INTERVAL_S", 0.02)
     with closing(open_database(served)) as theirs, only_server(theirs):
         recorder = Recorder(theirs)
         first, slug = recorder.create(REQUEST), recorder.create(REQUEST)
@@ -435,11 +435,11 @@ def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkey
 def test_a_run_is_cancelled_from_another_server(services, theirs):
     slug = theirs.start_run(script(ENDLESS))
     wait_until(theirs, slug, generating)
-    watched = theirs._unfinished.find(slug)
+    watched = theirs._runs.find(slug)
     services.cancel_run(slug)
     assert services.snapshot(slug).state == "cancelled"
     wait_for(lambda: not theirs.live_states())
-    assert watched.snapshot(0).state == "cancelled"
+    assert watched.view.state == "cancelled"
     assert theirs.snapshot(slug).state == "cancelled"
     # Its worker is free again, and each server sees what the other one did.
     last = theirs.start_run(script("steps 2"))
@@ -452,8 +452,8 @@ def test_a_run_that_was_cancelled_elsewhere_at_its_last_moment_is_not_shown_as_d
     with serving(served) as other:  # whose worker goes on hanging
         slug = other.start_run(script("hang"))
         wait_until(other, slug, lambda view: bool(view.result.variants))
-        watched = other._unfinished.find(slug)
+        watched = other._runs.find(slug)
         services.cancel_run(slug)
-        other._unfinished.end(slug, "done", "")
-        seen = watched.snapshot(0)
+        other._runs.end(slug, "done", "")
+        seen = watched.view
     assert (seen.state, seen.reason) == ("cancelled", CANCELLED)

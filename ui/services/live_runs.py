@@ -1,13 +1,11 @@
-"""Unfinished runs in memory, and the frozen view of a run that pages get. Not thread-safe."""
+"""A run of one sample as pages see it, and one that is not over."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunEvent, RunResult, Stage
+from ckv_core.results.events import Progress, RunEvent, RunResult
 from storage.records import RunState, StoredRun
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled"})
@@ -16,32 +14,20 @@ END_NOT_RECORDED = "The end of this run could not be saved; run it again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
+class RunSnapshot(StoredRun):
     """A run at one moment; nothing in it changes later.
 
     Attributes:
         reason: why it failed or was cancelled, or that it lives in another server; else empty.
         progress: the latest; None before the first and once the run is over.
         stage_ms: milliseconds of the finished stages.
-        queue_ahead: unfinished runs that will run before this one, as it stands: users take turns,
-            so another's first run may still come between. 0 once it runs.
-        started_at, finished_at: UTC; None until then.
-        version: grows with every change of an unfinished run; 0 for one read from storage.
+        queue_ahead: unfinished runs that will run before this one in the present order: users take
+            turns, so another's first run may still come between. 0 once it runs.
     """
 
-    slug: str
-    title: str
-    state: RunState
-    reason: str
-    progress: Progress | None
-    stage_ms: Mapping[str, float]
-    queue_ahead: int
-    request: CompareRequest
-    result: RunResult
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    version: int
+    progress: Progress | None = None
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    queue_ahead: int = 0
 
     @property
     def kind(self) -> str:
@@ -60,91 +46,60 @@ def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> Ru
     `ahead_elsewhere`: of an unfinished run in another server, how many come before it there; None
     for one that lives nowhere any more.
     """
-    state, reason = stored.state, stored.reason
-    if state not in FINAL_STATES and ahead_elsewhere is None:
-        state, reason = "failed", END_NOT_RECORDED
-    elif state not in FINAL_STATES:
-        reason = ELSEWHERE
-    return _snapshot(
-        stored,
-        state=state,
-        reason=reason,
-        progress=None,
-        stage_ms=stored.result.timings_ms,
-        queue_ahead=(ahead_elsewhere or 0) if state == "queued" else 0,
-        version=0,
-    )
+    members = {each.name: getattr(stored, each.name) for each in fields(StoredRun)}
+    view = RunSnapshot(**members, stage_ms=stored.result.timings_ms)
+    if view.is_final:
+        return _ended(view, view.state, view.reason)
+    if ahead_elsewhere is None:
+        return _ended(view, "failed", END_NOT_RECORDED)
+    ahead = ahead_elsewhere if view.state == "queued" else 0
+    return replace(view, reason=ELSEWHERE, queue_ahead=ahead)
 
 
-@dataclass(slots=True)
 class LiveRun:
-    """One run from its start to its end; `version` tells watchers that something changed."""
+    """One run from its start to its end; watchers see a change as another `view`."""
 
-    slug: str
-    title: str
-    request: CompareRequest
-    created_at: datetime
-    state: RunState = "queued"
-    reason: str = ""
-    progress: Progress | None = None
-    stage_ms: dict[str, float] = field(default_factory=dict)
-    result: RunResult = field(default_factory=RunResult)
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    version: int = 1
-    owner: str | None = None
-    _stage: tuple[Stage, float] | None = None
+    def __init__(self, view: RunSnapshot) -> None:
+        self.view = view
+        self._stage_since = 0.0  # of the clock that only grows
 
     def apply(self, event: RunEvent) -> None:
         """Take in one event; the first one starts the run."""
-        if self.started_at is None:
-            self.state, self.started_at = "running", datetime.now(UTC)
+        view = self.view
+        if view.started_at is None:
+            now = datetime.now(UTC)
+            view = replace(view, state="running", started_at=now, queue_ahead=0)
         if isinstance(event, Progress):
-            self._follow_stage(event.stage)
-            self.progress = event
-        self.result.apply(event)
-        self.version += 1
+            view = replace(view, progress=event, stage_ms=self._stages(view, event))
+        # Readers hold the former result, whose list of variants must stay.
+        result = replace(view.result, variants=list(view.result.variants))
+        result.apply(event)
+        self.view = replace(view, result=result)
 
     def end(self, state: RunState, reason: str) -> None:
-        self.state, self.reason, self.progress = state, reason, None
-        self.finished_at = datetime.now(UTC)
-        if self.result.timings_ms:
-            self.stage_ms = dict(self.result.timings_ms)
-        self.version += 1
-
-    def snapshot(self, queue_ahead: int) -> RunSnapshot:
-        """A copy that later events do not reach."""
-        return _snapshot(
-            self,
-            progress=self.progress,
-            stage_ms=dict(self.stage_ms),
-            queue_ahead=queue_ahead,
-            result=replace(self.result, variants=list(self.result.variants)),
-            version=self.version,
+        """Take in how it ended."""
+        stages = self.view.result.timings_ms or self.view.stage_ms
+        over = replace(
+            self.view, progress=None, stage_ms=dict(stages), finished_at=datetime.now(UTC)
         )
+        self.view = _ended(over, state, reason)
 
-    def _follow_stage(self, stage: Stage) -> None:
-        now = time.monotonic()
-        if self._stage is None:
-            self._stage = (stage, now)
-            return
-        last, since = self._stage
-        if last != stage:
-            self.stage_ms[last] = self.stage_ms.get(last, 0.0) + (now - since) * 1000
-            self._stage = (stage, now)
-
-
-def _snapshot(run: LiveRun | StoredRun, **more: Any) -> RunSnapshot:
-    """What both have under one name, and the rest."""
-    times = ("created_at", "started_at", "finished_at")
-    names = ("slug", "title", "state", "reason", "request", "result", *times)
-    members = {name: getattr(run, name) for name in names} | more
-    if members["state"] == "failed":
-        members["result"] = _failed(members["result"], members["reason"])
-    return RunSnapshot(**members)
+    def _stages(self, view: RunSnapshot, event: Progress) -> Mapping[str, float]:
+        """The finished stages once the run is at that event's."""
+        last, now = view.progress, time.monotonic()
+        if last is not None and last.stage == event.stage:
+            return view.stage_ms
+        since, self._stage_since = self._stage_since, now
+        if last is None:
+            return view.stage_ms
+        before = view.stage_ms.get(last.stage, 0.0)
+        return {**view.stage_ms, last.stage: before + (now - since) * 1000}
 
 
-def _failed(result: RunResult, reason: str) -> RunResult:
-    """The run with why its unfinished variants have no whole text."""
-    marked = (v if v.stopped else replace(v, failure=reason[:2_000]) for v in result.variants)
-    return replace(result, variants=list(marked))
+def _ended(view: RunSnapshot, state: RunState, reason: str) -> RunSnapshot:
+    """The run as over; of one that failed, unfinished variants say why they have no whole text."""
+    result: RunResult = view.result
+    if state == "failed":
+        variants = [v if v.stopped else replace(v, failure=reason[:2_000]) for v in result.variants]
+        result = replace(result, variants=variants)
+    return replace(view, state=state, reason=reason, result=result, queue_ahead=0)

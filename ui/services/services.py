@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, check_text
+from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient
@@ -35,15 +36,15 @@ from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
 from ui.services.library import Library
-from ui.services.live_runs import LiveRun, RunSnapshot
+from ui.services.live_runs import RunSnapshot
 from ui.services.room import check_new_run, check_room
+from ui.services.runs import Runs
 from ui.services.shares import Shares
-from ui.services.stored_runs import POLL_INTERVAL_S, StoredRuns
 from ui.services.studies import Studies, StudyView
-from ui.services.unfinished import UnfinishedRuns
 from ui.users import User
 
 LOGGER = logging.getLogger(__name__)
+POLL_INTERVAL_S = 1.0  # of runs in storage; other servers write generated text once a second
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 WATCHER_S = 0.02  # what the interval grows by with each watcher: what is shown takes time to make
@@ -93,14 +94,13 @@ class Services:
         self.accounts = Accounts(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
         self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
-        self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel, self._client.order)
+        self._runs = Runs(database, self._recorder, self._client.cancel, self._client.order)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
         self._closing = False
         self._watching = 0  # pages that follow an unfinished run; of the event loop alone
-        self._stored = StoredRuns(database, self._recorder)
-        self._stored.recover()
-        self.library = Library(database, self._access, self._let_go, self._limits)
+        self._runs.recover()
+        self.library = Library(database, self._access, self._runs.let_go, self._limits)
         self.studies = Studies(database, self._access, self._limits, self._client, cluster)
         self.administration = Administration(database, self._access, self._stop)
         self.caches = Caches(database, self._access, self._limits, self._client)
@@ -120,9 +120,19 @@ class Services:
             self._check_room(owner)
             title = title_of(request)
             slug = self._recorder.create(request, title, owner, lineage)
-            self._unfinished.add(LiveRun(slug, title, request, datetime.now(UTC), owner=owner))
+            self._runs.add(
+                RunSnapshot(
+                    slug=slug,
+                    title=title,
+                    state="queued",
+                    reason="",
+                    created_at=datetime.now(UTC),
+                    request=request,
+                    result=RunResult(),
+                    owner=owner,
+                )
+            )
             self._client.submit(Job(slug, request, owner))
-        self._unfinished.places_changed()
         return slug
 
     def cancel_run(self, slug: str) -> None:
@@ -133,10 +143,10 @@ class Services:
     def snapshot(self, slug: str) -> RunSnapshot:
         """A run of one sample."""
         self._access.check_run(slug)
-        run = self._unfinished.find(slug)
+        run = self._runs.find(slug)
         if run is not None:
-            return self._unfinished.view(run)
-        return self._stored.snapshot(slug)
+            return self._runs.view(run)
+        return self._runs.stored(slug)
 
     def view(self, slug: str) -> RunView:
         """A run of one sample or of many, as it is now."""
@@ -158,20 +168,20 @@ class Services:
             StorageError: there is no such run, or it cannot be read.
         """
         await in_turn(self._access.check_run, slug)
-        run = self._unfinished.find(slug)
+        run = self._runs.find(slug)
         while run is None:
             stored = await in_turn(self.view, slug)
             yield stored
             if stored.is_final:
                 return
             await asyncio.sleep(POLL_INTERVAL_S)
-        seen = 0
+        seen = None
         self._watching += 1
         try:
             while True:
-                if run.version != seen:
-                    view = self._unfinished.view(run)
-                    seen = view.version
+                view = self._runs.view(run)
+                if view is not seen:
+                    seen = view
                     yield view
                     if view.is_final:
                         return
@@ -185,7 +195,7 @@ class Services:
 
     def live_states(self) -> dict[str, int]:
         """Unfinished runs in memory, by state."""
-        return self._unfinished.states()
+        return self._runs.states()
 
     @property
     def has_worker(self) -> bool:
@@ -199,11 +209,11 @@ class Services:
     def retained(self, slug: str, index: int) -> RetainedSet | None:
         """What one variant kept; None for `full` and before it is known."""
         self._access.check_run(slug)
-        run = self._unfinished.find(slug)
+        run = self._runs.find(slug)
         if run is None:
             with self._database.read() as session:
                 return repository.load_retained(session, slug, index)
-        variants = self._unfinished.view(run).result.variants
+        variants = self._runs.view(run).result.variants
         return variants[index].retained if 0 <= index < len(variants) else None
 
     def export_bundle(self, slugs: Sequence[str]) -> bytes:
@@ -293,8 +303,8 @@ class Services:
             self._closing = True
         self.studies.close(timeout_s)
         self._client.close(timeout_s)
-        for slug in self._unfinished.slugs():
-            self._unfinished.end(slug, "cancelled", CLOSED)
+        for slug in self._runs.slugs():
+            self._runs.end(slug, "cancelled", CLOSED)
 
     # --- replies, in the client's thread --------------------------------------------------------
 
@@ -303,15 +313,13 @@ class Services:
             case ModelStatus():
                 self._keep_status(reply)
             case JobEvent():
-                self._unfinished.apply(reply.job_id, reply.event)
+                self._runs.apply(reply.job_id, reply.event)
             case JobDone():
-                self._unfinished.end(reply.job_id, "done", "")
+                self._runs.end(reply.job_id, "done", "")
             case JobFailed():
-                self._unfinished.end(reply.job_id, "failed", reply.message)
+                self._runs.end(reply.job_id, "failed", reply.message)
             case JobCancelled():
-                self._unfinished.end(
-                    reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED
-                )
+                self._runs.end(reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED)
             case _:
                 pass  # the client keeps the others to itself
 
@@ -324,19 +332,15 @@ class Services:
 
     def _stop(self, slug: str, reason: str = CANCELLED) -> None:
         """Stop anybody's run; the caller has checked that this is allowed."""
-        if slug in self._unfinished.slugs():
+        if slug in self._runs.slugs():
             self._client.cancel(slug)
-        elif self._unfinished.find(slug) is not None or self.studies.stop(slug, reason):
+        elif self._runs.find(slug) is not None or self.studies.stop(slug, reason):
             return
-        elif not self._stored.snapshot(slug).is_final:
-            self._stored.cancel(slug, reason)
-
-    def _let_go(self, slug: str) -> None:
-        self._stored.let_go(slug)
-        self._unfinished.let_go(slug)
+        elif not self._runs.stored(slug).is_final:
+            self._runs.cancel_elsewhere(slug, reason)
 
     def _check_room(self, owner: str | None) -> None:
-        owners = self._unfinished.owners()
+        owners = self._runs.owners()
         self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
         self.library.purge()
         check_new_run(self._database, self._limits, owner)

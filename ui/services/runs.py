@@ -1,48 +1,104 @@
-"""The unfinished runs: followed in memory for whoever watches, recorded event by event."""
+"""Runs of one sample: followed in memory and recorded event by event, then read from storage."""
 
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.results.events import RunEvent
 from ckv_core.runtime.logs import fields
+from storage import repository, servers
+from storage.database import Database
 from storage.library import NOT_OVER
 from storage.recorder import Recorder
 from storage.records import RunState
-from ui.services.live_runs import LiveRun, RunSnapshot
+from storage.repository import DecodedRuns
+from ui.services.live_runs import LiveRun, RunSnapshot, stored_snapshot
 
 LOGGER = logging.getLogger(__name__)
 UNSAVED_LIMIT = 8
+LEFT_BEHIND = "The app stopped before this run ended; run it again."
 
 
-class UnfinishedRuns:
-    """Thread-safe; a run is here from its start until its end is recorded."""
+class Runs:
+    """Thread-safe; a run is in memory from its start until its end is recorded.
+
+    What is not in memory is over, or unfinished in another server of the same database. Every
+    method that reads storage raises StorageError if the database fails.
+    """
 
     def __init__(
-        self, recorder: Recorder, stop: Callable[[str], None], order: Callable[[], Sequence[str]]
+        self,
+        database: Database,
+        recorder: Recorder,
+        stop: Callable[[str], None],
+        order: Callable[[], Sequence[str]],
     ) -> None:
         """Empty.
 
         Args:
+            database: of all runs.
             recorder: writes every event.
-            stop: told the slug of a run that can no longer be recorded.
+            stop: ends the job of a run that can no longer be recorded.
             order: slugs of the run that runs and of those that wait, as they will run.
         """
+        self._database = database
         self._recorder = recorder
         self._stop = stop
         self._order = order
+        self._decoded = DecodedRuns()
         self._lock = threading.Lock()
         self._live: dict[str, LiveRun] = {}
         self._unsaved: dict[str, LiveRun] = {}
 
-    def add(self, run: LiveRun) -> None:
+    # --- in storage ---------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Fail what dead servers left behind; on SQLite at start only."""
+        if left := self._recorder.recover(LEFT_BEHIND):
+            LOGGER.warning("%d unfinished runs of dead servers were marked as failed.", left)
+
+    def stored(self, slug: str) -> RunSnapshot:
+        """A run as it is recorded; one whose server died meanwhile is failed first."""
+        if self._ahead_elsewhere(slug) is not None:
+            self.recover()
+        with self._database.read() as session:
+            stored = repository.load_run(session, slug, self._decoded)
+            ahead = servers.ahead_elsewhere(session, slug, self._database.server)
+        return stored_snapshot(stored, ahead)
+
+    def cancel_elsewhere(self, slug: str, reason: str) -> None:
+        """Record the end of another server's run; that server stops at the next it records."""
+        if self._ahead_elsewhere(slug) is not None:
+            self._recorder.cancel(slug, reason)
+
+    def let_go(self, slug: str) -> None:
+        """Forget a run that is to be deleted; StorageError if it is not over, here or elsewhere."""
+        if self._ahead_elsewhere(slug) is not None:
+            raise StorageError(NOT_OVER)
         with self._lock:
-            self._live[run.slug] = run
-        asked = run.request
-        told = fields(run=run.slug, kind=asked.kind, variants=len(asked.specs))
-        LOGGER.info("run queued", extra=told)
+            if slug in self._live:
+                raise StorageError(NOT_OVER)
+            self._unsaved.pop(slug, None)
+        self._decoded.forget(slug)
+
+    def _ahead_elsewhere(self, slug: str) -> int | None:
+        if self._database.server is None:
+            return None
+        with self._database.read() as session:
+            return servers.ahead_elsewhere(session, slug, self._database.server)
+
+    # --- in memory ----------------------------------------------------------------------------
+
+    def add(self, view: RunSnapshot) -> None:
+        """A run that was recorded as queued."""
+        with self._lock:
+            self._live[view.slug] = LiveRun(view)
+        request = view.request
+        entry = fields(run=view.slug, kind=request.kind, variants=len(request.specs))
+        LOGGER.info("run queued", extra=entry)
 
     def slugs(self) -> list[str]:
         """Of all that are not over, oldest first."""
@@ -52,11 +108,11 @@ class UnfinishedRuns:
     def owners(self) -> list[str | None]:
         """Who started them, one entry each."""
         with self._lock:
-            return [run.owner for run in self._live.values()]
+            return [run.view.owner for run in self._live.values()]
 
     def states(self) -> dict[str, int]:
         with self._lock:
-            return dict(Counter(run.state for run in self._live.values()))
+            return dict(Counter(run.view.state for run in self._live.values()))
 
     def find(self, slug: str) -> LiveRun | None:
         """The run if it is not over, or if its end could not be saved."""
@@ -64,29 +120,15 @@ class UnfinishedRuns:
             return self._live.get(slug) or self._unsaved.get(slug)
 
     def view(self, run: LiveRun) -> RunSnapshot:
-        order = self._order() if run.state == "queued" else ()
+        """The run as it is now: another object where something changed, its place included."""
+        order = self._order() if run.view.state == "queued" else ()
         with self._lock:
-            return run.snapshot(self._ahead(run, order))
-
-    def places_changed(self) -> None:
-        """Those who watch waiting runs look again: one came before or between them."""
-        with self._lock:
-            for run in self._live.values():
-                if run.state == "queued":
-                    run.version += 1
-
-    def _ahead(self, run: LiveRun, order: Sequence[str]) -> int:
-        """How many unfinished runs come before one that waits."""
-        if run.state != "queued" or run.slug not in order:
-            return 0
-        return sum(slug in self._live for slug in order[: order.index(run.slug)])
-
-    def let_go(self, slug: str) -> None:
-        """Forget a run that is to be deleted; StorageError if it is not over."""
-        with self._lock:
-            if slug in self._live:
-                raise StorageError(NOT_OVER)
-            self._unsaved.pop(slug, None)
+            if run.view.state == "queued" and run.view.slug in order:
+                before = order[: order.index(run.view.slug)]
+                ahead = sum(slug in self._live for slug in before)
+                if ahead != run.view.queue_ahead:
+                    run.view = replace(run.view, queue_ahead=ahead)
+            return run.view
 
     def apply(self, slug: str, event: RunEvent) -> None:
         """Take in one event: memory first, so that watchers wait for no disk."""
@@ -94,7 +136,7 @@ class UnfinishedRuns:
             run = self._live.get(slug)
             if run is None:
                 return
-            is_first = run.started_at is None
+            is_first = run.view.started_at is None
             run.apply(event)
         try:
             if is_first:
@@ -129,13 +171,11 @@ class UnfinishedRuns:
             if run is None:
                 return
             run.end(state, reason)
-            for waiting in self._live.values():
-                waiting.version += 1  # one run fewer may be ahead of it
-            if not was_saved:  # storage still calls it running; whoever asks gets the truth
+            if not was_saved:  # storage still calls it running; readers get the truth
                 self._unsaved[slug] = run
                 while len(self._unsaved) > UNSAVED_LIMIT:
                     del self._unsaved[next(iter(self._unsaved))]
-        LOGGER.info("run ended", extra=_ended(run))
+        LOGGER.info("run ended", extra=_ended(run.view))
         if was_saved:
             self._save_again()
 
@@ -150,7 +190,7 @@ class UnfinishedRuns:
     def _save_again(self) -> None:
         """Storage takes ends again: also those that it could not take before."""
         with self._lock:
-            waiting = list(self._unsaved.values())
+            waiting = [run.view for run in self._unsaved.values()]
         for run in waiting:
             try:
                 self._record(run.slug, run.state, run.reason)
@@ -165,7 +205,7 @@ class UnfinishedRuns:
         self.end(slug, state, reason)
 
     def _end_elsewhere(self, slug: str) -> tuple[RunState, str]:
-        """What another server that shares the database made of a run of this one."""
+        """How another server that shares the database ended a run of this one."""
         try:
             ended = self._recorder.end_of(slug)
         except StorageError as error:
@@ -173,7 +213,7 @@ class UnfinishedRuns:
         return ended or ("failed", "The run was deleted.")
 
 
-def _ended(run: LiveRun) -> dict[str, object]:
+def _ended(run: RunSnapshot) -> dict[str, object]:
     """State and durations for the log; the reason may quote a prompt."""
     ended = run.finished_at or run.created_at
     started = run.started_at or ended
