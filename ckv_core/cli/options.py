@@ -15,9 +15,8 @@ from typer.main import get_command
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.methods import PARAMETERS
 from ckv_core.methods.plug_ins import fault
-from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.request.compare_request import CompareRequest, meaning
 from ckv_core.request.external_selection import ExternalSelection, read_external_selection
 from ckv_core.request.grid import with_points
 from ckv_core.request.variants import VariantSpec
@@ -42,7 +41,7 @@ def command(
     Args:
         app: gets the command.
         name: of the command.
-        takes: names in FIELDS; the function's first argument is a dict of their values.
+        takes: fields of a request; the function's first argument is a dict of their values.
         epilog: what follows the options in the help, line by line.
         defaults: of those fields, where the command has another one than the request.
     """
@@ -74,7 +73,7 @@ def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
         key,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is MISSING else default,
-        annotation=Annotated[list[str] if get_origin(hint) is tuple else hint, FIELDS[key]],
+        annotation=Annotated[list[str] if get_origin(hint) is tuple else hint, _option(key)],
     )
 
 
@@ -144,55 +143,42 @@ JsonOption = Annotated[
     str | None, Option(metavar="FILE|-", help="write the result as JSON; - for stdout")
 ]
 _DEFAULTS = {each.name: each.default for each in fields(CompareRequest)}
-# How a command line gives a field of a request, and what makes its variants.
-FIELDS = {
-    "context": Option(metavar="FILE|-", parser=read_text, help="UTF-8 text file; - for stdin"),
-    "question": Option(metavar="TEXT", help="about the context"),
-    "answer": Option(metavar="TEXT", help="expected answer to look for in the output"),
-    "protect": Option(
-        metavar="TEXT",
-        help="text of the prompt that no method may evict, or positions as tokens:12-39; counted "
-        "in the budget; repeatable",
-    ),
-    "variants": Option("--variant", metavar="SPEC", help="method and its settings; repeatable"),
-    "ablation": Option(
-        metavar="SPEC",
-        help="add the controls that tell un-pooling, value norm and alpha apart, over this base",
-    ),
-    "budget": Option(metavar="N|N%", help=PARAMETERS["budget"].help),
-    "alpha": Option(metavar="A", help=PARAMETERS["alpha"].help),
-    "own_indices": Option(
-        "--own",
-        metavar="FILE",
-        parser=_own_indices,
-        help="kept positions in JSON (docs/external_selection.md): one more variant; repeatable",
-    ),
-    "max_new_tokens": Option(metavar="T", help=f"up to {MAX_NEW_TOKENS} for each variant"),
-    "ignore_eos": Option("--ignore-eos", help="go on after the end-of-sequence token"),
-    "analysis": Option(
-        "--analyse",
-        metavar="LIST",
-        parser=lambda text: () if text.strip() == "none" else comma_list(text),
-        help=f"also measure, of {','.join(ANALYSES)} (slow), or none; at several budgets: bounds",
-    ),
-    "follow_ups": Option(
-        "--follow-up",
-        metavar="TEXT",
-        help="a further question to the same evicted caches (context-only); repeatable",
-    ),
-    "scenario": Option(help="what is compressed"),
-    "model": Option(metavar="NAME|PATH", envvar="CKV_MODEL", help="one that `models` lists"),
-    "device": Option(metavar="NAME", envvar="CKV_DEVICE", help="auto, cpu or cuda"),
-    "dtype": Option(
-        metavar="NAME",
-        help="auto, float32, bfloat16 or float16; auto: float32 on CPU, bfloat16 on CUDA "
-        "(float16 on older GPUs)",
-    ),
+# By field of a request, or of what makes its variants: how the command line differs.
+_GIVEN: dict[str, dict[str, Any]] = {
+    "context": {"metavar": "FILE|-", "parser": read_text, "help": "UTF-8 text file; - for stdin"},
+    "ablation": {
+        "metavar": "SPEC",
+        "help": "add the controls that tell un-pooling, value norm and alpha apart, over this base",
+    },
+    "variants": {"name": "--variant", "metavar": "SPEC"},
+    "own_indices": {"name": "--own", "metavar": "FILE", "parser": _own_indices},
+    "analysis": {
+        "name": "--analyse",
+        "metavar": "LIST",
+        "parser": lambda text: () if text.strip() == "none" else comma_list(text),
+    },
+    "follow_ups": {"name": "--follow-up"},
+    "ignore_eos": {"name": "--ignore-eos", "metavar": None},
+    "scenario": {"metavar": None},
+    "budget": {"metavar": "N|N%"},
+    "alpha": {"metavar": "A"},
+    "max_new_tokens": {"metavar": "T"},
+    "dtype": {"metavar": "NAME"},
+    "model": {"metavar": "NAME|PATH", "envvar": "CKV_MODEL"},
+    "device": {"metavar": "NAME", "envvar": "CKV_DEVICE"},
 }
 
 
+def _option(key: str) -> Any:
+    """How a command line gives a field of a request, or what makes its variants."""
+    own = dict(_GIVEN.get(key, {}))
+    names = [own.pop("name")] if "name" in own else []
+    own = {"metavar": "TEXT", **own}
+    return Option(*names, **{"help": own.get("help") or meaning(key), **own})
+
+
 def request_of(chosen: Mapping[str, Any]) -> CompareRequest:
-    """The request that FIELDS give; of several budgets or alphas a sweep.
+    """The request that these options give; of several budgets or alphas a sweep.
 
     Raises:
         ConfigError: a wrong SPEC, budget or alpha.

@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from ckv_core.errors import ConfigError, PromptError, about
+from ckv_core.methods import PARAMETERS
 from ckv_core.request.external_selection import (
     MAX_TEXT_CHARS,
     MAX_VARIANTS,
@@ -45,35 +46,64 @@ def _read_own(value: Any, _: Plain) -> tuple[ExternalSelection, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """One comparison as the user asked for it; plain values, safe to store and to send."""
+    """One comparison as the user wants it; plain values, safe to store and to send.
 
-    context: LongText  # the long text
-    question: LongText = ""  # asked about it; empty for none
-    # `regular` compresses context and question, `context-only` the context.
-    scenario: Scenario = "regular"
-    # The default name, a Hugging Face id or a local folder.
-    model: Annotated[str, chars(500)] = DEFAULT_MODEL
-    # SPECs, in the order shown.
-    variants: Annotated[tuple[Annotated[str, chars(1000)], ...], many(MAX_SWEEP_POINTS)] = ("full",)
+    A field is one line here: its type, its bounds, and what it means, which `meaning` reads. The
+    command line, the endpoints, the database and bundles take it from here.
+    """
+
+    context: Annotated[LongText, "the long text whose cache entries are evicted"]
+    question: Annotated[LongText, "question about the text; empty for none"] = ""
+    # The compressed part of the prompt: context and question, or the context alone.
+    scenario: Annotated[Scenario, "what is compressed: regular takes the question too"] = "regular"
+    model: Annotated[str, chars(500), "name, Hugging Face id or folder"] = DEFAULT_MODEL
+    variants: Annotated[
+        tuple[Annotated[str, chars(1000)], ...],
+        many(MAX_SWEEP_POINTS),
+        "methods and their settings: METHOD[+critical|+critical_auto][:key=value,...]",
+    ] = ("full",)
     # Run-wide parameter values as text, for keys that a SPEC leaves out.
     defaults: Annotated[Mapping[str, Annotated[str, chars(200)]], many(64)] = field(
         default_factory=dict
     )
-    answer: LongText = ""  # expected answer, or empty
-    max_new_tokens: Annotated[int, within(0, MAX_NEW_TOKENS)] = 64  # to generate per variant
-    ignore_eos: Flag = False  # generate past the end-of-sequence token
-    device: Annotated[str, one_of(*DEVICES)] = "auto"
-    dtype: Annotated[str, one_of(*DTYPES)] = "auto"
+    max_new_tokens: Annotated[
+        int,
+        within(0, MAX_NEW_TOKENS),
+        f"tokens to generate per variant, up to {MAX_NEW_TOKENS}; at several budgets 0 only "
+        "measures",
+    ] = 64
+    answer: Annotated[LongText, "expected answer to look for in the output"] = ""
+    ignore_eos: Annotated[bool, EXACT, "generate past the end-of-sequence token"] = False
+    device: Annotated[str, one_of(*DEVICES), ", ".join(DEVICES)] = "auto"
+    dtype: Annotated[
+        str,
+        one_of(*DTYPES),
+        f"{', '.join(DTYPES)}; auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)",
+    ] = "auto"
     # Compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
     kind: Kind = "compare"
-    # Parts of the diagnostics to run.
-    analysis: Annotated[tuple[Annotated[str, one_of(*ANALYSES)], ...], many(len(ANALYSES))] = ()
-    # Further questions to the same evicted caches; context-only.
-    follow_ups: Annotated[tuple[LongText, ...], many(MAX_FOLLOW_UPS)] = ()
-    # Variants whose kept positions are given; they come after `variants`.
-    own_indices: Annotated[tuple[ExternalSelection, ...], By(_read_own)] = ()
-    # Passages that no method may evict; see `protection.protected_ranges`.
-    protect: Annotated[tuple[LongText, ...], many(MAX_PROTECTED)] = ()
+    analysis: Annotated[
+        tuple[Annotated[str, one_of(*ANALYSES)], ...],
+        many(len(ANALYSES)),
+        f"also measure, of {', '.join(ANALYSES)} (slow); at several budgets bounds alone",
+    ] = ()
+    follow_ups: Annotated[
+        tuple[LongText, ...],
+        many(MAX_FOLLOW_UPS),
+        "further questions to the same evicted caches; with context-only",
+    ] = ()
+    own_indices: Annotated[
+        tuple[ExternalSelection, ...],
+        By(_read_own),
+        "kept positions of other code as more variants (docs/external_selection.md)",
+    ] = ()
+    # See `protection.protected_ranges`.
+    protect: Annotated[
+        tuple[LongText, ...],
+        many(MAX_PROTECTED),
+        "texts of the prompt that no method may evict, or positions as tokens:12-39; counted in "
+        "the budget",
+    ] = ()
 
     @cached_property
     def specs(self) -> tuple[VariantSpec, ...]:
@@ -177,6 +207,14 @@ class CompareRequest:
             )
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
+
+
+def meaning(name: str) -> str:
+    """What a field of a request means, or a parameter that all its variants share."""
+    if name in PARAMETERS:
+        return PARAMETERS[name].help
+    hint = get_type_hints(CompareRequest, include_extras=True)[name]
+    return next(each for each in hint.__metadata__ if isinstance(each, str))
 
 
 def check_context(text: str) -> None:

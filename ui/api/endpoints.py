@@ -5,9 +5,9 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_origin, get_type_hints
 
 import gradio as gr
 from gradio.context import LocalContext
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.compare_request import CompareRequest, meaning
 from ckv_core.runtime.checked import one_of, read, within
 from storage.library import SORTS
 from storage.models import STATES
@@ -77,46 +77,14 @@ class Api:
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
-    def compare(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
-        self,
-        context: str,
-        question: str = "",
-        variants: list[str] | None = None,
-        budget: str = DEFAULT_BUDGET,
-        alpha: str = "",
-        scenario: str = "regular",
-        model: str = "",
-        max_new_tokens: int = 64,
-        answer: str = "",
-        ignore_eos: bool = False,
-        analysis: list[str] | None = None,
-        follow_ups: list[str] | None = None,
-        own_indices: list[dict[str, Any]] | None = None,
-        protect: list[str] | None = None,
-    ) -> Result:
+    def compare(self, *values: Any, **named: Any) -> Result:
         """Start comparing KV-cache eviction methods on one prompt; returns at once.
 
         Follow the run with get_run and the slug that this returns.
-
-        Args:
-            context: The long text whose cache entries are evicted.
-            question: Asked about the text.
-            variants: As METHOD[+critical|+critical_auto][:key=value,...]; null for the usual six.
-            budget: How much of the KV cache to keep, as entries per KV head (128), percent (10%) or
-                memory (4MiB); several with commas run each variant at each, from one prefill.
-            alpha: CriticalKV's share for attention alone, 0 to 1; several as for the budget; empty
-                for the preset's.
-            scenario: regular compresses context and question, context-only the context alone.
-            model: Name, Hugging Face id or folder; empty for the app's own.
-            max_new_tokens: Tokens to generate per variant; at several budgets 0 only measures.
-            answer: Expected answer to look for in what is generated.
-            ignore_eos: Go on after the end-of-sequence token.
-            analysis: Diagnostics to run: bounds, forced, greedy; at several budgets bounds.
-            follow_ups: More questions to the same evicted caches; context-only.
-            own_indices: Kept positions of other code as more variants; docs/external_selection.md.
-            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
-        return self._start(compare_request(locals(), self._settings))
+        given = inspect.signature(self.compare).bind(*values, **named)
+        given.apply_defaults()
+        return self._start(compare_request(given.arguments, self._settings))
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.
@@ -212,6 +180,35 @@ class Api:
         return self._services.snapshot(str(slug))
 
 
+_ANY = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _declare_arguments() -> None:
+    """Give `Api.compare` its arguments: the fields of a request, but for what the app decides."""
+    hints: dict[str, Any] = get_type_hints(CompareRequest)
+    defaults: dict[str, Any] = {each.name: each.default for each in fields(CompareRequest)}
+    defaults |= {"budget": DEFAULT_BUDGET, "alpha": "", "model": ""}
+    first = ("context", "question", "variants", "budget", "alpha")
+    names = dict.fromkeys((*first, *hints))
+    kinds: dict[str, Any] = {}
+    parameters = [inspect.Parameter("self", _ANY)]
+    for name in [each for each in names if each not in ("defaults", "device", "dtype", "kind")]:
+        kind = hints.get(name, str)
+        if get_origin(kind) is tuple:
+            kind = (list[dict[str, Any]] if name == "own_indices" else list[str]) | None
+            defaults[name] = None
+        kinds[name] = str if name == "scenario" else kind
+        default = inspect.Parameter.empty if name == "context" else defaults[name]
+        parameters.append(inspect.Parameter(name, _ANY, default=default, annotation=kinds[name]))
+    meanings = "\n".join(f"    {name}: {meaning(name)}." for name in kinds)
+    vars(Api.compare)["__signature__"] = inspect.Signature(parameters, return_annotation=Result)
+    Api.compare.__annotations__ = kinds | {"return": Result}
+    Api.compare.__doc__ = f"{inspect.getdoc(Api.compare)}\n\nArgs:\n{meanings}\n"
+
+
+_declare_arguments()
+
+
 def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method as Gradio calls it; errors become what its clients show."""
 
@@ -233,4 +230,5 @@ def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
             raise gr.Error(BROKEN, print_exception=False) from None
         return json.dumps(answer) if by_mcp else answer
 
+    vars(call)["__signature__"] = inspect.signature(method)
     return call

@@ -66,13 +66,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --nonsense", "No such option: --nonsense"),
         ("compare --json no/such/folder/out.json", "no file in an existing folder"),
         ("compare --ablation streaming_llm:budget=64", "has no ablation"),
-        ("compare --analyse bounds,everything", "Analysis must be of bounds, forced"),
+        ("compare --analyse bounds,everything", "wrong at analysis[1]: one of bounds, forced"),
         ("compare --follow-up Why?", "need the scenario context-only"),
         ("compare --evidence", "Option '--evidence' requires an argument"),
         ("compare --budget 64,128", "at least one method that evicts"),
         ("compare --variant snapkv+critical --alpha 0,2", "alpha must be a number from 0 to 1"),
         ("compare --variant snapkv --budget 64,128 --evidence a", "--evidence needs one budget"),
-        ("compare --variant snapkv --budget 64,99 --max-new-tokens -1", "must be from 0"),
+        ("compare --variant snapkv --budget 64,99 --max-new-tokens -1", "a number of at least 0"),
     ],
 )
 def test_a_wrong_argument_is_one_line(capsys, context, command, sentence):
