@@ -1,26 +1,30 @@
 """The charts of a run: which there are, what can be chosen in each, and how each is drawn."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any
 
 import plotly.graph_objects as go
 
-from ckv_core.request.identity import base_index
 from ckv_core.results.chain import shared_kv_heads
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
-from ui.charts.cache import budgets_figure
 from ui.charts.chart import Chart, Choices, Control
-from ui.charts.fidelity import fidelity_figure
-from ui.charts.heads import Against, chosen_alphas_figure, head_grid_figure
-from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
-from ui.charts.layers import Against as LayerAgainst
+from ui.charts.heads import chosen_alphas_figure, head_grid_figure
+from ui.charts.layers import (
+    ORACLES,
+    budgets_figure,
+    fidelity_figure,
+    final_figure,
+    head_layer_figure,
+    layer_figure,
+)
 from ui.charts.layout import display_names
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.tables.measured import base_values, holders, names_with
 
+Controls = Callable[[RunResult], list[Control]]
 _AGAINST = [
     ("ratio", "log2 ratio to its base"),
     ("difference", "difference to its base"),
@@ -42,192 +46,131 @@ def figure_of(result: RunResult, name: str, asked: Choices) -> go.Figure | None:
     return None if chart is None else chart.figure(result, asked)
 
 
-def _variants(result: RunResult, indices: Sequence[int], label: str = "Variant") -> list[Control]:
-    """A choice of variant; CriticalKV first, as the others are its bases."""
-    names = display_names(result.variants, escaped=False)
-    ordered = sorted(indices, key=lambda i: not result.variants[i].critical)
-    return [Control("variant", label, [(str(i), names[i]) for i in ordered])]
+def _variants(*names: str, label: str = "Variant") -> Controls:
+    """A choice of variants that have one of the arrays; CriticalKV first, others are its bases."""
+
+    def controls(result: RunResult) -> list[Control]:
+        indices = sorted({index for name in names for index in holders(result, name)})
+        shown = display_names(result.variants, escaped=False)
+        ordered = sorted(indices, key=lambda i: not result.variants[i].critical)
+        return [Control("variant", label, [(str(i), shown[i]) for i in ordered])]
+
+    return controls
 
 
-def _quantities(names: Sequence[str], label: str = "Quantity") -> list[Control]:
-    options = [(name, ARRAYS[name].label) for name in names]
-    return [Control("quantity", label, options)]
+def _quantities(names: Sequence[str]) -> Control:
+    return Control("quantity", "Quantity", [(name, ARRAYS[name].label) for name in names])
+
+
+def _against(result: RunResult, name: str, options: list[tuple[str, str]]) -> list[Control]:
+    """No choice where no variant has a base."""
+    with_base = [i for i in holders(result, name) if base_values(result, i, name) is not None]
+    return [Control("against", "Show", options)] if with_base else []
 
 
 def _layer_controls(result: RunResult) -> list[Control]:
-    measured = holders(result, "hidden_l1")
-    with_base = any(base_index(result.variants, index) is not None for index in measured)
-    against = [Control("against", "Show", _LAYER_AGAINST)] if with_base else []
     names = [n for n in names_with(result, "layer", "distance") if n != "hidden_norm_l1"]
-    return [*_quantities(names), *against]
+    return [_quantities(names), *_against(result, "hidden_l1", _LAYER_AGAINST)]
 
 
 def _final_controls(result: RunResult) -> list[Control]:
     left_out = ("hidden_relative", "hidden_norm_l1")
     before = [n for n in names_with(result, "layer", "distance") if n.startswith("hidden_")]
     names = [name for name in before if name not in left_out]
-    return _quantities([*names, *names_with(result, "model", "distance")])
+    return [_quantities([*names, *names_with(result, "model", "distance")])]
 
 
 def _head_controls(result: RunResult) -> list[Control]:
-    indices = holders(result, "head_l1")
-    with_base = any(base_values(result, index, "head_l1") is not None for index in indices)
-    against = [Control("against", "Show", _AGAINST)] if with_base else []
-    return [
-        *_variants(result, indices),
-        *_quantities(names_with(result, "head", *_MEASURED)),
-        *against,
-    ]
+    quantities = _quantities(names_with(result, "head", *_MEASURED))
+    against = _against(result, "head_l1", _AGAINST)
+    return [*_variants("head_l1")(result), quantities, *against]
 
 
-def _win_controls(result: RunResult) -> list[Control]:
-    names = names_with(result, "head", "distance")
-    return [*_variants(result, _with_base(result)), *_quantities(names, "Distance")]
-
-
-def _with_base(result: RunResult) -> list[int]:
-    measured = holders(result, "head_l1")
-    return [index for index in measured if base_values(result, index, "head_l1") is not None]
-
-
-def _oracle_controls(result: RunResult) -> list[Control]:
-    indices = sorted({i for q in ORACLES for i in holders(result, q.key)})
-    return _variants(result, indices, "Oracles with the budgets of")
-
-
-def _bound_controls(result: RunResult) -> list[Control]:
-    return _variants(result, holders(result, "theta"))
-
-
-def _per_controls(result: RunResult) -> list[Control]:
+def _per(result: RunResult) -> list[Control]:
     """Whose bounds; no choice where every query head has a KV head of its own."""
     return [] if shared_kv_heads(result.model) is None else [Control("per", "Per", _PER)]
 
 
-def _kv_heads(result: RunResult, chosen: Choices) -> int | None:
-    """KV heads to sum over; None for query heads as they are."""
-    return shared_kv_heads(result.model) if chosen.get("per") == "kv_head" else None
+def _chart(
+    name: str,
+    title: str,
+    csv: str,
+    figure: Callable[..., go.Figure],
+    needs: str | Callable[[RunResult], bool],
+    controls: Controls = lambda _: [],
+) -> Chart[RunResult]:
+    """A chart drawn by a function of the result and the choices, by their names.
+
+    `needs` is the array without which there is nothing to draw, or whether there is something.
+    """
+
+    def draw(result: RunResult, chosen: Choices) -> go.Figure:
+        given: dict[str, Any] = dict(chosen)
+        if "variant" in given:
+            given["variant"] = int(given["variant"])
+        return figure(result, **given)
+
+    has_data = needs if callable(needs) else lambda result: bool(holders(result, needs))
+    return Chart(name=name, title=title, csv=csv, has_data=has_data, draw=draw, controls=controls)
 
 
-def _has(name: str) -> Callable[[RunResult], bool]:
-    """Whether a run has an array of this name."""
-    return lambda result: bool(holders(result, name))
+def _has_kept(result: RunResult) -> bool:
+    return any(variant.retained is not None for variant in result.variants)
 
 
-def _index(chosen: Choices) -> int:
-    return int(chosen["variant"])
-
-
-_ALL: tuple[Chart[RunResult], ...] = (
-    Chart(
-        name="layers",
-        title="Layer by layer",
-        csv="analysis",
-        controls=_layer_controls,
-        has_data=_has("head_l1"),
-        draw=lambda result, chosen: layer_figure(
-            result,
-            chosen.get("quantity", "hidden_l1"),
-            cast(LayerAgainst, chosen.get("against", "value")),
-        ),
+_ORACLES = _variants(*(q.key for q in ORACLES), label="Oracles with the budgets of")
+_BOUNDED = _variants("theta")
+_PERTURBATION = (
+    _chart("layers", "Layer by layer", "analysis", layer_figure, "head_l1", _layer_controls),
+    _chart("final", "After the last layer", "analysis", final_figure, "head_l1", _final_controls),
+    _chart("heads", "Head by head", "analysis", head_grid_figure, "head_l1", _head_controls),
+    _chart("budgets", "Entries kept per layer", "analysis", budgets_figure, _has_kept),
+    _chart(
+        "alphas",
+        "Alpha of each KV head",
+        "analysis",
+        chosen_alphas_figure,
+        "head_alpha",
+        _variants("head_alpha"),
     ),
-    Chart(
-        name="final",
-        title="After the last layer",
-        csv="analysis",
-        controls=_final_controls,
-        has_data=_has("head_l1"),
-        draw=lambda result, chosen: final_figure(result, chosen.get("quantity", "hidden_l1")),
+    _chart(
+        "ablation",
+        "Ablation",
+        "ablation",
+        ablation_figure,
+        lambda result: bool(ablation_steps_of(result)),
     ),
-    Chart(
-        name="heads",
-        title="Head by head",
-        csv="analysis",
-        controls=_head_controls,
-        has_data=_has("head_l1"),
-        draw=lambda result, chosen: head_grid_figure(
-            result,
-            _index(chosen),
-            chosen.get("quantity", "head_l1"),
-            cast(Against, chosen.get("against", "value")),
-        ),
-    ),
-    Chart(
-        name="budgets",
-        title="Entries kept per layer",
-        csv="analysis",
-        has_data=lambda result: any(v.retained is not None for v in result.variants),
-        draw=lambda result, _: budgets_figure(result),
-    ),
-    Chart(
-        name="alphas",
-        title="Alpha of each KV head",
-        csv="analysis",
-        controls=lambda result: _variants(result, holders(result, "head_alpha")),
-        has_data=_has("head_alpha"),
-        draw=lambda result, chosen: chosen_alphas_figure(result, _index(chosen)),
-    ),
-    Chart(
-        name="ablation",
-        title="Ablation",
-        csv="ablation",
-        has_data=lambda result: bool(ablation_steps_of(result)),
-        draw=lambda result, _: ablation_figure(result),
-    ),
-    Chart(
-        name="fidelity",
-        title="Fidelity on the full cache's text",
-        csv="forced",
-        has_data=_has("forced_kl"),
-        draw=lambda result, _: fidelity_figure(result),
-    ),
-    Chart(
-        name="wins",
-        title="Heads that CriticalKV improves",
-        csv="analysis",
-        controls=_win_controls,
-        has_data=lambda result: bool(_with_base(result)),
-        draw=lambda result, chosen: head_grid_figure(
-            result, _index(chosen), chosen.get("quantity", "head_l1"), "wins"
-        ),
-    ),
-    Chart(
-        name="oracles",
-        title="Methods against oracles",
-        csv="analysis",
-        controls=_oracle_controls,
-        has_data=lambda result: any(holders(result, q.key) for q in ORACLES),
-        draw=lambda result, chosen: head_layer_figure(result, oracles_of=_index(chosen)),
-    ),
-    Chart(
-        name="sigma",
-        title="Attention mass of stage 1",
-        csv="analysis",
-        controls=_bound_controls,
-        has_data=_has("sigma_stage1"),
-        draw=lambda result, chosen: sigma_figure(result, _index(chosen)),
-    ),
-    Chart(
-        name="bounds",
-        title="Bounds of the head L1",
-        csv="bounds",
-        controls=lambda result: [*_bound_controls(result), *_per_controls(result)],
-        has_data=_has("theta"),
-        draw=lambda result, chosen: bounds_figure(
-            result, _index(chosen), _kv_heads(result, chosen)
-        ),
-    ),
-    Chart(
-        name="tightness",
-        title="Tightness of the bound",
-        csv="bounds",
-        controls=_per_controls,
-        has_data=_has("theta"),
-        draw=lambda result, chosen: tightness_figure(result, _kv_heads(result, chosen)),
-    ),
+    _chart("fidelity", "Fidelity on the full cache's text", "forced", fidelity_figure, "forced_kl"),
 )
+_DIAGNOSTICS = (
+    _chart(
+        "oracles",
+        "Methods against oracles",
+        "analysis",
+        head_layer_figure,
+        lambda result: bool(_ORACLES(result)[0].options),
+        _ORACLES,
+    ),
+    _chart(
+        "sigma",
+        "Attention mass of stage 1",
+        "analysis",
+        sigma_figure,
+        "sigma_stage1",
+        _variants("sigma_stage1"),
+    ),
+    _chart(
+        "bounds",
+        "Bounds of the head L1",
+        "bounds",
+        bounds_figure,
+        "theta",
+        lambda result: [*_BOUNDED(result), *_per(result)],
+    ),
+    _chart("tightness", "Tightness of the bound", "bounds", tightness_figure, "theta", _per),
+)
+PERTURBATION = tuple(chart.name for chart in _PERTURBATION)
+DIAGNOSTICS = tuple(chart.name for chart in _DIAGNOSTICS)
 CHARTS: dict[str, Chart[RunResult]] = {
-    chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
+    chart.name: chart for chart in (*_PERTURBATION, *_DIAGNOSTICS, *SWEEP_CURVES, *SWEEP_ALPHAS)
 }
-PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ablation", "fidelity")
-DIAGNOSTICS = ("wins", "oracles", "sigma", "bounds", "tightness")

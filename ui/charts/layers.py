@@ -1,30 +1,31 @@
-"""Perturbation by layer and after the last one, a line or a bar per variant."""
+"""A line or a bar per variant: perturbation, entries kept by layer, fidelity by token."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from ckv_core.analysis.rounding import in_type, short
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS, QUANTITIES
-from ckv_core.results.records import Float32Array
+from ckv_core.results.records import Float32Array, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
-    empty_figure,
+    line_chart,
     name_bars,
     new_figure,
     ranked_names,
+    rgba,
     variant_line,
 )
 from ui.looks.palette import SPARE, Look, bar_marker, looks_of
 from ui.tables.measured import base_values, floor_values, holders, values_of
 from ui.tables.summary import four_digits
 
-NOT_MEASURED = "No perturbation has been measured yet."
-NO_BASE = "No variant has its base, the same settings without CriticalKV, in this run."
-ONE_STEP = "n = 1 decoding step; lower is closer to full"
 Against = Literal["value", "reduction", "ratio"]
+Counts = NDArray[np.int64]
 ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
 FLOOR_LOOK = Look(TEXT_COLOR, "line-ew", "2px,2px")
 # One colour, as the three are of one kind.
@@ -35,7 +36,7 @@ ORACLE_LOOKS = tuple(
 
 
 def layer_figure(
-    result: RunResult, name: str = "hidden_l1", against: Against = "value"
+    result: RunResult, quantity: str = "hidden_l1", against: Against = "value"
 ) -> go.Figure:
     """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
@@ -47,40 +48,36 @@ def layer_figure(
     own, on both sides of 0 for a reduction.
     Unit: the quantity's, or times, in the axis title. n = 1 decoding step of one prompt.
     """
-    label, unit = ARRAYS[name].label, ARRAYS[name].unit_name
-    compared = {index: _against(result, index, name, against) for index in holders(result, name)}
-    lines = {index: values for index, values in compared.items() if values is not None}
-    if not lines:
-        return empty_figure(label, NOT_MEASURED if against == "value" else NO_BASE)
-    subtitle, axis = {
-        "value": (ONE_STEP, unit),
+    unit = ARRAYS[quantity].unit_name
+    compared = {
+        index: _against(result, index, quantity, against) for index in holders(result, quantity)
+    }
+    subtitle, axis, hover = {
+        "value": ("n = 1 decoding step; lower is closer to full", unit, unit),
         "reduction": (
             "Base minus CriticalKV; n = 1 decoding step; higher is closer",
             f"base - CriticalKV, {unit}",
+            unit,
         ),
         "ratio": (
             "CriticalKV / base; n = 1 step; lower is closer; gap: below the floor",
             "times the base",
+            "times",
         ),
     }[against]
-    names, looks = ranked_names(result), looks_of(result.variants)
-    figure = new_figure(label, subtitle, legend_rows=len(lines))
-    for index, values in lines.items():
-        hover = "times" if against == "ratio" else unit
-        figure.add_trace(variant_line(looks[index], names[index], values, hover))
-    floor = floor_values(result, name)
-    if floor is not None and against != "ratio":
-        for sign in (1, -1) if against == "reduction" else (1,):
-            line = variant_line(FLOOR_LOOK, f"rounding floor{in_type(result)}", sign * floor, unit)
-            line.update(mode="lines", legendgroup="floor", showlegend=sign > 0)
-            figure.add_trace(line)
-    figure.update_xaxes(title_text="layer")
-    figure.update_yaxes(title_text=axis, rangemode="tozero")
-    return figure
+    lines = _lines(result, compared, hover)
+    floor = floor_values(result, quantity)
+    if lines and floor is not None and against != "ratio":
+        name = f"rounding floor{in_type(result)}"
+        more: dict[str, Any] = {"mode": "lines", "legendgroup": "floor"}
+        lines.append(variant_line(FLOOR_LOOK, name, floor, unit, **more))
+        if against == "reduction":
+            lines.insert(-1, variant_line(FLOOR_LOOK, name, -floor, unit, showlegend=False, **more))
+    return line_chart(ARRAYS[quantity].label, subtitle, lines, ("layer", axis))
 
 
-def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go.Figure:
-    """Mean isolated head L1 of each layer, one line per variant, with one variant's oracles.
+def head_layer_figure(result: RunResult, variant: int | None = None) -> go.Figure:
+    """Mean isolated head L1 of each layer, one line per variant, with the oracles of `variant`.
 
     Definition: mean over the layer's query heads of ||(A - A')V W_O||_1 with the full run's
     query, keys and values, at the first decoding step; oracles choose, with that variant's
@@ -88,45 +85,36 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     sees that attention, so they are limits, not rivals. Layers not evicted are gaps.
     Unit: L1 over the hidden size, no unit. n = query heads of a layer, one step, one prompt.
     """
-    title = "Mean head L1 of each layer"
-    indices = holders(result, "head_l1")
-    if not indices:
-        return empty_figure(title, NOT_MEASURED)
-    names, looks = ranked_names(result), looks_of(result.variants)
-    oracles = [] if oracles_of is None else _oracles(result, oracles_of)
-    measured = [(i, values_of(result, i, "head_l1")) for i in indices]
-    heads = next(values.shape[1] for _, values in measured if values is not None)
-    subtitle = f"Isolated; mean of {heads} query heads, n = 1 decoding step"
-    if oracles and oracles_of is not None:
-        subtitle = f"Mean of {heads} heads, n = 1 step; oracle budgets: {names[oracles_of]}"
-    figure = new_figure(title, subtitle, legend_rows=len(indices) + len(oracles))
-    for index, values in measured:
-        if values is not None:
-            line = variant_line(looks[index], names[index], layer_means(values), "L1")
-            figure.add_trace(line)
-    for (label, values), look in zip(oracles, ORACLE_LOOKS, strict=False):
-        figure.add_trace(variant_line(look, label, layer_means(values), "L1"))
-    figure.update_xaxes(title_text="layer")
-    figure.update_yaxes(title_text="mean head L1", rangemode="tozero")
-    return figure
+    heads = {index: values_of(result, index, "head_l1") for index in holders(result, "head_l1")}
+    measured = {index: each for index, each in heads.items() if each is not None}
+    lines = _lines(result, {index: layer_means(each) for index, each in measured.items()}, "L1")
+    count = next((each.shape[1] for each in measured.values()), 0)
+    subtitle = f"Isolated; mean of {count} query heads, n = 1 decoding step"
+    if variant is not None:
+        of = ranked_names(result)[variant]
+        subtitle = f"Mean of {count} heads, n = 1 step; oracle budgets: {of}"
+        found = [(q.label, values_of(result, variant, q.key)) for q in ORACLES]
+        oracles = [(label, values) for label, values in found if values is not None]
+        for (label, values), look in zip(oracles, ORACLE_LOOKS, strict=False):
+            lines.append(variant_line(look, label, layer_means(values), "L1"))
+    return line_chart("Mean head L1 of each layer", subtitle, lines, ("layer", "mean head L1"))
 
 
-def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
+def final_figure(result: RunResult, quantity: str = "hidden_l1") -> go.Figure:
     """Distance from the full run after the last block, one bar per variant.
 
     Definition: the last value of a hidden quantity's line (before the final norm), or a
     `normed_` quantity (after it). Unit: the quantity's. n = 1 step of one prompt.
     """
-    where = "after the final norm" if name.startswith("normed_") else "before the final norm"
-    title = f"Final hidden state, {where}"
-    measured = [(i, values_of(result, i, name)) for i in holders(result, name)]
-    bars = {i: float(values[-1]) for i, values in measured if values is not None}
-    if not bars:
-        return empty_figure(title, NOT_MEASURED)
+    where = "after the final norm" if quantity.startswith("normed_") else "before the final norm"
+    unit = ARRAYS[quantity].unit_name
+    measured = {index: values_of(result, index, quantity) for index in holders(result, quantity)}
+    bars = {index: float(each[-1]) for index, each in measured.items() if each is not None}
     names, looks = ranked_names(result), looks_of(result.variants)
-    floor = floor_values(result, name)
+    floor = floor_values(result, quantity)
     dotted = "" if floor is None else f"; dotted: rounding floor, {short(float(floor[-1]))}"
-    figure = new_figure(title, f"Cascaded; lower is closer; n = 1 step{dotted}")
+    subtitle = f"Cascaded; lower is closer; n = 1 step{dotted}"
+    figure = new_figure(f"Final hidden state, {where}", subtitle)
     figure.add_trace(
         go.Bar(
             x=np.array(list(bars.values()), np.float32),
@@ -137,14 +125,85 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
                 [looks[index].color for index in bars], [looks[index].pattern for index in bars]
             ),
             text=[four_digits(value) for value in bars.values()],
-            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {ARRAYS[name].unit_name}<extra></extra>",
+            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {unit}<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text=ARRAYS[name].unit_name)
+    figure.update_xaxes(title_text=unit)
     name_bars(figure, [names[index] for index in bars])
     if floor is not None:
         figure.add_vline(x=float(floor[-1]), line=FLOOR_LOOK.line())
     return figure
+
+
+def budgets_figure(result: RunResult) -> go.Figure:
+    """Entries kept per KV head in each layer, one line per variant that evicts.
+
+    Definition: line = mean over the layer's KV heads of the entries in the kept set; band = from
+    the head that keeps fewest to the one that keeps most, drawn where they differ (AdaKV).
+    Protected entries count. Layers not evicted are gaps; the full cache is not drawn, because it
+    would press all others flat. Unit: entries. n = KV heads of a layer, one prompt.
+    """
+    kept = {i: v.retained for i, v in enumerate(result.variants) if v.retained is not None}
+    names, looks = ranked_names(result), looks_of(result.variants)
+    evictable = list(result.model.evictable_layers) if result.model else []
+    traces = []
+    for index, retained in kept.items():
+        counts = entry_counts(retained)
+        mean = np.full(len(counts), np.nan)
+        mean[evictable] = counts[evictable].mean(axis=1)
+        more: dict[str, Any] = {"legendgroup": str(index)}
+        traces += _band(looks[index], counts[evictable], np.array(evictable, np.int16), more)
+        traces.append(variant_line(looks[index], names[index], mean, "entries per head", **more))
+    heads = result.model.kv_heads if result.model else 0
+    subtitle = f"Line: mean of n = {heads} KV heads; band: least to most"
+    axes = ("layer", "entries per KV head")
+    return line_chart("Entries kept per KV head", subtitle, traces, axes)
+
+
+def fidelity_figure(result: RunResult) -> go.Figure:
+    """KL at each token of the full cache's text; a cross where the first choice is another.
+
+    Definition: sum p log(p/q) of the full cache's and the variant's next-token distributions, both
+    after the same tokens; see docs/definitions.md. n = the tokens of one text.
+    """
+    names, looks = ranked_names(result), looks_of(result.variants)
+    unit = ARRAYS["forced_kl"].unit_name
+    traces, positions = [], 0
+    for index in holders(result, "forced_kl"):
+        arrays, look = result.variants[index].analysis, looks[index]
+        kl = arrays["forced_kl"]
+        positions = len(kl)
+        tokens = np.arange(1, positions + 1, dtype=np.int16)
+        other = arrays.get("forced_top1", np.ones_like(kl)) == 0
+        line: dict[str, Any] = {"mode": "lines", "legendgroup": str(index)}
+        line["hovertemplate"] = f"token %{{x}}: %{{y:.4g}} {unit}"
+        traces.append(variant_line(look, names[index], kl, x=tokens, **line))
+        traces.append(
+            go.Scatter(
+                x=tokens[other],
+                y=kl[other],
+                legendgroup=str(index),
+                showlegend=False,
+                mode="markers",
+                marker={"color": look.color, "symbol": "x", "size": 8},
+                hoverinfo="skip",
+            )
+        )
+    return line_chart(
+        "Fidelity on the full cache's text",
+        f"n = {positions:,} tokens; cross: another first choice",
+        traces,
+        ("token of the full cache's text", f"KL ({unit})"),
+    )
+
+
+def entry_counts(retained: RetainedSet) -> Counts:
+    """Entries kept per layer and KV head [layers, kv_heads]."""
+    # Padding bits are 0, so the packed bytes can be counted as they are: 8 times less memory.
+    rows = np.frombuffer(retained.bits, np.uint8)
+    rows = rows.reshape(retained.layers, retained.kv_heads, -1)
+    counts: Counts = np.bitwise_count(rows).sum(axis=-1, dtype=np.int64)
+    return counts
 
 
 def layer_means(head_l1: Float32Array) -> Float32Array:
@@ -177,6 +236,32 @@ def _against(result: RunResult, index: int, name: str, against: Against) -> Floa
     return np.where(level, np.float32(np.nan), ratio(values, base))
 
 
-def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:
-    oracles = [(q.label, values_of(result, index, q.key)) for q in ORACLES]
-    return [(label, values) for label, values in oracles if values is not None]
+def _lines(
+    result: RunResult, values: Mapping[int, Float32Array | None], unit: str
+) -> list[go.Scatter]:
+    names, looks = ranked_names(result), looks_of(result.variants)
+    return [
+        variant_line(looks[index], names[index], each, unit)
+        for index, each in values.items()
+        if each is not None
+    ]
+
+
+def _band(
+    look: Look, counts: Counts, layers: NDArray[np.int16], more: Mapping[str, str]
+) -> list[go.Scatter]:
+    low, high = counts.min(axis=1), counts.max(axis=1)
+    if np.array_equal(low, high):
+        return []
+    return [
+        go.Scatter(
+            x=np.concatenate([layers, layers[::-1]]),
+            y=np.concatenate([high, low[::-1]]).astype(np.int32),
+            fill="toself",
+            fillcolor=rgba(look.color, 0.18),
+            mode="none",
+            hoverinfo="skip",
+            showlegend=False,
+            **more,
+        )
+    ]

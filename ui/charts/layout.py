@@ -5,6 +5,7 @@ Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -73,7 +74,7 @@ def new_figure(title: str, subtitle: str = "", *, legend_rows: int = 0) -> go.Fi
     return figure
 
 
-def empty_figure(title: str, reason: str) -> go.Figure:
+def empty_figure(title: str, reason: str = "This run has no such measurement.") -> go.Figure:
     """A figure that says why there is nothing to draw."""
     figure = new_figure(title)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
@@ -97,24 +98,46 @@ def ranked_names(result: RunResult) -> list[str]:
     return [marked_name(*each) for each in zip(shown, run_regimes(result).marks, strict=True)]
 
 
-def variant_line(look: Look, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:
-    """One variant over the layers.
+def variant_line(
+    look: Look,
+    name: str,
+    y: NDArray[np.floating],
+    unit: str = "",
+    x: NDArray[np.number] | None = None,
+    **more: Any,
+) -> go.Scatter:
+    """One variant as a line with marks.
 
     Args:
         look: of the variant, or of what is drawn beside one.
         name: shown in the legend.
-        y: [layers]; NaN leaves a gap.
+        y: [layers], or as many as `x`; NaN leaves a gap.
         unit: of y, for the hover text.
+        x: places, if they are no layers.
+        more: what is another way than in a line over the layers.
     """
-    return go.Scatter(
-        x=np.arange(len(y), dtype=np.int16),
-        y=y.astype(np.float32),
-        name=name,
-        mode="lines+markers",
-        line=look.line(),
-        marker=look.marker(7),
-        hovertemplate=f"layer %{{x}}: %{{y:.4g}} {unit}",
-    )
+    line = {
+        "mode": "lines+markers",
+        "line": look.line(),
+        "marker": look.marker(7),
+        "hovertemplate": f"layer %{{x}}: %{{y:.4g}} {unit}",
+    }
+    x = np.arange(len(y), dtype=np.int16) if x is None else x
+    return go.Scatter(x=x, y=y.astype(np.float32), name=name, **(line | more))
+
+
+def line_chart(
+    title: str, subtitle: str, traces: Sequence[go.Scatter], axes: tuple[str, str], **y_axis: Any
+) -> go.Figure:
+    """Lines with the titles of both axes; y begins at 0 unless `y_axis` says otherwise."""
+    if not traces:
+        return empty_figure(title)
+    rows = sum(trace.showlegend is not False for trace in traces)
+    figure = new_figure(title, subtitle, legend_rows=rows)
+    figure.add_traces(traces)
+    figure.update_xaxes(title_text=axes[0])
+    figure.update_yaxes(title_text=axes[1], **(y_axis or {"rangemode": "tozero"}))
+    return figure
 
 
 def name_bars(figure: go.Figure, labels: Sequence[str]) -> None:

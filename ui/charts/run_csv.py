@@ -9,7 +9,7 @@ from ckv_core.analysis.sweep import alpha_optima
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS
 from ckv_core.results.records import Float32Array
-from ui.charts.cache import entry_counts
+from ui.charts.layers import entry_counts
 from ui.tables.csv_text import Cell, csv_text, number, short
 from ui.tables.measured import floor_values, values_of
 from ui.tables.points import points_csv

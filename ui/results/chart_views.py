@@ -16,8 +16,8 @@ WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
 OVER = "Nothing was measured before this run ended."
 DIAGNOSTICS_TEXT = (
-    "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
-    "sees the true attention would reach, whether stage 1 holds enough attention for the theory "
+    "The paper's quantities on this prompt: what an oracle that sees the true attention would "
+    "reach, whether stage 1 holds enough attention for the theory "
     "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
     "n is the heads of one prompt at one decoding step; several budgets take more."
 )

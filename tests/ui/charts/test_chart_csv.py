@@ -53,10 +53,6 @@ def bound(name, per="query head"):
     return column(name, variant=CRITICAL, per=per)
 
 
-def wins(rows):
-    return np.sign(array("head_l1")(rows) - array("base_head_l1")(rows))
-
-
 def head_ratios(rows):
     return array("head_l1")(rows) / array("base_head_l1")(rows)
 
@@ -75,7 +71,6 @@ HOLDS = {
     "alphas": (lambda figure: figure.data[0].z, array("head_alpha")),
     "ablation": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
     "fidelity": (lambda figure: figure.data[0].y, column("forced_kl")),
-    "wins": (lambda figure: figure.data[0].z, wins),
     "oracles": (lambda figure: figure.data[-1].y, oracle_means),
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),

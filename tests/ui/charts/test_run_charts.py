@@ -20,10 +20,17 @@ from tests.factories.runs import (
     with_changes,
 )
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
-from ui.charts.cache import budgets_figure, entry_counts
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure, log2_ratio
-from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
+from ui.charts.layers import (
+    budgets_figure,
+    entry_counts,
+    final_figure,
+    head_layer_figure,
+    layer_figure,
+    layer_means,
+    ratio,
+)
 from ui.charts.layout import name_bars, new_figure
 from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
@@ -116,7 +123,7 @@ def test_mean_head_l1_leaves_whole_layers_out_and_oracles_are_lines_beside_it():
     np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
     line = head_layer_figure(drawn_result()).data[0]
     assert np.flatnonzero(np.isnan(line.y)).tolist() == list(Drawn.WHOLE)
-    names = [trace.name for trace in head_layer_figure(analysed(), oracles_of=1).data]
+    names = [trace.name for trace in head_layer_figure(analysed(), 1).data]
     assert names == ["SnapKV", "SnapKV + CriticalKV", "Oracle: true attention"]
 
 
@@ -347,13 +354,14 @@ def test_names_are_text_and_not_markup():
     assert lines[0].name == "&lt;b&gt;bold&lt;/b&gt; &amp; co"
 
 
-@pytest.mark.parametrize("build", ALL_FIGURES)
-def test_figures_say_why_they_are_empty(build):
-    unknown = {"perturbation": None, "receipt": None, "retained": None}
-    blank = [replace(variant, **unknown) for variant in drawn_result().variants]
-    figure = build(RunResult(variants=blank))
-    assert not figure.data
-    assert figure.layout.annotations[0].text.endswith(".")
+def test_no_chart_of_a_run_without_measurements_is_offered_and_no_figure_is_blank():
+    unknown = {"perturbation": None, "receipt": None, "retained": None, "analysis": {}}
+    blank = RunResult(variants=[replace(each, **unknown) for each in drawn_result().variants])
+    assert [name for name in CHARTS if figure_of(blank, name, {})] == []
+    for build in (layer_figure, head_layer_figure, budgets_figure, ALL_FIGURES[-1]):
+        figure = build(blank)
+        assert not figure.data
+        assert figure.layout.annotations[0].text.endswith(".")
 
 
 @pytest.mark.parametrize("build", ALL_FIGURES)
