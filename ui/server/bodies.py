@@ -1,9 +1,9 @@
 """Bounds what a request may carry before anything of it is read: size, JSON, all large ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import anyio.to_thread
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,28 +38,40 @@ class Bodies:
         kind = rule_of(str(scope["path"])).body
         viewer = scope.get(SCOPE_KEY, EVERYBODY)
         is_known = viewer.is_trusted or viewer.user is not None
-        small = SMALL_BYTES if is_known else STRANGERS_BYTES
-        is_large = kind != "small" and is_known
-        body = _Body(self._most if is_large else min(small, self._most), self._hold)
-        try:
-            body.expect(Headers(scope=scope).get("content-length"))
-            await body.read(receive)
-            if kind != "file":
-                await body.check()
-        except _RefusedError as refused:
-            await refused.answer(scope, receive, send)
-        except ClientDisconnect:
-            return
-        else:
-            await self._app(scope, body.again(receive), send)
-        finally:
-            body.let_go()
+        most = self._most
+        if not is_known or kind == "small":
+            most = min(SMALL_BYTES if is_known else STRANGERS_BYTES, self._most)
+        with self._room() as hold:
+            try:
+                body = await _read(receive, most, hold)
+                if kind != "file":
+                    await _check(body)
+            except _RefusedError as refused:
+                await refused.answer(scope, receive, send)
+                return
+            except ClientDisconnect:
+                return
+            receive = received_again(body, receive)
+            del body  # the app's request is the only one that holds it
+            await self._app(scope, receive, send)
 
-    def _hold(self, more: int) -> bool:
-        if more > 0 and self._held + more > HELD * self._most:
-            return False
-        self._held += more
-        return True
+    @contextmanager
+    def _room(self) -> Iterator[Callable[[int], None]]:
+        """A function that takes room for one body of so many bytes; its room is given back."""
+        own = 0
+
+        def hold(size: int) -> None:
+            nonlocal own
+            more = max(0, size - own)
+            if more and self._held + more > HELD * self._most:
+                raise _RefusedError(503, BUSY)
+            self._held += more
+            own += more
+
+        try:
+            yield hold
+        finally:
+            self._held -= own
 
 
 def received_again(body: bytes, receive: Receive) -> Receive:
@@ -78,60 +90,33 @@ class _RefusedError(Exception):
         self.answer = JSONResponse({"error": sentence}, status, {"Cache-Control": "no-store"})
 
 
-class _Body:
-    def __init__(self, most: int, hold: Callable[[int], bool]) -> None:
-        self._most = most
-        self._hold = hold
-        self._held = 0
-        self._data = b""
+async def _read(receive: Receive, most: int, hold: Callable[[int], None]) -> bytes:
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            what = "shorten the context" if most > SMALL_BYTES else "send less at a time"
+            limit = f"{most // 2**20} MiB" if most >= SMALL_BYTES else "64 KiB"
+            raise _RefusedError(413, f"The request is over {limit}; {what}.")
+        if size > COUNTED_BYTES:
+            hold(size)
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
-    def expect(self, length: str | None) -> None:
-        """Refuse by what the headers say, before anything is sent."""
-        if length is None:
-            return
-        if not (length.isascii() and length.isdigit()):
-            raise _RefusedError(400, "The request's Content-Length is no number.")
-        self._check_size(int(length[:20]))
 
-    async def read(self, receive: Receive) -> None:
-        parts, size, more = [], 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            self._check_size(size)
-            more = message.get("more_body", False)
-        self._data = b"".join(parts)
-
-    async def check(self) -> None:
-        """Refuse what would be too much once it is parsed, which happens on the event loop."""
-        if b"\0" in self._data:
-            # UTF-16 would hide its quotes from us, and not from the parser.
-            raise _RefusedError(413, "The request is not in UTF-8.")
-        try:
-            if len(self._data) <= COUNTED_BYTES:
-                BOUNDS.check(self._data)
-            else:
-                await anyio.to_thread.run_sync(BOUNDS.check, self._data)
-        except ConfigError as error:
-            raise _RefusedError(413, str(error)) from None
-
-    def again(self, receive: Receive) -> Receive:
-        data, self._data = self._data, b""
-        return received_again(data, receive)
-
-    def let_go(self) -> None:
-        self._hold(-self._held)
-        self._held = 0
-
-    def _check_size(self, size: int) -> None:
-        if size > self._most:
-            what = "shorten the context" if self._most > SMALL_BYTES else "send less at a time"
-            most = f"{self._most // 2**20} MiB" if self._most >= SMALL_BYTES else "64 KiB"
-            raise _RefusedError(413, f"The request is over {most}; {what}.")
-        if size > COUNTED_BYTES and size > self._held:
-            if not self._hold(size - self._held):
-                raise _RefusedError(503, BUSY)
-            self._held = size
+async def _check(body: bytes) -> None:
+    """Refuse what would be too much once it is parsed, which happens on the event loop."""
+    if b"\0" in body:
+        # UTF-16 would hide its quotes from us, and not from the parser.
+        raise _RefusedError(413, "The request is not in UTF-8.")
+    try:
+        if len(body) <= COUNTED_BYTES:
+            BOUNDS.check(body)
+        else:
+            await anyio.to_thread.run_sync(BOUNDS.check, body)
+    except ConfigError as error:
+        raise _RefusedError(413, str(error)) from None

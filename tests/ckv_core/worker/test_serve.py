@@ -22,8 +22,6 @@ from ckv_core.worker.messages import (
     JobFailed,
     LoadRequest,
     ModelStatus,
-    Ping,
-    Pong,
     Reply,
     Shutdown,
     WorkerReady,
@@ -119,15 +117,6 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel):
     ]
 
 
-def test_a_ping_is_answered_while_a_job_runs(channel):
-    channel.send(job("steps 100000"))
-    receive_until(channel, JobEvent)
-    channel.send(Ping())
-    assert receive_until(channel, Pong, JobDone)[-1] == Pong()
-    channel.send(Cancel("a"))
-    receive_until(channel, JobCancelled)
-
-
 def test_a_lost_gpu_fails_the_job_and_ends_the_worker():
     with served() as channel:
         channel.send(job("device-lost"))
@@ -172,15 +161,6 @@ def test_cancel_stops_a_job_at_its_next_step(channel, script, model, at_work):
     receive_until(channel, at_work)
     channel.send(Cancel("a"))
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
-
-
-def test_cancel_stops_a_warm_up(channel):
-    channel.send(Job("warm", LoadRequest("slow")))
-    receive_until(channel, ModelStatus)
-    channel.send(Cancel("warm"))
-    replies = receive_until(channel, JobDone, JobCancelled)
-    assert replies[-1] == JobCancelled("warm")
-    assert replies[-2] == ModelStatus("slow", False, "Loading slow was cancelled.")
 
 
 def test_the_loop_ends_when_the_other_end_is_gone():

@@ -1,18 +1,20 @@
 """Who may call which handler and which address: all of them are walked, and a new one fails."""
 
 import asyncio
+import re
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 from starlette.datastructures import Headers
+from starlette.routing import Mount, Route
 
-from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, Viewer
 from ui.accounts.turns import LINE_KEY, Turns
 from ui.server.identity import _refusal
 from ui.server.private import guard_handlers, handler_name
+from ui.server.rules import RULES, rule_of
 
 SHARED = "abc123def456"  # as `every_route` names runs
 VIEWERS = {
@@ -41,6 +43,23 @@ FOR_USERS = {
     *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
     "CachesPage.wire.<locals>.<lambda>",
 }  # fmt: skip
+
+
+def every_route(routes, prefix="") -> list[tuple[str, str]]:
+    """Method and an address for each route of the table, mounted and included ones too."""
+    found = []
+    for route in routes:
+        inner = getattr(route, "routes", None) or getattr(
+            getattr(route, "original_router", None), "routes", None
+        )
+        path = prefix + getattr(route, "path", "")
+        if isinstance(route, Mount) or (inner and not isinstance(route, Route)):
+            found += every_route(inner or [], path if isinstance(route, Mount) else prefix)
+            continue
+        path = re.sub(r"\{[^}]*:int\}", "0", path)
+        path = re.sub(r"\{[^}]*\}", "abc123def456", path)
+        found += [(method, path) for method in sorted(getattr(route, "methods", None) or {"GET"})]
+    return found
 
 
 def handlers(app):
@@ -114,3 +133,24 @@ def test_what_each_viewer_may_ask_by_its_address(app, name):
     else:
         refused = set(table) - passed
         assert refused == (READERS_MAY_NOT if viewer.scope == "read" else set())
+
+
+def test_anonymous_access_to_every_route_is_refused(app):
+    table = every_route(app.routes)
+    answers = {}
+    with app.client() as nobody:
+        for method, path in table:
+            if rule_of(path).who == "anyone":
+                continue
+            answer = nobody.request(method, path)
+            refused = answer.status_code == (403 if rule_of(path).who == "nobody" else 401)
+            if not refused:
+                answers[method, path] = answer.status_code
+            assert "ckv" not in answer.text.lower(), path
+    assert answers == {}
+
+
+def test_every_address_that_has_a_rule_exists(app):
+    known = {path for _, path in every_route(app.routes)}
+    named = {path for path in RULES if "*" not in path}
+    assert named - {"/gradio_api/run/predict"} <= known
