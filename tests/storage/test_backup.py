@@ -109,41 +109,36 @@ def test_a_restore_that_fails_at_its_last_step_leaves_the_database_as_it_was(
     assert dump(home / "ckv.sqlite3") == before
 
 
-def test_restore_refuses_what_is_no_backup(home, slug, tmp_path, capsys):
+def test_restore_refuses_what_is_no_backup_and_replaces_a_damaged_database(
+    home, slug, tmp_path, capsys
+):
     (tmp_path / "empty").touch()
     (tmp_path / "junk").write_bytes(b"junk" * 1000)
     for name in ("missing", "empty", "junk"):
         assert main(["restore", str(tmp_path / name)]) == 1
         assert capsys.readouterr().err.count("\n") == 1
         assert slugs(home) == {slug}
-
-
-def test_a_damaged_database_can_be_replaced(home, slug, tmp_path):
     assert main(["backup", str(tmp_path / "b")]) == 0
     (home / "ckv.sqlite3").write_bytes(b"junk" * 1000)
     assert main(["restore", str(tmp_path / "b")]) == 0
     assert slugs(home) == {slug}
 
 
-def test_an_existing_file_is_not_overwritten_and_a_missing_folder_is_named(
-    home, slug, tmp_path, capsys
+def test_a_backup_overwrites_nothing_and_where_it_cannot_be_written_nothing_is_left(
+    home, slug, tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / "b").write_bytes(b"mine")
-    assert main(["backup", str(tmp_path / "b")]) == 2
-    assert (tmp_path / "b").read_bytes() == b"mine"
-    assert main(["backup", str(tmp_path / "no" / "b")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_full_disk_leaves_no_part_of_a_backup(home, slug, tmp_path, monkeypatch):
-
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    (tmp_path / "mine").write_bytes(b"mine")
+    assert main(["backup", str(tmp_path / "mine")]) == 2
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert main(["backup", str(tmp_path / "no" / "b")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StorageError, match="No space left"):
         sqlite.copy_database(home / "ckv.sqlite3", tmp_path / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "mine"}
 
 
 def test_what_a_killed_backup_left_is_removed_by_the_next(home, slug, tmp_path):

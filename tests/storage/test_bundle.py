@@ -90,49 +90,36 @@ def test_a_run_that_was_deleted_here_is_imported_under_a_new_slug(here, there):
     assert is_same_content(load(here, report.imported[0]), load(there, slug))
 
 
-def test_title_note_and_tags_travel_and_are_found_by_search(here, there):
+def test_title_note_and_tags_travel_where_they_may(here, there):
     slug = annotated(there)
+    values = run_values(there.ask(write_bundle, [slug], without_notes={slug}))
+    assert "note" not in json.dumps(values)
+    assert not {"note", "tags", "lineage"} & values.keys()
     import_bundle(here, exported(there, slug))
     run = listed(here, slug)
     assert (run.title, run.note) == ("A title", "My <b>note</b>")
-    assert run.tags == ("a-b", "good")
-    assert not run.pinned
+    assert (run.tags, run.pinned) == (("a-b", "good"), False)
     assert here.ask(library.list_runs, RunFilter(text="note"))[1] == 1
 
 
-def test_notes_tags_and_lineage_stay_at_home_if_told_so(there):
-    slug = annotated(there)
-    told = run_values(there.ask(write_bundle, [slug], without_notes={slug}))
-    assert "note" not in json.dumps(told)
-    assert not {"note", "tags", "lineage"} & told.keys()
-
-
-def test_lineage_holds_where_the_parent_comes_too_or_is_here_already(here, there):
+def test_lineage_holds_where_the_parent_comes_too_or_is_the_importers(here, there):
     parent = made(there)
     first, rerun, fork = child(there, parent), child(there, parent, "rerun"), child(there, parent)
     import_bundle(here, exported(there, rerun))
     assert parent_of(here, rerun) is None
-    import_bundle(here, exported(there, first, parent))
-    import_bundle(here, exported(there, fork))
+    import_bundle(here, exported(there, first, parent), owner="ann")
+    import_bundle(here, exported(there, fork), owner="ann")
     for slug in (first, fork):
         found = parent_of(here, slug)
         assert (found.slug, found.kind) == (parent, "fork")
-
-
-def test_lineage_never_leads_to_somebody_elses_run(here, there):
-    parent = made(there)
-    slug = child(there, parent)
-    import_bundle(here, exported(there, parent), owner="ann")
-    import_bundle(here, exported(there, slug), owner="bob")
-    assert parent_of(here, slug) is None
-
-
-def test_a_renamed_parent_is_followed(here, there):
-    parent = made(there)
-    slug = child(there, parent)
-    import_bundle(here, exported(there, parent), owner="ann")
-    report = import_bundle(here, exported(there, parent, slug), owner="bob")
-    assert parent_of(here, slug).slug == report.renamed[parent]
+    theirs, another = child(there, parent), child(there, parent)
+    import_bundle(here, exported(there, theirs), owner="bob")
+    assert parent_of(here, theirs) is None, "somebody else's run"
+    report = import_bundle(here, exported(there, parent, another), owner="bob")
+    assert parent_of(here, another).slug == report.renamed[parent]
+    own = run_values(exported(there, slug := made(there)))
+    import_bundle(here, resealed(own | {"lineage": {"parent": slug, "kind": "fork"}}))
+    assert parent_of(here, slug) is None, "its own parent"
 
 
 def test_a_bundle_without_notes_is_imported(here, there):
@@ -142,13 +129,6 @@ def test_a_bundle_without_notes_is_imported(here, there):
         del old[name]
     assert import_bundle(here, resealed(old)).imported == [slug]
     assert (listed(here, slug).note, listed(here, slug).tags) == ("", ())
-
-
-def test_a_run_is_not_its_own_parent(here, there):
-    slug = made(there)
-    run = run_values(exported(there, slug)) | {"lineage": {"parent": slug, "kind": "fork"}}
-    import_bundle(here, resealed(run))
-    assert parent_of(here, slug) is None
 
 
 def test_a_result_file_becomes_a_run_once(here, there):
@@ -185,14 +165,10 @@ def test_each_line_of_a_file_of_results_becomes_a_run_and_one_wrong_line_stops_a
     assert len(import_bundle(here, indented).imported) == 1
 
 
-def test_an_unfinished_result_file_is_a_failed_run(here, there):
+def test_a_result_without_an_end_is_a_failed_run_and_one_without_model_is_refused(here, there):
     slug = made(there, big_events(tokens=16, variants=1)[:-1])
     (new,) = import_bundle(here, result_file(there, slug)).imported
     assert (load(here, new).state, load(here, new).reason) == ("failed", UNFINISHED)
-
-
-def test_a_result_without_model_is_refused(here, there):
-    slug = made(there)
     data = result_file(there, slug, model=None, prompt=None, variants=[])
     assert_refused(here, data, "no model and prompt")
 

@@ -172,24 +172,11 @@ def test_a_wrong_value_is_refused(here, run, path, value):
     assert_refused(here, wrong, f"wrong at (its top|.*{last})")
 
 
-def test_a_figure_that_is_not_finite_is_refused_as_such(here, run):
+def test_strange_json_is_refused(here, run):
     run["result"]["timings_ms"]["load"] = float("nan")
     assert_refused(here, resealed(run), "it holds NaN")
-
-
-STRANGE = {
-    "deep": b"[" * 100_000,
-    "NaN": b"NaN",
-    "no text": b"\xff",
-    "a long number": b"1" * 5000,
-    "null": b"null",
-    "a list": b"[]",
-}
-
-
-@pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE.keys())
-def test_strange_json_is_refused(here, text):
-    assert_refused(here, sealed(SLUG, text))
+    for text in (b"[" * 100_000, b"NaN", b"\xff", b"1" * 5000, b"null", b"[]"):
+        assert_refused(here, sealed(SLUG, text))
 
 
 @pytest.mark.parametrize(

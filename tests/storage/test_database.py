@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
@@ -18,6 +18,7 @@ from storage import library
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
 from tests.processes import forked
+from tests.storage.conftest import with_next_schema
 
 
 def test_every_connection_is_set_up(tmp_path):
@@ -65,16 +66,16 @@ def refused(url: str, match: str) -> None:
     assert_one_sentence(caught.value)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("Dear diary, " * 500)
-    refused(f"sqlite:///{path}", "is not a SQLite database")
-    assert path.read_text() == "Dear diary, " * 500
-
-
-def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path):
-    (tmp_path / "ckv.sqlite3").mkdir()
-    refused(default_url(tmp_path), "cannot be opened")
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(b"Dear diary, " * 500, "is not a SQLite database"), (None, "cannot be opened")],
+    ids=["a text", "a folder"],
+)
+def test_what_is_no_database_is_refused_and_left_alone(tmp_path, content, sentence):
+    path = tmp_path / "ckv.sqlite3"
+    path.mkdir() if content is None else path.write_bytes(content)
+    refused(default_url(tmp_path), sentence)
+    assert content is None or path.read_bytes() == content
 
 
 @pytest.mark.parametrize("mode", ["ro", "rw"])
@@ -153,6 +154,25 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(new_url, schema, 
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
     assert found == [(schema,)]
     engine.dispose()
+
+
+@pytest.mark.slow
+def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(
+    new_url, tmp_path, monkeypatch
+):
+    url = new_url()
+    open_database(url).close()
+    with monkeypatch.context() as patched:
+        with_next_schema(
+            tmp_path,
+            patched,
+            "op.create_table('half', sa.Column('id', sa.Integer))",
+            "raise RuntimeError('broken')",
+        )
+        with pytest.raises(RuntimeError, match="broken"):
+            open_database(url)
+    with closing(open_database(url)) as database:
+        assert "half" not in inspect(database.engine).get_table_names()
 
 
 def test_a_failed_write_leaves_nothing_and_is_explained(database):

@@ -1,0 +1,44 @@
+"""What columns hold on every database, and docs/schema.md, which is what the tables are."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.dialects import sqlite
+
+from scripts.schema_doc import schema_markdown
+from storage.models import AnyText, Base, UtcDateTime
+
+PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
+DIALECT = sqlite.dialect()
+HOSTILE = st.text(st.sampled_from("a0\x00\ud800\udfff\ue000\U0001f600")) | st.text()
+USUAL = st.text(st.characters(exclude_categories=["Cs", "Co"], exclude_characters="\x00"))
+
+
+@given(HOSTILE, USUAL)
+def test_any_text_survives_and_can_be_held_and_usual_text_is_stored_as_it_is(hostile, usual):
+    stored = AnyText().process_bind_param(hostile, DIALECT)
+    assert "\x00" not in stored
+    stored.encode("utf-8")
+    assert AnyText().process_result_value(stored, DIALECT) == hostile
+    assert AnyText().process_bind_param(usual, DIALECT) == usual
+
+
+def test_a_time_is_stored_in_utc_and_needs_a_zone():
+    with pytest.raises(ValueError, match="time zone"):
+        UtcDateTime().process_bind_param(datetime(2026, 1, 1), DIALECT)
+    read = UtcDateTime().process_result_value(datetime(2026, 1, 1, 5), DIALECT)
+    assert read == datetime(2026, 1, 1, 5, tzinfo=UTC)
+
+
+def test_the_page_of_the_schema_is_up_to_date_and_explains_every_column():
+    assert PAGE.read_text(encoding="utf-8") == schema_markdown()
+    sections = dict(part.split("\n", 1) for part in schema_markdown().split("\n## ")[1:])
+    assert sections.keys() == Base.metadata.tables.keys()
+    for table in Base.metadata.tables.values():
+        rows = [line.split(" | ") for line in sections[table.name].splitlines() if " | " in line]
+        explained = {row[0].removeprefix("| "): row[3].removesuffix(" |") for row in rows}
+        for column in table.columns:
+            assert explained[column.name].strip()
