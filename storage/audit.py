@@ -1,6 +1,6 @@
 """The audit log: who did what, when, and to which run or user. Takes a Session, never commits.
 
-An entry is written in the transaction of what it tells, so neither exists without the other.
+An entry is written in the transaction of its act, so neither exists without the other.
 """
 
 from dataclasses import dataclass

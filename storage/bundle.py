@@ -23,8 +23,8 @@ from storage.records import Lineage, RunNotes, StoredRun
 MAX_RUNS = 1000
 MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
 MAX_TOTAL_BYTES = 512 * 2**20
-IMPORTED = "imported"  # key of a run's environment that says that it was not made here
-FROM_RESULT = "a result file; its question is not known"  # the end of what it says
+IMPORTED = "imported"  # key in the environment of a run that was not made here
+FROM_RESULT = "a result file; its question is not known"  # the end of its value
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

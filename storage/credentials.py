@@ -1,6 +1,6 @@
 """Sessions, API tokens, share links, and who is disabled. Takes a Session, never commits.
 
-Only a token's hash is stored: who reads the database cannot log in with what it holds.
+Only a token's hash is stored: nobody can log in with what the database holds.
 """
 
 import hashlib
@@ -217,7 +217,7 @@ def _account(session: Session, user: str) -> Account:
     return account
 
 
-# --- share links: who has a token sees its run ----------------------------------------------
+# --- share links: a token opens its run ----------------------------------------------
 
 
 def create_share(

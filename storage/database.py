@@ -130,7 +130,7 @@ class Database:
     """An open, migrated database that hands out sessions.
 
     Attributes:
-        server: random number that tells this opening from others of the same PostgreSQL; None on
+        server: random number of this opening, unlike others of the same PostgreSQL; None on
             SQLite, which has one server at a time.
     """
 
@@ -148,7 +148,7 @@ class Database:
             self.server = None
             reading = {}
             # Take the write lock at once. A reader that turns writer midway fails if another
-            # connection wrote in between; one that asks first just waits.
+            # connection wrote in between; one that takes it first just waits.
             writing = {"sqlite_begin": "IMMEDIATE"}
         self._reading = sessionmaker(engine.execution_options(**reading))
         self._writing = sessionmaker(engine.execution_options(**writing))
@@ -243,7 +243,7 @@ def _prepare_file(url: URL, name: str) -> None:
     file = sqlite_file(url)
     check_whole(file)
     if file.exists() or url.query.get("mode", "rwc") != "rwc":
-        return  # SQLite itself says what is wrong with it
+        return  # SQLite's own error has what is wrong with it
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -263,8 +263,8 @@ def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
     pool = NullPool if migrating else None
     if url.get_backend_name() == "postgresql":
         defaults = {"client_encoding": "utf8", "connect_timeout": CONNECT_TIMEOUT_S}
-        asked = {key: value for key, value in defaults.items() if key not in url.query}
-        return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=asked)
+        connect = {key: value for key, value in defaults.items() if key not in url.query}
+        return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=connect)
     engine = create_engine(url, poolclass=pool)
 
     @event.listens_for(engine, "connect")
@@ -332,7 +332,7 @@ def _migrate(url: URL, name: str) -> None:
 
 @cache
 def _schemas(migrations: Path) -> list[str]:
-    """From the first to the newest; alembic compiles every migration to tell them."""
+    """From the first to the newest; alembic compiles every migration for it."""
     scripts = ScriptDirectory.from_config(_config(migrations))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 

@@ -62,7 +62,7 @@ def reading(data: bytes) -> Iterator[Iterable[BundledRun]]:
         data: a zip, a JSON text or one a line, from anybody.
 
     Raises:
-        StorageError: the file is wrong, or takes too much; one sentence says what.
+        StorageError: the file is wrong, or takes too much.
     """
     if _is_small(data):
         yield list(runs_of(data))

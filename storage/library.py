@@ -130,10 +130,10 @@ def relatives(
         select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
     ).one_or_none()
     if own is not None and own.parent_slug is not None:
-        told = session.execute(
+        found = session.execute(
             select(Run.title, Run.state).where(Run.slug == own.parent_slug, *seen)
         ).one_or_none()
-        title, state = told or (None, None)
+        title, state = found or (None, None)
         parent = _relative(own.parent_slug, title, own.lineage, state)
     rows = session.execute(
         select(Run.slug, Run.title, Run.lineage, Run.state)

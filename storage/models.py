@@ -354,7 +354,7 @@ class Credential(_Token, Base):
     scope: Mapped[str] = mapped_column(String(8), doc="read, write, or all (a session)")
     name: Mapped[str] = mapped_column(doc="what its owner calls a token; empty for a session")
     password_mark: Mapped[str | None] = mapped_column(
-        String(16), doc="of a session: tells the password with which it began from later ones"
+        String(16), doc="of a session: marks the password with which it began"
     )
     last_used_at: Mapped[datetime | None] = mapped_column(doc="UTC, to the minute; null for never")
 

@@ -66,9 +66,9 @@ class Recorder:
         """Save a queued run; returns its slug.
 
         Args:
-            request: as the user asked; validated by the caller.
+            request: as the user made it; validated by the caller.
             title: by default the first words of the question, or of the context.
-            owner: the user who asked; None without logins.
+            owner: the user who made it; None without logins.
             lineage: the run that it was made from.
         """
         title = title.strip() or title_of(request)
@@ -257,7 +257,7 @@ def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
 
 
 def save_event(session: Session, run_id: int, event: RunEvent) -> None:
-    """Record what an event says; the state of a run changes only with `end_run`.
+    """Record an event; the state of a run changes only with `end_run`.
 
     Raises:
         StorageError: the event names a variant that the run lacks.

@@ -54,7 +54,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list; None or an empty text asks for nothing.
+    """Which runs to list; None or an empty text is no condition.
 
     Attributes:
         text: words that title, note, question or generations have; the last as a beginning.
@@ -129,7 +129,7 @@ class RunSummary:
     """One line of a list of runs.
 
     Attributes:
-        variant_specs: as parsed by the worker; as asked before that; of many samples its points.
+        variant_specs: as parsed by the worker; as requested before; of many samples its points.
         prompt_tokens: None until the prompt was tokenised, and of many samples.
         counts: of a run of many samples; None where its definition cannot be read.
     """
@@ -210,7 +210,7 @@ class StoredStudy:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an export tells beside the definition."""
+        """What an export has beside the definition."""
         return {
             "state": self.state,
             "created_at": self.created_at.isoformat(),

@@ -57,7 +57,7 @@ def new_slug() -> str:
 
 
 def missing_run(slug: str) -> RunMissingError:
-    """What to raise where a run is not there, or not for whoever asks."""
+    """What to raise where a run is not there, or not for this user."""
     return RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
 
 

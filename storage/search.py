@@ -1,4 +1,4 @@
-"""Full-text search over runs: which words a run has, and which runs have the words asked for.
+"""Full-text search over runs: which words a run has, and which runs have the words of a query.
 
 Words are cut here, not by the database, so that SQLite (FTS5) and PostgreSQL (tsvector) index the
 same words and find the same runs. Both tables are called run_search and are made by a migration;
@@ -26,13 +26,13 @@ _STATEMENTS = {
     "sqlite": {
         "forget": "DELETE FROM run_search WHERE rowid = :run_id",
         "index": "INSERT INTO run_search (rowid, words) VALUES (:run_id, :words)",
-        "match": "SELECT rowid AS run_id FROM run_search WHERE run_search MATCH :asked",
+        "match": "SELECT rowid AS run_id FROM run_search WHERE run_search MATCH :query",
     },
     "postgresql": {
         "forget": "DELETE FROM run_search WHERE run_id = :run_id",
         "index": "INSERT INTO run_search (run_id, words) "
         "VALUES (:run_id, array_to_tsvector(string_to_array(:words, ' ')))",
-        "match": "SELECT run_id FROM run_search WHERE words @@ CAST(:asked AS tsquery)",
+        "match": "SELECT run_id FROM run_search WHERE words @@ CAST(:query AS tsquery)",
     },
 }
 
@@ -64,12 +64,12 @@ def forget_run(session: Session, run_id: int) -> None:
     session.execute(text(_statement(session, "forget")), {"run_id": run_id})
 
 
-def matching_runs(session: Session, asked: str) -> TextualSelect | None:
-    """Keys of runs that have all words asked for, the last one as a beginning.
+def matching_runs(session: Session, query: str) -> TextualSelect | None:
+    """Keys of runs that have all words of a query, the last one as a beginning.
 
-    Any text may be asked for; beyond 400 characters or 16 words it is cut. None if it has no word.
+    Any text is a query; beyond 400 characters or 16 words it is cut. None if it has no word.
     """
-    words = words_of(asked[:QUERY_CHARS])[:QUERY_WORDS]
+    words = words_of(query[:QUERY_CHARS])[:QUERY_WORDS]
     if not words:
         return None
     # Words are letters and digits only, so quotes cannot be closed from inside.
@@ -77,7 +77,7 @@ def matching_runs(session: Session, asked: str) -> TextualSelect | None:
         expression = " ".join(f'"{word}"' for word in words) + "*"
     else:
         expression = " & ".join(f"'{word}'" for word in words) + ":*"
-    statement = text(_statement(session, "match")).bindparams(bindparam("asked", expression))
+    statement = text(_statement(session, "match")).bindparams(bindparam("query", expression))
     return statement.columns(column("run_id", BigInteger))
 
 

@@ -27,7 +27,7 @@ _IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
 
 @contextmanager
 def only_server(database: Database) -> Iterator[None]:
-    """Be a server of this database; the system tells the others at once if the process dies.
+    """Be a server of this database; the others see at once if the process dies.
 
     A SQLite file has one server at a time: a second would take the first one's runs for dead. On
     PostgreSQL each server holds an advisory lock, by its own number, on a connection of its own.
@@ -95,7 +95,7 @@ def ahead_elsewhere(session: Session, slug: str, server: int | None) -> int | No
     """How many unfinished runs come before an unfinished one that lives in another server.
 
     Returns:
-        None if the run is over, or lives in the server that asks.
+        None if the run is over, or lives in this server.
     """
     if server is None:
         return None

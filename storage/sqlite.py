@@ -49,7 +49,7 @@ def sqlite_file(url: URL) -> Path:
 
 
 def unfinished_mark(file: Path) -> Path:
-    """There while a restore replaces `file`; whoever finds it knows that one was interrupted."""
+    """A file that is there while a restore replaces `file`, and after one that was interrupted."""
     return file.with_name(f"{file.name}.restoring")
 
 
@@ -117,7 +117,7 @@ def write_whole(path: Path, data: bytes) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-# --- who has it: one server, or a command that may not meet one -----------------------------
+# --- the lock: one server, or a command that may not meet one -----------------------------
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def restore(source: Path, url: str) -> Path | None:
 
 
 def _put_in_place(part: Path, target: Path) -> Path | None:
-    """Keep the old file and put the new one in its place; a mark says that this goes on.
+    """Keep the old file and put the new one in its place; a mark is there meanwhile.
 
     There is a database at every moment. The old one's log goes first: SQLite would play it into
     the new one.

@@ -101,7 +101,7 @@ class Studies:
 
     @_reads
     def slug(self, session: Session, name: str) -> str:
-        """Slug of the study of that name, whoever owns it.
+        """Slug of the study of that name, of any owner.
 
         Raises:
             RunMissingError: there is none.
@@ -397,7 +397,7 @@ def _digest(sample: Sample) -> str:
 
 
 def _save_results(session: Session, slug: str, results: Collection[SampleResult]) -> None:
-    """Write results; one that is done already stays as it is, whoever was first."""
+    """Write results; one that is done already stays as it is."""
     if not results:
         return
     (run_id,) = _columns(session, select(Run.id), slug)

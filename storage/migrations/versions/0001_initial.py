@@ -1,7 +1,7 @@
 """All tables of the first release, and the full-text search, which is no mapped class.
 
-Until that release these are the tables of storage/models.py; whoever changes a table after it
-writes them out here first. Databases of before have the schemas 0001 to 0012, release_0001 or
+Until that release these are the tables of storage/models.py; before the first change after it
+they are to be written out here. Databases of before have the schemas 0001 to 0012, release_0001 or
 runs_0001, with other tables; `storage.database` refuses those.
 """
 
