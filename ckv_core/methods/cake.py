@@ -48,22 +48,15 @@ class Preferences(BudgetRule):
             ).tolist()
             for view in views
         ]
-        wished = preferred_shares(
-            statistics, [1 / float(parameters[k.name]) for k in self.parameters]
-        )
-        budgets = integer_shares([share * total for share in wished], total, candidates.entries)
+        powers = [1 / float(parameters[key.name]) for key in self.parameters]
+        weights = [
+            Fraction(math.prod(x**power for x, power in zip(pair, powers, strict=True)))
+            for pair in statistics
+        ]
+        weights = weights if sum(weights) else [Fraction(1)] * len(weights)  # no attention varies
+        shares = [weight / sum(weights) * total for weight in weights]
+        budgets = integer_shares(shares, total, candidates.entries)
         return torch.tensor(budgets)[:, None].expand(-1, candidates.kv_heads)
-
-
-def preferred_shares(statistics: list[list[float]], powers: list[float]) -> list[Fraction]:
-    """Of the total, per layer, from its dispersion and shift; equal where no attention varies."""
-    weights = [
-        Fraction(math.prod(x**power for x, power in zip(pair, powers, strict=True)))
-        for pair in statistics
-    ]
-    if not sum(weights):
-        weights = [Fraction(1)] * len(weights)
-    return [weight / sum(weights) for weight in weights]
 
 
 def _spread_and_shift(view: LayerView, window: int) -> Tensor:

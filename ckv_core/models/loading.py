@@ -54,6 +54,10 @@ from ckv_core.runtime.devices import CUDA_LIKE
 from ckv_core.runtime.home import models_folder
 from ckv_core.runtime.memory_line import human_bytes
 
+_WEIGHTS_SHARE = 0.9  # of a GPU's free memory; the rest is for runs
+_BFLOAT16_FROM = (8, 0)  # compute capability
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
 
 def load_model(
     name: str, device: str = "auto", dtype: str = "auto", report: Report = silent
@@ -76,8 +80,11 @@ def load_model(
         raise ConfigError("No CUDA device can be used here; choose device cpu or auto.")
     best = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu"
     place = best if device == "auto" else device
-    if place == "cuda":
-        configure_allocator()  # before anything is asked of CUDA
+    # Before anything else uses CUDA its allocator is to grow its segments, unless its user has
+    # settings: caches of other sizes come and go, and fixed segments would leave holes.
+    has_settings = any(name in os.environ for name in _SETTINGS)
+    if place == "cuda" and sys.platform == "linux" and not has_settings:
+        os.environ[_SETTINGS[0]] = "expandable_segments:True"
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the report tells each step
@@ -205,23 +212,9 @@ def _unreadable(checkpoint: Checkpoint, part: str, error: Exception) -> ModelErr
     return ModelError(f"The {part} of {checkpoint.name!r} cannot be read ({reason}).")
 
 
-_WEIGHTS_SHARE = 0.9  # of a GPU's free memory; the rest is for runs
-_BFLOAT16_FROM = (8, 0)  # compute capability
-_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
 def gpus() -> list[torch.device]:
     """The GPUs that PyTorch sees."""
     return [torch.device(CUDA_LIKE[-1], index) for index in range(torch.cuda.device_count())]
-
-
-def configure_allocator() -> None:
-    """Let CUDA's allocator grow its segments, unless its user has settings of their own.
-
-    Caches of ever other sizes come and go: fixed segments would leave holes that none fits into.
-    """
-    if sys.platform == "linux" and not any(name in os.environ for name in _SETTINGS):
-        os.environ[_SETTINGS[0]] = "expandable_segments:True"
 
 
 def resolved_dtype(dtype: str, place: str) -> torch.dtype:

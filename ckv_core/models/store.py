@@ -65,12 +65,6 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def is_intact(folder: Path, manifest: Manifest) -> bool:
-    """Whether every file still has the hash of its manifest; only changed files are read."""
-    paths = [folder / file.name for file in manifest.files]
-    return file_hashes(paths) == {file.name: file.sha256 for file in manifest.files}
-
-
 def weights_sha256(files: Sequence[Path]) -> str:
     """One hash over weights files, whatever folder they lie in; read once, then remembered."""
     return combine(file_hashes(files))
@@ -82,11 +76,6 @@ def combine(hashes: Mapping[str, str]) -> str:
         return next(iter(hashes.values()))
     listing = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
     return hashlib.sha256(listing.encode()).hexdigest()
-
-
-def remember(folder: Path, manifest: Manifest) -> None:
-    """Take a fresh manifest's hashes as known, so that the first load need not read again."""
-    _update_known({_key(folder / file.name): file.sha256 for file in manifest.files})
 
 
 def file_hashes(files: Sequence[Path]) -> dict[str, str]:
@@ -189,10 +178,12 @@ def prepare(target: Path, name: str, fill: Callable[[Path], Manifest], report: R
 
 
 def is_prepared(target: Path) -> bool:
-    """Whether the folder is whole, to the bit."""
+    """Whether the folder is whole, to the bit; only changed files are read."""
     try:
-        manifest = read_manifest(target)
-        return manifest is not None and is_intact(target, manifest)
+        if (manifest := read_manifest(target)) is None:
+            return False
+        hashes = file_hashes([target / file.name for file in manifest.files])
+        return hashes == {file.name: file.sha256 for file in manifest.files}
     except OSError:  # another process is replacing it just now
         return False
 
@@ -211,7 +202,8 @@ def _fill_beside(target: Path, name: str, fill: Callable[[Path], Manifest], repo
             report(Step(f"Replacing the incomplete or changed copy in {target}."))
             target.rename(work.with_name(work.name + "-old"))
         work.rename(target)
-        remember(target, manifest)
+        # So that the first load need not read it again.
+        _update_known({_key(target / file.name): file.sha256 for file in manifest.files})
     except OSError as error:
         raise ModelError(
             f"{name} could not be written to {target} ({error.strerror or error}); make "
