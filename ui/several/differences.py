@@ -1,8 +1,8 @@
 """A few saved runs side by side: which variants belong together, and what differs. No Gradio."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
-from itertools import combinations, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ckv_core.analysis.agreement import first_difference
 from ckv_core.analysis.regimes import regime_named, run_regimes
 from ckv_core.request.external_selection import OWN
-from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
+from ckv_core.request.identity import Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
@@ -57,69 +57,41 @@ _Row = list[tuple[Identity, VariantResult] | None]
 def pair_up(results: Sequence[RunResult]) -> list[Pair]:
     """Pairs in the order of their first variants, those of a single run among them.
 
-    The same settings and budget are paired first; of what is left the same method, and of those
-    the ones that differ least: in few parameters, then little in the budget.
+    The same settings and budget are paired first, then the same settings, then the same method;
+    of several, in their order. A variant that had not selected when its run ended is left out.
     """
-    rows = _same(results)
-    specs = told_apart({identity: variant.spec for identity, variant in map(_first, rows)})
-    return [_pair(row, specs) for row in _merged(rows)]
-
-
-def _same(results: Sequence[RunResult]) -> list[_Row]:
-    """Rows of variants that are the same by all that decides their outcome."""
-    known: dict[str, set[Identity]] = {}
-    for variant in (variant for result in results for variant in result.variants):
-        if not (identity := identify(variant)).settings.unknown:
-            known.setdefault(variant.spec, set()).add(identity)
-
-    def row_of(variant: VariantResult) -> Identity:
-        own, same = identify(variant), known.get(variant.spec, set())
-        waits = variant.receipt is None  # not selected, so no parameters
-        return next(iter(same)) if waits and own.settings.unknown and len(same) == 1 else own
-
     rows: dict[Identity, _Row] = {}
     for at, result in enumerate(results):
         for variant in result.variants:
-            identity = row_of(variant)
-            rows.setdefault(identity, [None] * len(results))[at] = (identity, variant)
-    return list(rows.values())
+            if variant.receipt is not None:
+                identity = identify(variant)
+                row = rows.setdefault(identity, [None] * len(results))
+                row[at] = (identity, variant)
+    merged = [*rows.values()]
+    for key in (lambda row: _first(row)[0].settings, _method):
+        merged = _merged(merged, key)
+    specs = told_apart({identity: variant.spec for identity, variant in map(_first, rows.values())})
+    return [_pair(row, specs) for row in merged]
 
 
-def _merged(rows: list[_Row]) -> list[_Row]:
-    """Incomplete rows of one method joined: with the first run's first, the nearest ones first."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, row in enumerate(rows):
-        if None in row:
-            identity, variant = _first(row)
-            label = variant.label if variant.method == OWN else ""
-            groups.setdefault((identity.settings.name, label), []).append(index)
-    near = sorted(
-        (
-            not (rows[one][0] or rows[other][0]),
-            _distance(_first(rows[one])[0], _first(rows[other])[0]),
-            one,
-            other,
-        )
-        for group in groups.values()
-        for one, other in combinations(group, 2)
-    )
-    joined = list(range(len(rows)))  # the row that now holds what was in this one
-    for *_, one, other in near:
-        into, out = sorted((joined[one], joined[other]))
-        if into != out and not any(a and b for a, b in zip(rows[into], rows[out], strict=True)):
-            rows[into] = [a or b for a, b in zip(rows[into], rows[out], strict=True)]
-            joined = [into if at == out else at for at in joined]
-    return [row for at, row in enumerate(rows) if joined[at] == at]
+def _method(row: _Row) -> Hashable:
+    """Of positions that were given, their label."""
+    identity, variant = _first(row)
+    return identity.settings.name, variant.label if variant.method == OWN else ""
 
 
-def _distance(one: Identity, other: Identity) -> tuple[int, bool, float]:
-    """How many parameters differ, whether budgets are of different units, and their ratio."""
-    left, right = dict(one.settings.parameters), dict(other.settings.parameters)
-    parameters = sum(left.get(key) != right.get(key) for key in left.keys() | right.keys())
-    if one.budget is None or other.budget is None:
-        return parameters, one.budget != other.budget, 1.0
-    amounts = sorted((one.budget.amount, other.budget.amount))
-    return parameters, one.budget.unit != other.budget.unit, amounts[1] / amounts[0]
+def _merged(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[_Row]:
+    """Rows of one key joined where no run is in both."""
+    merged: list[_Row] = []
+    for row in rows:
+        for at, other in enumerate(merged):
+            apart = not any(a and b for a, b in zip(row, other, strict=True))
+            if apart and key(row) == key(other):
+                merged[at] = [a or b for a, b in zip(other, row, strict=True)]
+                break
+        else:
+            merged.append(row)
+    return merged
 
 
 def _pair(row: _Row, specs: dict[Identity, str]) -> Pair:
@@ -140,10 +112,7 @@ def _pair(row: _Row, specs: dict[Identity, str]) -> Pair:
 def _parameters(identity: Identity) -> dict[str, str]:
     """All that decides the outcome as text, the budget first."""
     budget = {"budget": str(identity.budget)} if identity.budget else {}
-    return budget | {
-        key: NOT_RECORDED if value is None else str(value)
-        for key, value in identity.settings.parameters
-    }
+    return budget | {key: str(value) for key, value in identity.settings.parameters}
 
 
 def _first(row: _Row) -> tuple[Identity, VariantResult]:
