@@ -30,8 +30,7 @@ from ui.looks.theme import CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
 from ui.report.routes import study_report_routes
 from ui.run.page import RunPage
-from ui.run.routes import build_routes
-from ui.run.study_routes import study_routes
+from ui.run.routes import build_routes, study_routes
 from ui.runs.page import RunsPage
 from ui.runs.routes import library_routes
 from ui.server.gates import OwnStreams

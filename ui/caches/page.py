@@ -8,8 +8,7 @@ from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import MAX_NEW_TOKENS
-from ui.caches.jobs import follow_job
-from ui.caches.values import answers_value, caches_table
+from ui.caches.jobs import answers_value, caches_table, follow_job
 from ui.compare.controls import late_dropdown, number, text
 from ui.components.base import component
 from ui.components.data_table import DataTable

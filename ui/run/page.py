@@ -10,14 +10,15 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
+from storage.records import RunRelative
 from ui.caches.keep_section import KeepSection
+from ui.components.base import component
 from ui.components.facts import Facts
 from ui.components.notice import Notice
 from ui.results import views
 from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import Feed, cancel_run, find_view, follow
 from ui.results.share import ShareSection
-from ui.run.lineage import LineageSection
 from ui.services.services import RunView, Services
 from ui.services.studies import StudyView
 from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said, tried
@@ -136,3 +137,36 @@ class RunPage:
             gr.update(visible=may_change and not view.is_final and not is_stopping),
             gr.update(visible=may_change and can_resume),
         ]
+
+
+LineageView = component(__file__, "lineage")
+"""Shows {"slug", "parent", "children"}; for {"guest": true} the page hides what guests cannot use.
+"""
+
+
+class LineageSection:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._view = LineageView(elem_id="lineage")
+        self.outputs: list[Component] = [self._view]
+
+    def open(self, slug: str) -> list[dict[str, Any] | None]:
+        """Where a run comes from, and what was made from it; an empty slug is no run."""
+        if self._services.is_guest:
+            return [{"guest": True}]
+        try:
+            return [self._value(slug) if slug else None]
+        except CkvError:
+            return [None]
+
+    def _value(self, slug: str) -> dict[str, Any]:
+        parent, children = self._services.library.relatives(slug)
+        return {
+            "slug": slug,
+            "parent": _relative(parent) if parent else None,
+            "children": [_relative(child) for child in children],
+        }
+
+
+def _relative(run: RunRelative) -> dict[str, Any]:
+    return {"slug": run.slug, "title": run.title, "kind": run.kind, "state": run.state}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import astuple, fields
 from functools import partial
 from urllib.parse import quote
 
@@ -12,6 +13,10 @@ from starlette.routing import Route
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
 from ckv_core.results.events import RunResult
+from ckv_core.studies.export import export
+from ckv_core.studies.inspect_log import inspect_log
+from ckv_core.studies.records import SampleResult
+from ckv_core.studies.spec import write_study
 from storage.repository import is_slug
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
@@ -22,9 +27,10 @@ from ui.charts.run_csv import (
     sweep_csv,
     teacher_forced_csv,
 )
+from ui.charts.study import STUDY_CHARTS
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_routes
-from ui.results.figure_routes import figure_routes
+from ui.results.figure_routes import drawn_routes, figure_routes, reading
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
 from ui.server.route_answers import (
@@ -40,6 +46,9 @@ from ui.server.route_answers import (
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
+from ui.tables.csv_text import csv_text
+from ui.tables.points import points_csv
+from ui.tables.study import StudyReading
 from ui.tables.summary import summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
@@ -191,3 +200,49 @@ def _bits(data: bytes) -> Response:
 
 def _file(run: RunSnapshot, name: str, text: str, kind: str) -> Response:
     return as_file(f"ckv-{run.slug}-{name}", text, kind, _caching(run))
+
+
+_RESULT = tuple(field.name for field in fields(SampleResult))
+
+
+def results_csv(study: StudyReading) -> str:
+    """One line per sample and point: all that is known of it."""
+    return csv_text(_RESULT, (astuple(result) for result in study.results))
+
+
+SAMPLE_TABLES: dict[str, Callable[[StudyReading], str]] = {
+    "scores": lambda study: points_csv(study.points),
+    "results": results_csv,
+}
+
+
+def study_routes(services: Services) -> list[Route]:
+    """Of runs of many samples; each answers GET and runs in a worker thread."""
+    studies = services.studies
+
+    def read(request: Request) -> StudyReading:
+        return studies.reading(request.path_params["slug"])
+
+    def whole(study: StudyReading, request: Request) -> Response:
+        facts = studies.view(study.slug).stored.facts
+        with_data = "data" in request.query_params
+        samples = studies.samples(study.slug) if with_data else study.samples
+        values = export(study.study, samples, study.results, facts, with_data=with_data)
+        text = json.dumps(values, ensure_ascii=False)
+        return as_file("ckv-study.json", text, "application/json; charset=utf-8")
+
+    def inspect(study: StudyReading, _: Request) -> Response:
+        facts, samples = studies.view(study.slug).stored.facts, studies.samples(study.slug)
+        values = inspect_log(study.study, samples, study.results, facts)
+        return as_file("ckv-inspect.json", json.dumps(values), "application/json")
+
+    def definition(study: StudyReading, _: Request) -> Response:
+        text = write_study(study.study)
+        return as_file("ckv-study.yaml", text, "application/yaml; charset=utf-8")
+
+    return [
+        *drawn_routes("/studies/{slug}", read, STUDY_CHARTS, SAMPLE_TABLES, "ckv-study"),
+        Route("/studies/{slug}/study.json", reading(read, whole)),
+        Route("/studies/{slug}/inspect.json", reading(read, inspect)),
+        Route("/studies/{slug}/study.yaml", reading(read, definition)),
+    ]

@@ -20,7 +20,7 @@ from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFa
 from storage.database import Database
 from ui.accounts.access import Access
 from ui.limits import Limits
-from ui.services.room import check_room
+from ui.services.library import check_room
 
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered

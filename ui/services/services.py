@@ -35,9 +35,8 @@ from ui.accounts.credentials import Accounts
 from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
-from ui.services.library import Library
+from ui.services.library import Library, check_new_run, check_room
 from ui.services.live_runs import RunSnapshot
-from ui.services.room import check_new_run, check_room
 from ui.services.runs import Runs
 from ui.services.shares import Shares
 from ui.services.studies import Studies, StudyView

@@ -39,7 +39,7 @@ from storage.records import StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import DISABLED, Access
 from ui.limits import Limits
-from ui.services.room import check_new_run, check_room
+from ui.services.library import check_new_run, check_room
 from ui.services.study_jobs import StudyJobs, prompt_size
 from ui.tables.study import StudyReading
 

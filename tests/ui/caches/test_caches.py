@@ -20,9 +20,9 @@ from tests.factories.app import FakeServices, snapshot, wait_for
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import receipt, run_of, variant
 from tests.ui.served_app import by
+from ui.caches.jobs import answers_value, caches_table
 from ui.caches.keep_section import KeepSection
 from ui.caches.page import CachesPage
-from ui.caches.values import answers_value, caches_table
 from ui.limits import LimitError, Limits
 from ui.server.route_answers import IMPORT_TYPE
 from ui.services.caches import CacheJob, Caches

@@ -21,7 +21,7 @@ from tests.factories.app import (
 from ui.compare.form_values import CONTROL_NAMES, FormValues
 from ui.compare.page import ComparePage
 from ui.results.live import made_from
-from ui.run.lineage import LineageSection
+from ui.run.page import LineageSection
 from ui.settings import Settings
 
 

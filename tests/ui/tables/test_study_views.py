@@ -8,7 +8,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
-from ui.run.study_routes import results_csv
+from ui.run.routes import results_csv
 from ui.tables.study import (
     StudyReading,
     decision_table,
