@@ -6,7 +6,7 @@ that by its type and bounds, and the database stores what is written.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -23,7 +23,6 @@ from ckv_core.request.compare_request import (
     Scenario,
 )
 from ckv_core.request.external_selection import MAX_HEADS, MAX_LAYERS, MAX_TEXT_CHARS, MAX_TOKEN_ID
-from ckv_core.results.loops import loops
 from ckv_core.runtime.checked import (
     By,
     Checked,
@@ -37,6 +36,9 @@ from ckv_core.runtime.checked import (
     within,
 )
 
+MAX_BLOCK = 64  # tokens that repeat at the end of a text
+LEAST_REPEATS = 3
+LEAST_TOKENS = 16
 MAX_SLOTS = 2**29  # layers x KV heads x prompt tokens; a mask takes a byte for each
 MAX_ALL_SLOTS = 2**30  # of all variants; each keeps a bit of them
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -579,3 +581,20 @@ class VariantResult(Checked):
     def loops(self) -> bool:
         """Whether the limit cut a text that repeats itself; a higher limit would not help."""
         return self.stopped == "length" and loops(self.token_ids)
+
+
+def loops(token_ids: Sequence[int]) -> bool:
+    """Whether the last tokens are one block over and over: no higher limit would bring an answer.
+
+    A block of up to 64 tokens, at least three times in a row and over at least 16 tokens; the
+    last time may be broken off.
+    """
+    count = len(token_ids)
+    for size in range(1, min(MAX_BLOCK, count // LEAST_REPEATS) + 1):
+        needed = max(LEAST_REPEATS * size, LEAST_TOKENS)
+        if count >= needed and all(
+            token_ids[at] == token_ids[at - size]
+            for at in range(count - 1, count - 1 - (needed - size), -1)
+        ):
+            return True
+    return False

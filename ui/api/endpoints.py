@@ -5,7 +5,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Annotated, Any, cast, get_origin, get_type_hints
 
@@ -18,22 +18,26 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.request.compare_request import CompareRequest, meaning
-from ckv_core.runtime.checked import one_of, read, within
+from ckv_core.request.grid import with_points
+from ckv_core.runtime.checked import chars, one_of, read, within
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
-from ui.api.requests import WHOLE, ShortText, compare_request
+from ui.compare.form_values import read_list
+from ui.compare.offers import DEFAULT_VARIANTS
 from ui.run.routes import NOT_YET
-from ui.runs.query import run_row
+from ui.runs.query import TEXT_CHARS, run_row
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.settings import Settings
 
 LOGGER = logging.getLogger(__name__)
+WHOLE = "request"
+ShortText = Annotated[str, chars(TEXT_CHARS)]
 LONGEST_WAIT_S = 60.0
 POLL_S = 0.2
 MOST_RUNS = 100
@@ -178,6 +182,19 @@ class Api:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         return self._services.snapshot(str(slug))
+
+
+def compare_request(arguments: dict[str, Any], settings: Settings) -> CompareRequest:
+    """Of `Api.compare`'s arguments; still to be validated."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    lists = [
+        read_list(read(ShortText, given.pop(name, ""), WHOLE, at=(name,)))
+        for name in ("budget", "alpha")
+    ]
+    own = {"variants": DEFAULT_VARIANTS, "device": settings.device}
+    request = read(CompareRequest, own | given, WHOLE)
+    request = replace(request, model=request.model.strip() or settings.model)
+    return with_points(request, lists[0] or ("",), lists[1])
 
 
 _ANY = inspect.Parameter.POSITIONAL_OR_KEYWORD
