@@ -46,7 +46,7 @@ def commands() -> "Typer":
 
 
 def run_app() -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until a signal to stop; returns the exit code."""
     # Gradio looks at this when it is imported.
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from ckv_core.errors import CkvError

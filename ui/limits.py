@@ -14,7 +14,7 @@ from ckv_core.request.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 
 
 class LimitError(CkvError):
-    """More was asked than the app's settings allow."""
+    """A request is for more than the app takes."""
 
 
 def _limit(default: int | None, label: str) -> Any:
@@ -129,11 +129,11 @@ class Limits:
         left = self.user_mib * 2**20 - sum(taken.values())
         if left >= more:
             return left
-        told = (f"{what} {size / 2**20:,.1f}" for what, size in taken.items())
+        stored = (f"{what} {size / 2**20:,.1f}" for what, size in taken.items())
         most = max(taken, key=lambda what: taken[what])
         raise LimitError(
-            f"There is no room: this app stores {self.user_mib:,} MiB ({', '.join(told)}); delete "
-            f"{most} first."
+            f"There is no room: this app stores {self.user_mib:,} MiB ({', '.join(stored)}); "
+            f"delete {most} first."
         )
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:

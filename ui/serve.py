@@ -1,4 +1,4 @@
-"""Runs the app: opens what it needs, serves, and closes everything when told to stop."""
+"""Runs the app: opens what it needs, serves, and closes everything at a signal."""
 
 import signal
 import threading

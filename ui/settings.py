@@ -86,7 +86,7 @@ class Settings:
         return _is_loopback(self.host)
 
     def check_exposure(self) -> None:
-        """Refuse to serve other machines without logins, unless told to."""
+        """Refuse to serve other machines without logins, unless the settings say so."""
         if not (self.is_loopback or self.users or self.allow_anonymous):
             raise ConfigError(
                 f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH, "

@@ -70,8 +70,8 @@ class FewAlike(logging.Filter):
         since, count = self._seen.get(alike, (record.created, 0))
         if record.created - since >= ALIKE_S:
             if count > ALIKE:
-                told = getattr(record, "fields", {})
-                record.fields = {**told, "left_out": count - ALIKE}
+                given = getattr(record, "fields", {})
+                record.fields = {**given, "left_out": count - ALIKE}
             since, count = record.created, 0
         self._seen[alike] = since, count + 1
         return count < ALIKE

@@ -18,7 +18,7 @@ class _Line:
 
 
 class FairQueue:
-    """Round after round each user has one turn, whoever came first within a round; thread-safe.
+    """Round after round each user has one turn, first come, first served within it; thread-safe.
 
     A user who comes new, or again with nothing waiting, joins the present round: however many jobs
     another has waiting, at most one of them is still ahead, beside those that run. All jobs of

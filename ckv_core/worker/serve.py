@@ -98,7 +98,7 @@ class WorkerLoop:
         self._stops: dict[str, threading.Event] = {}
 
     def run(self) -> None:
-        """Serve until told to stop, or until the device is lost."""
+        """Serve until `Shutdown`, or until the device is lost."""
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         runner = self._make_runner()
         self._send(WorkerReady())

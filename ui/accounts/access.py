@@ -23,7 +23,7 @@ Right = Literal["read", "own", "change"]
 
 
 class AccessError(CkvError):
-    """The one who asks may not do this."""
+    """The viewer may not do this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Access:
         return viewer.user
 
     def account(self) -> str:
-        """Whose sessions and tokens are asked for; AccessError without a login by password."""
+        """Whose sessions and tokens these are; AccessError without a login by password."""
         user = self.user()
         if user is None:
             raise AccessError("This app has no logins, so there are no accounts.")
@@ -88,7 +88,7 @@ class Access:
             return not credentials.is_disabled(session, owner)
 
     def check_admin(self) -> None:
-        """AccessError for whoever is no administrator, or came with a token."""
+        """AccessError for a viewer who is no administrator, or came with a token."""
         viewer = self.viewer()
         if not viewer.is_trusted:
             self.account()
@@ -102,7 +102,7 @@ class Access:
         return viewer.user is None and not viewer.is_trusted
 
     def check_run(self, slug: str, right: Right = "read") -> None:
-        """RunMissingError for another's run as for none; AccessError for whoever only reads."""
+        """RunMissingError for another's run as for none; AccessError for one who only reads."""
         viewer = self.viewer()
         if viewer.is_trusted or (slug in viewer.shared and right == "read"):
             return

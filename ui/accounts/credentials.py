@@ -26,7 +26,7 @@ DISABLED = "This user is disabled; ask the administrator of this app."
 
 
 class Accounts:
-    """Any thread may call any method; all but the first four are for the user who asks."""
+    """Any thread may call any method; all but the first four are for the viewer."""
 
     def __init__(self, database: Database, access: Access) -> None:
         self._database = database
@@ -87,7 +87,7 @@ class Accounts:
                 session, user, known.mark, now=now, lasts=SESSION_LASTS
             )
 
-    # --- for whoever is logged in -------------------------------------------------------------
+    # --- for the one who is logged in ---------------------------------------------------------
 
     def sign_out(self) -> None:
         """End the session of this request; nothing if it came without one."""

@@ -28,7 +28,7 @@ NAME_CHARS = 64  # of a name in the log
 
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
-Told = Callable[[str | None, bool], None]
+OnAttempt = Callable[[str | None, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class Logins:
         self,
         users: Mapping[str, User],
         clock: Callable[[], float] = time.monotonic,
-        told: Told | None = None,
+        on_attempt: OnAttempt | None = None,
     ) -> None:
         """Start without guesses.
 
         Args:
-            users: by name, as they are whenever one asks.
+            users: by name, as they are at each check.
             clock: seconds.
-            told: hears, in a thread, of each wrong password and of each new HTTP Basic login:
+            on_attempt: called, in a thread, at each wrong password and each new HTTP Basic login:
                 the user, or None for an unknown name, and whether it was right.
         """
         self._users = users
         self._clock = clock
-        self._told = told or (lambda _user, _is_right: None)
+        self._on_attempt = on_attempt or (lambda _user, _is_right: None)
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, _Verified] = {}
         self._guesses: dict[bytes, _Guesses] = {}
@@ -117,7 +117,7 @@ class Logins:
         result = await self.verify(user, password, address)
         if known is not None and result.user is not None:
             if digest not in self._remembered:
-                await self._in_thread(self._told, user, True)
+                await self._in_thread(self._on_attempt, user, True)
             until = self._clock() + REMEMBERED_S
             self._remembered[digest] = _Verified(user, known.hashed, until)
             _shrink(self._remembered, REMEMBERED)
@@ -139,7 +139,7 @@ class Logins:
         if known is None or not is_right:
             # What fail2ban and its like read. A name may hold anything, a password typed there too.
             LOGGER.warning("A sign-in failed: name %a from %s.", user[:NAME_CHARS], address)
-            await self._in_thread(self._told, user if known else None, False)
+            await self._in_thread(self._on_attempt, user if known else None, False)
             return LoginResult()
         for key in guessing:
             self._guesses.pop(key, None)

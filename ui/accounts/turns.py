@@ -34,7 +34,7 @@ STRANGERS_EVENTS = 32  # of one address without a login
 WAIT_S = 30.0  # for a place
 DEADLINE_S = 120.0  # from the call to its end
 BUSY = "Your other requests are still being answered; try again in a moment."
-LEFT = "The one who asked for this has left."
+LEFT = "The page that requested this was closed."
 TOO_LONG = f"This took over {DEADLINE_S:.0f} s and was stopped; ask for less at a time."
 
 

@@ -1,1 +1,1 @@
-"""Serving over HTTP: who asks, what a request may carry, proxies, streams, health. Not pages."""
+"""Serving over HTTP: viewers, what a request may carry, proxies, streams, health. Not pages."""

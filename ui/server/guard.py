@@ -58,7 +58,7 @@ class Guard:
         self._identity = identity
         self._own_site = OwnSite(settings)
         if settings.users and identity is None:
-            raise ValueError("an app with logins needs to know who asks")
+            raise ValueError("an app with logins needs an identity")
         ancestors = "'self'"
         if settings.space_host:
             ancestors += " https://huggingface.co https://*.huggingface.co"

@@ -27,8 +27,8 @@ LOGIN_PATH = "/login"
 FOR_PROGRAMS = ("/api/", "/gradio_api/")
 READING = ("GET", "HEAD", "OPTIONS")
 THREADS = 8
-MOST_ASKED = 1024
-ASKED_AGAIN_S = 1.0  # how long a stream outlives its login
+MOST_CHECKS = 1024
+CHECKED_AGAIN_S = 1.0  # how long a stream outlives its login
 _OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 
 
@@ -39,17 +39,17 @@ class Identity:
         self._accounts, self._shares = accounts, shares
         # Its own threads: who somebody is can be found out while all others are busy.
         self.threads = anyio.CapacityLimiter(THREADS)
-        self._asked: dict[object, tuple[float, asyncio.Future[Viewer]]] = {}
-        self.logins = Logins(users, told=accounts.note_password)
+        self._checks: dict[object, tuple[float, asyncio.Future[Viewer]]] = {}
+        self.logins = Logins(users, on_attempt=accounts.note_password)
 
     async def identify(self, scope: Scope) -> Response | None:
-        """Note in the scope who asks, or say why nobody may."""
+        """Note the viewer in the scope, or answer why the request is refused."""
         headers = Headers(scope=scope)
         address = (scope.get("client") or ("",))[0]
         result = await self.logins.check(headers.get("authorization", ""), address)
         if result.wait_s:
-            told = f"Too many wrong logins; try again in {result.wait_s} s."
-            return PlainTextResponse(told, 429, {"Retry-After": str(result.wait_s)})
+            sentence = f"Too many wrong logins; try again in {result.wait_s} s."
+            return PlainTextResponse(sentence, 429, {"Retry-After": str(result.wait_s)})
         try:
             viewer = await self._viewer_of(result.user, headers)
         except StorageError as error:
@@ -60,15 +60,15 @@ class Identity:
     def while_welcome(self, scope: Scope, send: Send) -> Send:
         """Send an answer as long as its login is good: one may end in the middle of a stream."""
         clock = asyncio.get_running_loop().time
-        asked_at = clock()
+        checked_at = clock()
         ended = False
 
         async def send_while_welcome(message: Message) -> None:
-            nonlocal asked_at, ended
+            nonlocal checked_at, ended
             if ended:
                 return
-            if message["type"] == "http.response.body" and clock() - asked_at > ASKED_AGAIN_S:
-                asked_at = clock()
+            if message["type"] == "http.response.body" and clock() - checked_at > CHECKED_AGAIN_S:
+                checked_at = clock()
                 if not await self._is_still_welcome(scope):
                     ended = True
                     message = {"type": "http.response.body", "body": b""}
@@ -81,15 +81,15 @@ class Identity:
         by_password = before.user if before.credential is None else None
         headers, clock = Headers(scope=scope), asyncio.get_running_loop().time
         key = (by_password, headers.get("authorization"), headers.get("cookie"))
-        asked_at, asked = self._asked.get(key, (-ASKED_AGAIN_S, None))
-        if asked is None or clock() - asked_at >= ASKED_AGAIN_S:
-            # One question serves all streams of a login.
-            asked = asyncio.ensure_future(self._viewer_of(by_password, headers))
-            self._asked[key] = clock(), asked
-            while len(self._asked) > MOST_ASKED:
-                del self._asked[next(iter(self._asked))]
+        checked_at, check = self._checks.get(key, (-CHECKED_AGAIN_S, None))
+        if check is None or clock() - checked_at >= CHECKED_AGAIN_S:
+            # One check serves all streams of a login.
+            check = asyncio.ensure_future(self._viewer_of(by_password, headers))
+            self._checks[key] = clock(), check
+            while len(self._checks) > MOST_CHECKS:
+                del self._checks[next(iter(self._checks))]
         try:
-            now = await asyncio.shield(asked)
+            now = await asyncio.shield(check)
         except StorageError:
             return True  # it was good a moment ago
         return now.user == before.user and now.shared >= before.shared
@@ -125,7 +125,7 @@ def own_path(text: str) -> str:
 def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
     path = str(scope["path"])
     if viewer.user is not None:
-        # Gradio's calls are all POST; what they do asks ui/accounts/access.py.
+        # Gradio's calls are all POST; what they do is checked by ui/accounts/access.py.
         reads = scope["method"] in READING or path.startswith("/gradio_api/")
         return None if reads or viewer.scope != "read" else PlainTextResponse(READS_ONLY, 403)
     who = rule_of(path).who

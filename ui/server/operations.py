@@ -16,7 +16,7 @@ from ui.services.services import Services
 def operation_routes(services: Services) -> list[Route]:
     """Both routes; each answers GET in a worker thread, with 503 where storage fails."""
 
-    def told(answer: Callable[[Services], Response]) -> Callable[[Request], Response]:
+    def route_to(answer: Callable[[Services], Response]) -> Callable[[Request], Response]:
         def handle(_: Request) -> Response:
             try:
                 return answer(services)
@@ -25,15 +25,15 @@ def operation_routes(services: Services) -> list[Route]:
 
         return handle
 
-    return [Route("/readyz", told(_readyz)), Route("/metrics", told(_metrics))]
+    return [Route("/readyz", route_to(_readyz)), Route("/metrics", route_to(_metrics))]
 
 
 def _readyz(services: Services) -> Response:
     """200 if runs can be read and a new one would start, else 503 with the reason."""
     services.count_by_state()
     if not services.worker_ready():
-        told = "The model worker is starting, or does not answer.\n"
-        return PlainTextResponse(told, 503, headers=NO_STORE)
+        sentence = "The model worker is starting, or does not answer.\n"
+        return PlainTextResponse(sentence, 503, headers=NO_STORE)
     return PlainTextResponse("ready\n", headers=NO_STORE)
 
 

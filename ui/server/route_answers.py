@@ -9,14 +9,14 @@ NO_STORE = {"Cache-Control": "no-store"}
 # For what never changes. A login may stand before it, so no shared cache may keep it.
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 CSV = "text/csv; charset=utf-8"
-# No form of another site can send this type, and no script can without being asked for first.
+# No form of another site can send this type, and no script can unless the app allows it.
 IMPORT_TYPE = "application/octet-stream"
 NO_RUN = "There is no run of this name."
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
 
 def missing(sentence: str) -> PlainTextResponse:
-    """A 404; whoever navigates gets the page of ui/shell/plain_pages.py around the sentence."""
+    """A 404; a browser gets the page of ui/shell/plain_pages.py around the sentence."""
     return PlainTextResponse(sentence, 404, headers=NO_STORE)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-# Nobody at all; a user; also the guest of a share link; whoever comes.
+# Nobody at all; a user; also the guest of a share link; anyone.
 Who = Literal["nobody", "user", "guest", "anyone"]
 # A context comes as JSON of the largest size, a file as anything of that size.
 Body = Literal["small", "context", "file"]

@@ -48,9 +48,9 @@ def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
         form = await _read_form(request)
         target, user = own_path(form.get("next", "/")), form.get("user", "")
 
-        def refused(told: str, status: int) -> Response:
+        def refused(message: str, status: int) -> Response:
             return plain_page(
-                "login", "Log in", None, status=status, next=target, user=user, told=told
+                "login", "Log in", None, status=status, next=target, user=user, message=message
             )
 
         address = request.client.host if request.client else ""
@@ -90,13 +90,13 @@ def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
 def account_routes(accounts: Accounts) -> list[Route]:
     """A user's own API tokens and sessions; only for an app with logins."""
 
-    def page(request: Request, _: Form, *, token: str = "", told: str = "") -> Response:
+    def page(request: Request, _: Form, *, token: str = "", message: str = "") -> Response:
         viewer = _viewer(request)
         return plain_page(
             "account",
             "Account",
             viewer,
-            status=400 if told else 200,
+            status=400 if message else 200,
             user=viewer.user,
             is_admin=viewer.is_admin,
             tokens=accounts.open("token"),
@@ -106,7 +106,7 @@ def account_routes(accounts: Accounts) -> list[Route]:
             expiries=list(EXPIRIES_DAYS),
             name_chars=NAME_CHARS,
             token=token,
-            told=told,
+            message=message,
         )
 
     def make(request: Request, form: Form) -> Response:
@@ -116,7 +116,7 @@ def account_routes(accounts: Accounts) -> list[Route]:
         except AccessError:
             raise
         except CkvError as error:
-            return page(request, form, told=str(error))
+            return page(request, form, message=str(error))
 
     def revoke(_: Request, form: Form) -> Response:
         number = form.get("id", "")
@@ -134,14 +134,14 @@ def account_routes(accounts: Accounts) -> list[Route]:
 def admin_routes(administration: Administration, *, with_logins: bool) -> list[Route]:
     """What administrators see and do; the services refuse everybody else."""
 
-    def page(request: Request, _: Form, told: str = "") -> Response:
+    def page(request: Request, _: Form, message: str = "") -> Response:
         viewer, wanted = _viewer(request), _wanted(request)
         return plain_page(
             "admin",
             "Admin",
             viewer,
-            status=400 if told else 200,
-            told=told,
+            status=400 if message else 200,
+            message=message,
             user=viewer.user,
             with_logins=with_logins,
             queue=administration.queue(),
@@ -200,7 +200,7 @@ def _route(path: str, handle: Handler, verb: str = "GET") -> Route:
             return await run_in_threadpool(handle, request, form)
         except CkvError as error:
             status, viewer = 403 if isinstance(error, AccessError) else 503, _viewer(request)
-            return plain_page("refused", "Not possible", viewer, status=status, told=str(error))
+            return plain_page("refused", "Not possible", viewer, status=status, message=str(error))
 
     return Route(path, answer, methods=[verb])
 

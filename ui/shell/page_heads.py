@@ -59,21 +59,19 @@ class PageHeads:
         if not is_page or page not in (*PAGES, *RUN_PAGES):
             await self._app(scope, receive, send)
             return
-        said, query = PAGES.get(page), ""
-        if said is None:
-            asked = str(scope["query_string"], "latin-1")
-            slug = parse_qs(asked).get("id", [""])[0]
+        title_and_text, query = PAGES.get(page), ""
+        if title_and_text is None:
+            slug = parse_qs(str(scope["query_string"], "latin-1")).get("id", [""])[0]
             try:
-                said = await anyio.to_thread.run_sync(self._words_of, slug)
+                title_and_text = await anyio.to_thread.run_sync(self._words_of, slug)
             except RunMissingError:
                 await missing(UNKNOWN_RUN)(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))
         user = user_html(scope.get(SCOPE_KEY))
-        lines = (
-            f'{tags(*said, url)}{scripts_html()}<template id="{USER_TEMPLATE}">{user}</template>'
-        )
+        lines = tags(*title_and_text, url) + scripts_html()
+        lines += f'<template id="{USER_TEMPLATE}">{user}</template>'
         await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
 
     def _words_of(self, slug: str) -> tuple[str, str]:
@@ -104,8 +102,8 @@ def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
 def scripts_html() -> str:
     """Our scripts that no component brings, and the glossary's words for them."""
     # No word can end the script early.
-    told = json.dumps(words()).replace("<", "\\u003c")
-    tags = [f'<script type="application/json" id="ckv-words">{told}</script>']
+    glossary = json.dumps(words()).replace("<", "\\u003c")
+    tags = [f'<script type="application/json" id="ckv-words">{glossary}</script>']
     for name in SCRIPTS:
         src = address(f"assets/scripts/pages/{name}.js")
         tags.append(f'<script type="module" src="{src}"></script>')

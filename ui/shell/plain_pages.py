@@ -32,7 +32,7 @@ def plain_page(
     """The template of this name in assets/pages/; a viewer of None, nobody, gets no links."""
     header = header_html("", user=user_html(viewer), with_links=viewer is not None)
     page = _templates().get_template(f"{name}.html")
-    text = page.render({"told": "", "done": ""} | values, title=title, app=TITLE, header=header)
+    text = page.render({"message": "", "done": ""} | values, title=title, app=TITLE, header=header)
     return HTMLResponse(text, status, NO_STORE)
 
 
@@ -55,7 +55,7 @@ def _mib(count: int) -> str:
 
 
 class MissingPages:
-    """ASGI middleware: a 404 is a page for whoever navigates; programs get what they got."""
+    """ASGI middleware: a 404 is a page for a browser that navigates; programs get it plain."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

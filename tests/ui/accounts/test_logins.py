@@ -195,7 +195,7 @@ def test_a_changed_password_counts_at_once(clock, checked):
 
 def test_wrong_passwords_are_told_by_known_names_only(checked):
     told = []
-    door = Logins(USERS, told=lambda user, is_right: told.append((user, is_right)))
+    door = Logins(USERS, on_attempt=lambda user, is_right: told.append((user, is_right)))
     for user, password in (("ann", "x"), ("hunter2", "ann"), ("ann", "right"), ("ann", "right")):
         ask(door, user, password)
     assert told == [("ann", False), (None, False), ("ann", True)]

@@ -100,7 +100,7 @@ def test_work_ends_at_its_next_checkpoint_once_its_time_is_over_or_its_page_was_
     open_turn, closed_turn = turns.begin("one"), turns.begin("two")
     turns.leave("two")
     open_turn.check()
-    with pytest.raises(OverError, match="left"), checked_by(closed_turn.check):
+    with pytest.raises(OverError, match="was closed"), checked_by(closed_turn.check):
         checkpoint()
     monkeypatch.setattr(rules, "DEADLINE_S", -1)
     with pytest.raises(OverError, match="ask for less"):
