@@ -220,7 +220,7 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
 def _study_documents(store: Studies, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
     from ckv_core.studies.inspect_log import inspect_log
-    from ui.report.study import report_of_study
+    from ui.report.report import report_of_study
 
     stored, samples = store.load(slug), store.samples(slug)
     of_study = (stored.study, samples, store.results(slug), stored.facts)

@@ -10,13 +10,14 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS
 from ckv_core.results.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
-from ui.looks.palette import DENSITY_SCALE, DIVERGING_STOPS
+from ui.looks.palette import DENSITY_SCALE, STOPS
 from ui.tables.measured import base_values, values_of
 
 Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
 MAX_HEIGHT = 720
-_DIVERGING_SCALE = [[at / (len(DIVERGING_STOPS) - 1), c] for at, c in enumerate(DIVERGING_STOPS)]
+_STOPS = STOPS["DIVERGING_STOPS"]
+_DIVERGING_SCALE = [[at / (len(_STOPS) - 1), color] for at, color in enumerate(_STOPS)]
 _SIGN_SCALE = [[0, "#111827"], [1, "#ffffff"]]  # on light cells, on dark ones
 _HATCH = {"shape": "/", "fgcolor": MISSING_COLOR, "bgcolor": "rgba(0, 0, 0, 0)", "size": 6}
 _SIGNS = {"tickvals": [-1, 0, 1], "ticktext": ["lower", "same", "higher"]}

@@ -4,10 +4,12 @@ A method has one colour and one shape on every page. CriticalKV leaves the shape
 the line, in another way for each of its readings. Grey is the full cache's, orange only warns.
 """
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -50,49 +52,12 @@ _MARKS = {"plain": "", "printed": "-open", "pooled": "-open-dot", "auto": "-dot"
 _DASHES = {"plain": "solid", "printed": "dash", "pooled": "dashdot", "auto": "dot"}
 _PATTERNS = {"plain": "", "printed": "/", "pooled": "x", "auto": "."}
 
-# Perceptually uniform, safe for colour-blind readers; Plotly knows the names, the canvas the stops.
+# Plotly's name of the scale of shares; the canvas has its stops.
 DENSITY_SCALE = "Cividis"
-DENSITY_STOPS: tuple[str, ...] = (
-    "#00224e",
-    "#123570",
-    "#3b496c",
-    "#575d6d",
-    "#707173",
-    "#8a8678",
-    "#a59c74",
-    "#c3b369",
-    "#e1cc55",
-    "#fee838",
-)
-
-# Differences and log ratios, the lower side first: equal steps of lightness from the middle, which
-# is the page's ground. The sides are equally light, so charts also mark the cells of the lower one.
-DIVERGING_STOPS: tuple[str, ...] = (
-    "#005389",
-    "#0072b9",
-    "#5d91cc",
-    "#94b0da",
-    "#c5d1e7",
-    "#f3f3f3",
-    "#e9c9c7",
-    "#dba09d",
-    "#ca7674",
-    "#b64b4e",
-    "#9f132b",
-)
-DIVERGING_STOPS_DARK: tuple[str, ...] = (
-    "#87bcfe",
-    "#2f9df6",
-    "#3a7cbc",
-    "#395d85",
-    "#313f52",
-    "#242424",
-    "#523736",
-    "#834b49",
-    "#b75e5e",
-    "#ee7273",
-    "#ff9f9c",
-)
+_SCALE = re.compile(r'^(?:export )?const (\w+_STOPS\w*) = "([^"]+)"', re.MULTILINE)
+_MARKS_JS = Path(__file__).resolve().parents[2] / "assets" / "scripts" / "marks.js"
+# Colours of maps and charts, `DIVERGING_STOPS` and others, where scripts have them.
+STOPS = {name: tuple(text.split()) for name, text in _SCALE.findall(_MARKS_JS.read_text("utf-8"))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
 """What a report shows and the files it carries: sections of components with their values."""
 
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
+
+import plotly.graph_objects as go
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
 from ui.charts.catalog import figure_of
+from ui.charts.chart import Choices
+from ui.charts.study import STUDY_CHARTS, charts_value
 from ui.components.base import Scripted
 from ui.components.data_table import DataTable
 from ui.components.facts import Facts
@@ -17,12 +21,22 @@ from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
 from ui.components.verdict import VerdictStrip
 from ui.looks.glossary import without_marks
-from ui.report.charts import chart_figures, embedded_charts
-from ui.results import block as results
+from ui.report.charts import Draw, chart_figures, embedded_charts
+from ui.results import block as page
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
+from ui.tables.study import (
+    StudyReading,
+    decision_table,
+    facts_rows,
+    scores_table,
+    tasks_table,
+    verdict_value,
+)
+from ui.tables.study import savings_table as study_savings_table
+from ui.tables.study_samples import samples_table
 from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
@@ -33,6 +47,7 @@ GROUPS: dict[Group, str] = {
     "strips": "fidelity strips",
 }
 NO_GROUP = f"A report can be made without {', '.join(GROUPS)}; name some of these."
+SETTINGS = "### Settings and environment"
 LEFT_OUT = "This part was left out of the report."
 Value = dict[str, Any] | None
 Shown = list[tuple[Scripted, Value]]
@@ -57,8 +72,26 @@ class Section:
 class Contents:
     """Sections, and what their components fetch: bytes by address, by what can be left out."""
 
+    without: Collection[Group] = ()
     sections: list[Section] = field(default_factory=list)
     files: dict[Group, dict[str, bytes]] = field(default_factory=dict)
+
+    def add(self, name: str, markdown: str, *shown: tuple[Scripted, Value]) -> None:
+        """Append a section with the heading and words that a page has above it."""
+        heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
+        self.sections.append(Section(name, heading, words, list(shown)))
+
+    def add_charts(self, name: str, markdown: str, value: Value, draw: Draw) -> None:
+        """Append a section of charts; nothing where there are no such charts."""
+        if value is None:
+            return
+        if "charts" in self.without:
+            self.add(name, f"{markdown.splitlines()[0]}\n{LEFT_OUT}")
+            return
+        value, words = embedded_charts(value)
+        joint = " " if "\n" in markdown else "\n"
+        self.add(name, f"{markdown}{joint}{words}" if words else markdown, (RunCharts, value))
+        self.files.setdefault("charts", {}).update(chart_figures(draw, value))
 
 
 def read_groups(text: str) -> list[Group]:
@@ -75,46 +108,75 @@ def read_groups(text: str) -> list[Group]:
 
 def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Contents:
     """Everything of a run that is over, but the groups to leave out."""
-    contents = Contents()
+    contents = Contents(without)
+    draw = partial(figure_of, run.result)
     if (verdict := views.verdict_value(run)) is not None:
-        contents.sections.append(Section("verdict", "Outcome", "", [(VerdictStrip, verdict)]))
+        contents.add("verdict", "### Outcome", (VerdictStrip, verdict))
     if run.request.kind == "sweep":
-        _add_sweep(contents, run, without)
+        points = points_table(run.result, run.request.answer)
+        contents.add_charts("curves", page.CURVES_TEXT, curves_value(run), draw)
+        contents.add("savings", page.SAVINGS_TEXT, (DataTable, savings_table(run.result, 0)))
+        contents.add_charts("alphas", page.ALPHA_TEXT, alphas_value(run), draw)
+        contents.add("points", page.POINTS_TEXT, (DataTable, points))
     else:
         table = summary_value(run.result, ended=True)
-        section = Section("summary", *headed(results.RECEIPT_TEXT), [(DataTable, table)])
-        contents.sections.append(section)
-        _add_generations(contents, run, without)
-        _add_kept(contents, run, without)
-        _add_measured(contents, run, without)
-    facts: Shown = [(Facts, _facts(run, notes, without))]
-    contents.sections.append(Section("run", "Settings and environment", "", facts))
+        contents.add("summary", page.RECEIPT_TEXT, (DataTable, table))
+        _add_generations(contents, run)
+        _add_kept(contents, run)
+        perturbation, diagnostics = perturbation_value(run), diagnostics_value(run)
+        contents.add_charts("perturbation", page.PERTURBATION_TEXT, perturbation, draw)
+        contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
+    contents.add("run", SETTINGS, (Facts, _facts(run, notes, without)))
     return contents
 
 
-def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+def contents_of_study(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
+    """The answer, tables, charts, samples and settings; `facts` are `StoredStudy.facts`."""
+    contents = Contents()
+
+    def draw(name: str, choices: Choices) -> go.Figure | None:
+        return STUDY_CHARTS[name].figure(reading, choices)
+
+    def add_table(name: str, markdown: str, table: dict[str, Any]) -> None:
+        """Without links: a file leads to no page of the app."""
+        for row in table["rows"]:
+            for cell in row["cells"].values():
+                cell.pop("href", None)
+        contents.add(name, markdown, (DataTable, table))
+
+    contents.add("verdict", "### The answer", (VerdictStrip, verdict_value(reading)))
+    add_table("decision", page.DECISION_TEXT, decision_table(reading))
+    contents.add_charts("charts", page.CHARTS_TEXT, charts_value(reading), draw)
+    add_table("scores", page.SCORES_TEXT, scores_table(reading))
+    add_table("savings", page.SCORE_SAVINGS_TEXT, study_savings_table(reading))
+    add_table("tasks", page.TASKS_TEXT, tasks_table(reading))
+    add_table("samples", page.SAMPLES_TEXT, samples_table(reading))
+    contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading, facts)}))
+    return contents
+
+
+def _add_generations(contents: Contents, run: RunSnapshot) -> None:
     value = generations_value(run)
     strips: dict[str, bytes] = {}
     for card in value["cards"] if value else []:
         address = card["forced"]
         if address is None:
             continue
-        if "strips" in without:
+        if "strips" in contents.without:
             card["forced"] = None
         else:
             strips[address] = _json(teacher_forced_value(run.result, card["index"]))
     contents.files["strips"] = strips
-    shown: Shown = [(Generations, value), (FollowUpAnswers, follow_ups_value(run))]
-    contents.sections.append(Section("generations", *headed(results.GENERATIONS_TEXT), shown))
+    shown = ((Generations, value), (FollowUpAnswers, follow_ups_value(run)))
+    contents.add("generations", page.GENERATIONS_TEXT, *shown)
 
 
-def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+def _add_kept(contents: Contents, run: RunSnapshot) -> None:
     value, prompt = views.kept_value(run), run.result.prompt
-    heading, text = headed(results.KEPT_TEXT)
-    if "kept" in without:
-        contents.sections.append(Section("kept", heading, LEFT_OUT))
+    if "kept" in contents.without:
+        contents.add("kept", f"{page.KEPT_TEXT.splitlines()[0]}\n{LEFT_OUT}")
         return
-    contents.sections.append(Section("kept", heading, text, [(KeptTokens, value)]))
+    contents.add("kept", page.KEPT_TEXT, (KeptTokens, value))
     if value is None or prompt is None:
         return
     base = f"{value['base']}/{run.slug}"
@@ -124,46 +186,6 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
             files[f"{base}/{index}/retained"] = variant.retained.bits
         if variant.held is not None:
             files[f"{base}/{index}/evicted"] = variant.held.evicted
-
-
-def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    section = Section("perturbation", *headed(results.PERTURBATION_TEXT))
-    _add_charts(contents, run, without, section, perturbation_value)
-    section = Section("diagnostics", "Diagnostics", "")
-    _add_charts(contents, run, without, section, diagnostics_value)
-
-
-def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    section = Section("curves", *headed(results.CURVES_TEXT))
-    _add_charts(contents, run, without, section, curves_value)
-    shown: Shown = [(DataTable, savings_table(run.result, 0))]
-    contents.sections.append(Section("savings", *headed(results.SAVINGS_TEXT), shown))
-    section = Section("alphas", *headed(results.ALPHA_TEXT))
-    _add_charts(contents, run, without, section, alphas_value)
-    shown = [(DataTable, points_table(run.result, run.request.answer))]
-    contents.sections.append(Section("points", *headed(results.POINTS_TEXT), shown))
-
-
-def _add_charts(
-    contents: Contents,
-    run: RunSnapshot,
-    without: Collection[Group],
-    section: Section,
-    value_of: Callable[[RunSnapshot], Value],
-) -> None:
-    """Append the section with its charts; nothing where the run has no such charts."""
-    value = value_of(run)
-    if value is None:
-        return
-    if "charts" in without:
-        contents.sections.append(replace(section, text=LEFT_OUT))
-        return
-    value, words = embedded_charts(value)
-    text = f"{section.text} {words}".strip()
-    contents.sections.append(replace(section, text=text, shown=[(RunCharts, value)]))
-    contents.files.setdefault("charts", {}).update(
-        chart_figures(partial(figure_of, run.result), value)
-    )
 
 
 def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Value:
@@ -178,12 +200,6 @@ def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Val
     ]
     rows = [{"label": label, "text": text} for label, text in more if text]
     return {"rows": [*rows, *views.details_value(run)["rows"]]}
-
-
-def headed(markdown: str) -> tuple[str, str]:
-    """Heading and words of a section's text on the pages."""
-    heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
-    return heading, words
 
 
 def _json(value: object) -> bytes:

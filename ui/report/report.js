@@ -1,7 +1,7 @@
 // Draws a report: its sections' components, which fetch what they need from inside this file.
 
 import { make, scroller, tableHead } from "../../assets/scripts/dom.js";
-import { SectionLinks } from "../components/section_links/sections.js";
+import { sectionLinks } from "../components/section_links/sections.js";
 
 const root = document.querySelector("main");
 const files = new Map([...document.querySelectorAll("script[data-file]")].map((node) => [node.getAttribute("data-file"), node]));
@@ -90,7 +90,7 @@ function draw(page) {
   document.title = `${page.title} – CriticalKV Lab`;
   root.replaceChildren(
     make("header", make("h1", { text: page.title }), make("p.ckv-subdued", { text: page.subtitle })),
-    new SectionLinks(() => [...root.querySelectorAll("section > h2")]).node,
+    sectionLinks(() => [...root.querySelectorAll("section > h2")]),
   );
   page.sections.forEach(drawSection);
   drawDefinitions(page.definitions);

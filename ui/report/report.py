@@ -11,18 +11,21 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from ckv_core.errors import CkvError
+from ckv_core.studies.records import Sample, SampleResult, Study
 from storage.records import RunNotes
 from ui.components.modules import joined
 from ui.looks.theme import CSS_PATHS, build_theme
-from ui.report.contents import GROUPS, Contents, Group, contents_of
+from ui.report.contents import GROUPS, Contents, Group, contents_of, contents_of_study
 from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
 from ui.services.live_runs import RunSnapshot
+from ui.tables.study import StudyReading
 
 LIMIT_BYTES = 64 * 2**20
 MIB = 2**20
@@ -73,12 +76,28 @@ def build_report(
     contents = contents_of(run, notes or RunNotes(), without)
     made = f"{run.created_at:%Y-%m-%d %H:%M} UTC"
     subtitle = f"Report of CriticalKV Lab on run {run.slug}, made {made}"
-    return packed_report(run.title, subtitle, contents, limit_bytes)
+    return _packed_report(run.title, subtitle, contents, limit_bytes)
 
 
-def packed_report(
-    title: str, subtitle: str, contents: Contents, limit_bytes: int = LIMIT_BYTES
+def report_of_study(
+    slug: str,
+    study: Study,
+    samples: Sequence[Sample],
+    results: Sequence[SampleResult],
+    facts: Mapping[str, Any],
 ) -> bytes:
+    """The file, UTF-8, of a run of many samples; `facts` are `StoredStudy.facts`.
+
+    Raises:
+        ReportTooBigError: it would be longer than a report may be.
+    """
+    contents = contents_of_study(StudyReading(slug, study, samples, results), facts)
+    made = str(facts["created_at"])[:16].replace("T", " ")
+    subtitle = f"Report of CriticalKV Lab on study {slug}, made {made} UTC"
+    return _packed_report(study.name, subtitle, contents, LIMIT_BYTES)
+
+
+def _packed_report(title: str, subtitle: str, contents: Contents, limit_bytes: int) -> bytes:
     """Contents as the file, UTF-8.
 
     Raises:

@@ -9,8 +9,7 @@ from starlette.routing import Route
 
 from ckv_core.errors import CkvError
 from ui.report.contents import read_groups
-from ui.report.report import build_report
-from ui.report.study import report_of_study
+from ui.report.report import build_report, report_of_study
 from ui.server.route_answers import NO_RUN, NO_STORE, as_file, missing
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from ckv_core.analysis.evidence import evidence as evidence_shares
 from ckv_core.results.records import RetainedSet
 from tests.ui.components.lab import HOSTILE, card, generating_run, large_run, small_run
-from ui.looks.palette import DENSITY_STOPS
+from ui.looks.palette import STOPS
 
 RUN = small_run()
 EVICTABLE = list(RUN.evictable)
@@ -69,7 +69,7 @@ def evidence_panel(page: Page, text: str) -> Locator:
 
 
 def ramp_color(share: float) -> NDArray[np.float64]:
-    stops = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in DENSITY_STOPS])
+    stops = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in STOPS["DENSITY_STOPS"]])
     at = round(np.sqrt(share) * 255) / 255 * (len(stops) - 1)
     return np.array([np.interp(at, range(len(stops)), stops[:, i]) for i in range(3)])
 

@@ -204,7 +204,7 @@ function slotGrid(app, variant) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [left + heads * cell + 1, top + layers * cell + 1];
   const kept = variant.kept.slotsKeeping(app.token);
-  const canvas = make("canvas.ckv-grid-canvas", {
+  const canvas = make("canvas", {
     role: "img",
     width: width * ratio,
     height: height * ratio,

@@ -128,7 +128,7 @@ export function stepsPanel(main) {
   });
   const grid = make("div.ckv-maps", ...app.variants.map((variant, at) => stepMap(app, variant, at)));
   balanceColumns(grid, variants.length);
-  return make("section.ckv-steps", { "aria-label": "While generating" }, [
+  return make("section", { "aria-label": "While generating" }, [
     make("div.ckv-row.ckv-panel-head", make("h3", "While generating"), slider, play, where),
     make(
       "p.ckv-hint",

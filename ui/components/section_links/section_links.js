@@ -1,11 +1,11 @@
 // The sections of the results around this component.
 
 import { onValue } from "../../../assets/scripts/dom.js";
-import { SectionLinks } from "./sections.js";
+import { sectionLinks } from "./sections.js";
 
 export default function mount(host) {
   const { root, element } = host;
   const results = element.closest(".ckv-results");
-  root.append(new SectionLinks(() => [...results.querySelectorAll(".section h3, .ckv-section-name")]).node);
+  root.append(sectionLinks(() => [...results.querySelectorAll(".section h3, .ckv-section-name")]));
   onValue(host, () => {});
 }

@@ -4,67 +4,53 @@ import { make } from "../../../assets/scripts/dom.js";
 
 /** How far below the links a section's heading counts as reached. */
 const REACHED = 60;
-export class SectionLinks {
-  /** `find` gives the headings, in the order of the page; those that are not shown are left out. */
-  constructor(find) {
-    this.find = find;
-    this.names = "";
-    this.links = [];
-    this.node = make("nav.ckv-sections", { "aria-label": "Sections" });
-    this.due = false;
-    const soon = () => this.soon();
-    window.addEventListener("scroll", soon, { passive: true });
-    new ResizeObserver(soon).observe(document.body);
-    soon();
-  }
 
-  /** Sections come and go while a run goes on; once per frame is enough. */
-  soon() {
-    if (this.due) return;
-    this.due = true;
-    requestAnimationFrame(() => {
-      this.due = false;
-      this.draw();
-    });
-  }
+/** The address keeps what it says of the run. */
+function go(event, head) {
+  event.preventDefault();
+  head.tabIndex = -1;
+  head.focus({ preventScroll: true });
+  head.scrollIntoView();
+}
 
-  draw() {
-    const heads = this.find().filter((head) => head.getClientRects().length > 0);
-    const names = heads.map((head) => head.textContent).join("\n");
-    if (names !== this.names) {
-      this.names = names;
-      this.links = heads.map((head) =>
-        make("a.ckv-link", {
-          href: `#${head.closest("[id]")?.id ?? ""}`,
-          text: head.textContent,
-          onclick: (event) => this.go(event, head),
-        }),
-      );
-      this.node.replaceChildren(...this.links);
+/** `find` gives the headings, in the order of the page; those that are not shown are left out. */
+export function sectionLinks(find) {
+  const node = make("nav.ckv-sections", { "aria-label": "Sections" });
+  let names = "";
+  let due = 0;
+
+  function draw() {
+    due = 0;
+    const heads = find().filter((head) => head.getClientRects().length > 0);
+    const shown = heads.map((head) => head.textContent);
+    if (shown.join("\n") !== names) {
+      names = shown.join("\n");
+      const address = (head) => `#${head.closest("[id]")?.id ?? ""}`;
+      const link = (head, at) => make("a.ckv-link", { href: address(head), text: shown[at], onclick: (event) => go(event, head) });
+      node.replaceChildren(...heads.map(link));
     }
-    this.node.hidden = heads.length < 2;
-    if (this.node.hidden) return;
-    const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-    const reached = this.node.getBoundingClientRect().bottom + REACHED;
+    node.hidden = heads.length < 2;
+    if (node.hidden) return;
+    const atEnd = scrollY > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+    const reached = node.getBoundingClientRect().bottom + REACHED;
     const passed = heads.findLastIndex((head) => head.getBoundingClientRect().top < reached);
-    const at = atEnd && scrollY > 0 ? heads.length - 1 : Math.max(0, passed);
-    this.links.forEach((link, index) => {
-      if (index !== at) link.removeAttribute("aria-current");
-      else if (!link.hasAttribute("aria-current")) this.mark(link);
-    });
+    mark(/** @type {HTMLElement} */ (node.children[atEnd ? heads.length - 1 : Math.max(0, passed)]));
   }
 
   /** On a phone the links are a strip that scrolls by itself. */
-  mark(link) {
+  function mark(link) {
+    if (link.hasAttribute("aria-current")) return;
+    node.querySelector("[aria-current]")?.removeAttribute("aria-current");
     link.setAttribute("aria-current", "true");
-    this.node.scrollLeft = link.offsetLeft - (this.node.clientWidth - link.offsetWidth) / 2;
+    node.scrollLeft = link.offsetLeft - (node.clientWidth - link.offsetWidth) / 2;
   }
 
-  /** The address keeps what it says of the run. */
-  go(event, head) {
-    event.preventDefault();
-    head.tabIndex = -1;
-    head.focus({ preventScroll: true });
-    head.scrollIntoView();
-  }
+  /** Sections come and go while a run goes on; once per frame is enough. */
+  const soon = () => {
+    if (due === 0) due = requestAnimationFrame(draw);
+  };
+  window.addEventListener("scroll", soon, { passive: true });
+  new ResizeObserver(soon).observe(document.body);
+  soon();
+  return node;
 }

@@ -41,7 +41,7 @@ export default function mount(host) {
   const { root, props } = host;
   const sign = make("span.ckv-status-sign", { "aria-hidden": "true" });
   const stateName = make("strong.ckv-status-name");
-  const sentence = make("span.ckv-status-text");
+  const sentence = make("span");
   const elapsed = make("span.ckv-status-time.ckv-num");
   const stages = make("ol.ckv-stages", { "aria-label": "Stages" });
   const bar = make("progress.ckv-bar", { max: "1", "aria-label": "Progress of this stage" });

@@ -25,7 +25,7 @@ export default function mount(host) {
   const headline = make("p.ckv-verdict-headline");
   const regimes = regimesHead();
   const groups = make("dl.ckv-verdict-groups");
-  const findings = make("div.ckv-verdict-findings");
+  const findings = make("div");
   const cautions = make("p.ckv-verdict-cautions.ckv-subdued");
   const strip = make("section.ckv-panel.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
     make("div", { role: "status" }, headline),
