@@ -12,7 +12,7 @@ from ui.tables.data_table import column, data_table, table_row, text_column
 
 SAVINGS_NOTE = (
     "The budget at which the method is as good as the other at its budget and stays so, linear "
-    "between the budgets tried, as in the paper's Figure 1. In brackets: 95 % interval."
+    "between the budgets tried, as in the paper's Figure 1."
 )
 
 
@@ -90,7 +90,7 @@ def savings_value(
                 "text": f"{target.name} at {first.target_budget}",
                 "value": first.target_budget.amount,
             },
-            "n": {"text": f"{first.n:,}", "value": first.n},
+            **({"n": {"text": f"{first.n:,}", "value": first.n}} if points.n > 1 else {}),
         }
         for key, saving in savings.items():
             ends = f" ({saving.interval})" if saving.interval else ""
@@ -102,7 +102,7 @@ def savings_value(
             text_column("method", "Method"),
             text_column("matches", "Matches"),
             *(column(key, f"Needs, by {METRICS[key].label}", "budget") for key in keys),
-            column("n", "n", "samples"),
+            *([column("n", "n", "samples")] if points.n > 1 else []),
         ],
         shown,
         file=file,

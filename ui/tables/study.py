@@ -24,7 +24,7 @@ from ui.tables.data_table import (
     table_row,
     text_column,
 )
-from ui.tables.points import looks_by_place, points_value, savings_value
+from ui.tables.points import SAVINGS_NOTE, looks_by_place, points_value, savings_value
 
 LOOKS = {"keeps": "kept", "undecided": "cut", "loses": "lost", "unmeasured": "cut"}
 
@@ -145,6 +145,7 @@ def savings_table(reading: StudyReading) -> dict[str, Any]:
         rows,
         ["score"],
         file="study-savings.csv",
+        note=f"{SAVINGS_NOTE} In brackets: 95 % interval.",
         empty="No method without CriticalKV has scored above 0 yet.",
     )
     return table | {"head": ""}  # each row stands against its own base
