@@ -159,7 +159,7 @@ def _build_text(
         parts["context"] = text("context", "Context", info, (10, 10))
         bar = ContextBar(elem_id="context-bar")
         with gr.Row():
-            info, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
+            info, size = "About the context; may be empty.", {"scale": 3, "min_width": 260}
             parts["question"] = text("question", "Question", info, (1, 4), **size)
             size = {"scale": 2, "min_width": 200}
             info = "Optional. Each output is checked for it."

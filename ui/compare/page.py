@@ -354,9 +354,9 @@ def _only(**values: object) -> list[Any]:
     return [values.get(name, gr.skip()) for name in CONTROL_NAMES]
 
 
-def _other_points(form: FormValues, asked: CompareRequest) -> str:
+def _other_points(form: FormValues, request: CompareRequest) -> str:
     """What to add where the form gives other points than the run had; an import may lack some."""
-    if asked.kind != "sweep" or {*form.request().variants} == {*asked.variants}:
+    if request.kind != "sweep" or {*form.request().variants} == {*request.variants}:
         return ""
     return " They are the smallest grid that holds its points."
 

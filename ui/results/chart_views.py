@@ -75,7 +75,7 @@ def _value(
     return {
         "slug": snapshot.slug,
         "base": "/data",
-        # Charts are drawn anew when it changes, so it moves in few steps.
+        # Charts are drawn again when it changes, so it moves in few steps.
         "key": f"{_is_measured(snapshot):d}{_has_bounds(snapshot):d}{snapshot.is_final:d}",
         "heading": heading,
         "text": text,

@@ -70,7 +70,7 @@ def drawn_routes(
     tables: Mapping[str, Callable[[T], str]],
     file: str,
 ) -> list[Route]:
-    """Charts and tables of what is read anew for each request, as it may no longer be shared.
+    """Charts and tables of what is read again for each request, as it may no longer be shared.
 
     Args:
         base: of their addresses.

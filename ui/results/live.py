@@ -184,7 +184,7 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
 def made_from(
     services: Services,
     source: object,
-    asked: CompareRequest,
+    request: CompareRequest,
     through_form: Callable[[CompareRequest], CompareRequest],
 ) -> Lineage | None:
     """Where a request comes from that was typed into a form filled in from a run.
@@ -201,8 +201,8 @@ def made_from(
         return None
     try:
         # A form drops what it has no control for, so that is compared with the parent's own.
-        same = [(each.kind, each.own_indices, each.analysis) for each in (parent.request, asked)]
-        is_same = same[0] == same[1] and through_form(parent.request) == asked
+        same = [(each.kind, each.own_indices, each.analysis) for each in (parent.request, request)]
+        is_same = same[0] == same[1] and through_form(parent.request) == request
     except CkvError:
         is_same = False  # an imported run may hold what no form gives
     return Lineage(parent.slug, "rerun" if is_same else "fork")

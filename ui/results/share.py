@@ -33,7 +33,7 @@ class ShareSection:
         self._links.revoke(self.revoke, [slug], [self._links], **AT_ONCE)
 
     def open(self, slug: str) -> list[Any]:
-        """Show the section to whoever may share the run; an empty slug is no run."""
+        """Show the section to a viewer who may share the run; an empty slug is no run."""
         if not slug or not self._services.may_change(slug):
             return [gr.skip(), gr.skip()]
         return [gr.update(visible=True), self._value(slug)]
@@ -45,35 +45,35 @@ class ShareSection:
                 return self._value(slug)
             token = self._services.shares.create(slug, str(event_field(event, "expiry")))
         except CkvError as error:
-            return self._value(slug, told=str(error))
+            return self._value(slug, notice=str(error))
         return self._value(slug, path=f"/s/{token}")
 
     def revoke(self, slug: str, event: gr.EventData) -> dict[str, Any]:
         share_id = event_field(event, "id")
         if not is_slug(slug) or not isinstance(share_id, int) or not 0 < share_id < 2**63:
             return self._value(slug)
-        told = "That link is closed already."
+        notice = "That link is closed already."
         try:
             if self._services.shares.revoke(slug, share_id):
-                told = "The link is revoked; it opens nothing any more."
+                notice = "The link is revoked; it opens nothing any more."
         except CkvError as error:
-            told = str(error)
-        return self._value(slug, told=told)
+            notice = str(error)
+        return self._value(slug, notice=notice)
 
-    def _value(self, slug: str, *, path: str = "", told: str = "") -> dict[str, Any]:
+    def _value(self, slug: str, *, path: str = "", notice: str = "") -> dict[str, Any]:
         if not self._services.with_logins:
             return {"plain": True}
         try:
             records = self._services.shares.of_run(slug) if is_slug(slug) else []
         except CkvError as error:
-            records, told = [], str(error)
+            records, notice = [], str(error)
         now = datetime.now(UTC)
         return {
             "plain": False,
             "expiries": list(EXPIRIES_DAYS),
             "rows": [_row(record, now) for record in records],
             "path": path,
-            "told": told,
+            "told": notice,
         }
 
 

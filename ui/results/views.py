@@ -202,12 +202,12 @@ def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, An
 
 
 def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
-    """Each with how far it is, the diagnostics' only where they were asked for.
+    """Each with how far it is, the diagnostics' only where the request has them.
 
     Of a run that ended early only those that it came through.
     """
-    asked = snapshot.request.analysis or snapshot.request.follow_ups
-    stages = [_stage(snapshot, each, active) for each in STAGES if asked or each != "analyse"]
+    analysed = snapshot.request.analysis or snapshot.request.follow_ups
+    stages = [_stage(snapshot, each, active) for each in STAGES if analysed or each != "analyse"]
     is_cut = snapshot.is_final and snapshot.state != "done"
     return [stage for stage in stages if not is_cut or stage["state"] == "done"]
 

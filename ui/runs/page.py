@@ -41,45 +41,50 @@ class RunsPage:
         return self._view(request.query_params if request else {})
 
     def act(self, event: gr.EventData) -> dict[str, Any]:
-        """Do what the reader asked of some runs, and show the same view again."""
+        """Change some runs as the reader wants, and show the same view again."""
         names = ("action", "slugs", "query", "pinned", "tag", "title", "note", "tags")
-        asked = {name: event_field(event, name) for name in names}
+        sent = {name: event_field(event, name) for name in names}
         try:
-            shown = dict(parse_qsl(str(asked["query"] or "")[:4_000].removeprefix("?")))
+            shown = dict(parse_qsl(str(sent["query"] or "")[:4_000].removeprefix("?")))
         except ValueError:  # too many fields
             shown = {}
         try:
-            told = self._do(asked)
+            notice = self._do(sent)
         except CkvError as error:
             return self._view(shown, str(error), tone="error")
-        undo = read_slugs(asked["slugs"]) if asked["action"] == "delete" else ()
-        return self._view(shown, told, undo=undo)
+        undo = read_slugs(sent["slugs"]) if sent["action"] == "delete" else ()
+        return self._view(shown, notice, undo=undo)
 
-    def _do(self, asked: Mapping[str, Any]) -> str:
-        if asked["action"] == "refresh":
+    def _do(self, sent: Mapping[str, Any]) -> str:
+        if sent["action"] == "refresh":
             return ""
-        slugs = read_slugs(asked["slugs"])
-        match asked["action"]:
+        slugs = read_slugs(sent["slugs"])
+        match sent["action"]:
             case "delete":
                 self._library.delete(slugs)
                 return f"{_runs(len(slugs))} deleted; undo works for {UNDO_MINUTES} minutes."
             case "undo":
                 return f"{_runs(self._library.restore(slugs))} restored."
             case "pin":
-                self._library.set_pinned(slugs[0], pinned=asked["pinned"] is True)
-                return "Pinned." if asked["pinned"] is True else "No longer pinned."
+                self._library.set_pinned(slugs[0], pinned=sent["pinned"] is True)
+                return "Pinned." if sent["pinned"] is True else "No longer pinned."
             case "tag":
-                self._library.add_tag(slugs, str(asked["tag"] or "").strip())
+                self._library.add_tag(slugs, str(sent["tag"] or "").strip())
                 return f"{_runs(len(slugs))} tagged."
             case "edit":
-                texts = [str(asked[name] or "") for name in ("title", "note", "tags")]
+                texts = [str(sent[name] or "") for name in ("title", "note", "tags")]
                 self._library.annotate(slugs[0], texts[0], texts[1], texts[2].split())
                 return "Saved."
             case _:
-                raise StorageError("Nothing was done: the page asked for an unknown action.")
+                raise StorageError("Nothing was done: the page sent an unknown action.")
 
     def _view(
-        self, given: Mapping[str, str], told: str = "", *, tone: str = "", undo: Sequence[str] = ()
+        self,
+        given: Mapping[str, str],
+        notice: str = "",
+        *,
+        tone: str = "",
+        undo: Sequence[str] = (),
     ) -> dict[str, Any]:
         query = read_query(given)
         page, pages = query.page, 0
@@ -93,7 +98,7 @@ class RunsPage:
             "page": page,
             "pages": pages,
             "total": total,
-            "told": told or query.told or self._told_of_hidden(total, given),
+            "told": notice or query.notice or self._hidden_notice(total, given),
             "tone": tone,
             "undo": list(undo),
             "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
@@ -101,7 +106,7 @@ class RunsPage:
             "choices": {**self._library.choices(), "states": list(STATES)},
         }
 
-    def _told_of_hidden(self, total: int, given: Mapping[str, str]) -> str:
+    def _hidden_notice(self, total: int, given: Mapping[str, str]) -> str:
         if total or any(given.get(name) for name in NAMES):
             return ""
         return HIDDEN if self._library.are_runs_of_nobody() else ""

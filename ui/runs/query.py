@@ -26,16 +26,16 @@ NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort"
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """What an address asks of the list; `told` says what in it could not be read."""
+    """What an address asks of the list; `notice` names what in it could not be read."""
 
     wanted: RunFilter
     sort: RunSort
     page: int
-    told: str
+    notice: str
 
 
 def read_query(given: Mapping[str, str]) -> RunQuery:
-    """Read an address, which may hold anything; what cannot be read is left out and told."""
+    """Read an address, which may hold anything; what cannot be read is left out and named."""
     wrong: list[str] = []
 
     def read(name: str, parse: Callable[[str], T]) -> T | None:
@@ -58,8 +58,8 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
     )
     sort = given.get("sort", SORTS[0])
     page = read("page", _number)
-    told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
-    return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
+    notice = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
+    return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, notice)
 
 
 def _number(text: str) -> int:

@@ -56,9 +56,10 @@ class Services:
     """All that pages know of the world; any thread may call any method.
 
     Unfinished runs live in memory and are recorded as they go; finished ones are read from
-    storage. Runs go on whoever watches. Every method raises StorageError if the database fails.
+    storage. Runs continue when nobody watches. Every method raises StorageError if the database
+    fails.
 
-    Every method asks `access` itself what the one behind the current request may do. Somebody
+    Every method checks with `access` what the viewer of the current request may do. Somebody
     else's run fails exactly like one that does not exist.
     """
 

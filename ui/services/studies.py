@@ -186,8 +186,8 @@ class Studies:
             return harness_samples(study)
 
         def count(context: str, question: str) -> int:
-            asked = CompareRequest(context=context, question=question, model=study.model)
-            return prompt_size(self._worker, asked).tokens
+            request = CompareRequest(context=context, question=question, model=study.model)
+            return prompt_size(self._worker, request).tokens
 
         return make_samples(study.data, count)
 
@@ -338,7 +338,7 @@ class Studies:
         try:
             self._run_samples(turn)
         except RunCancelledError:
-            reason = None  # whoever cancelled has noted it
+            reason = None  # the reason stands already
         except CkvError as error:
             reason = str(error)
         except Exception:
@@ -448,7 +448,7 @@ class Studies:
 
 @functools.lru_cache(maxsize=KEPT_READINGS)
 def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
-    """Once for all charts and files of one state; whoever asks was let in before."""
+    """Once for all charts and files of one state; the caller has checked the viewer."""
     # Contexts are long, and nothing here reads them.
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
     return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))

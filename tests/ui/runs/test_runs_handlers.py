@@ -51,8 +51,8 @@ def test_an_address_names_search_filters_and_sort():
         tag="good",
         pinned=True,
     )
-    assert (query.sort, query.page, query.told) == ("title", 2, "")
-    assert read_query({"until": "9999-12-31"}).told == "", "there is no day after it"
+    assert (query.sort, query.page, query.notice) == ("title", 2, "")
+    assert read_query({"until": "9999-12-31"}).notice == "", "there is no day after it"
     no_database_takes = {"tag": "\x00", "text": "a\x00b\ud800"}
     assert read_query(no_database_takes).wanted == RunFilter(text="ab")
 
@@ -61,7 +61,7 @@ def test_an_address_names_search_filters_and_sort():
 def test_what_cannot_be_read_is_left_out_and_told(bad):
     query = read_query({"max_budget": bad, "since": bad, "sort": bad})
     assert query.wanted == RunFilter()
-    assert query.told == "Left out, because it cannot be read: max budget, since."
+    assert query.notice == "Left out, because it cannot be read: max budget, since."
 
 
 def test_a_deleted_run_comes_back_by_undo():
