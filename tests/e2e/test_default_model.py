@@ -58,7 +58,8 @@ def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
         expect(drawn.locator(".js-plotly-plot")).to_be_visible()
     heads = page.locator('#charts [data-drawn*="/figure/heads?"]')
     heads.locator("select[name=variant]").select_option(label=PRINTED)
-    expect(heads.locator(".js-plotly-plot")).to_contain_text(PRINTED)
+    plot = heads.locator(".js-plotly-plot")
+    expect(plot).to_have_attribute("aria-label", re.compile(rf"^{re.escape(PRINTED)}: "))
     # The model has a process of its own; the app's loads no torch for a run.
     loaded = [
         any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
@@ -149,14 +150,14 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     page = sweep_page
     slug = steps.run_to_its_end(page)
     rows = page.locator("#sweep-points tbody tr")
-    expect(rows).to_have_count(POINTS)
+    expect(rows).to_have_count(POINTS + 1)  # the full cache has a row of its own
     see_chart(page, "#sweep-curves", "sweep")
     # The table follows the status bar: generated text adds a column to it.
     expect(page.locator("#sweep-points thead")).to_contain_text("Agreement")
     points = [row.inner_text() for row in rows.all()]
     page.goto(f"{app.url}/r/{slug}")
     steps.expect_state(page, "done")
-    expect(rows).to_have_count(POINTS)
+    expect(rows).to_have_count(POINTS + 1)
     expect(rows).to_have_text(points, use_inner_text=True)
     see_chart(page, "#sweep-curves", "sweep")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")

@@ -140,7 +140,8 @@ def test_every_button_of_the_plain_pages_leads_back(browser, app, path):
         for field in page.get_by_role("textbox").all():
             if field.is_editable():
                 field.fill("nightly")
-        page.get_by_role("button", name=left[0], exact=True).first.click()
+        with page.expect_navigation():
+            page.get_by_role("button", name=left[0], exact=True).first.click()
         expect(page).to_have_url(re.compile(rf"{path}([/?#].*)?$"))
     expected = {"/account": {"Make a token"}, "/admin": {"Filter", f"Cancel {waiting}"}}
     assert expected[path] < used
