@@ -69,7 +69,7 @@ def fill(database: Database) -> None:
                 reason="", created_at=START + timedelta(minutes=30 * index), scenario="regular",
                 model_name=f"model-{index % 5}", prompt_tokens=rng.randrange(8_000),
                 complete=True, request={"variants": ["snapkv"] * VARIANTS}, environment={},
-                timings_ms={}, pinned=index % 1_000 == 0, owner=f"user-{index % 3}",
+                timings_ms={}, kind="compare", pinned=index % 1_000 == 0, owner=f"user-{index % 3}",
             )  # fmt: skip
             session.add(run)
             session.flush()

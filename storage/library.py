@@ -152,13 +152,18 @@ def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
     """The models, methods and tags that can be filtered by; of one owner's runs if given."""
     owned = _owned_by(owner)
     runs = select(Run.id).where(*owned)
+    methods = select(ResultRow.method.label("name")).distinct().subquery()
     statements = {
         "models": select(Run.model_name).where(ALIVE, *owned).order_by(Run.model_name),
-        "methods": select(ResultRow.method).order_by(ResultRow.method),
+        "methods": select(methods.c.name).order_by(methods.c.name),
         "tags": select(Tag.name).order_by(Tag.name),
     }
     if owned:
-        statements["methods"] = statements["methods"].where(ResultRow.run_id.in_(runs))
+        # One look-up a method: an owner may have very many results.
+        of_owner = select(ResultRow.id).where(
+            ResultRow.method == methods.c.name, ResultRow.run_id.in_(runs)
+        )
+        statements["methods"] = statements["methods"].where(of_owner.exists())
         statements["tags"] = statements["tags"].where(Tag.run_id.in_(runs))
     return {
         name: list(session.scalars(each.distinct().limit(200))) for name, each in statements.items()

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -150,15 +150,13 @@ class Studies:
             run_id, request, title = _columns(session, select(Run.id, Run.request, Run.title), slug)
             points = study_of(request, title).points()
         order = {(point.variant, point.budget or ""): at for at, point in enumerate(points)}
-        of_sample = (SampleRow.run_id == ResultRow.run_id) & (SampleRow.sample == ResultRow.sample)
-        statement = select(ResultRow, SampleRow.position).join(SampleRow, of_sample)
-        placed = [
-            (position, order[result.variant, result.budget], result)
-            for result, position in session.execute(statement.where(ResultRow.run_id == run_id))
-            if (result.variant, result.budget) in order
-        ]
-        placed.sort(key=lambda at: at[:2])
-        return [record_of(SampleResult, r, budget=r.budget or None) for *_, r in placed]
+        samples = select(SampleRow.sample, SampleRow.position).where(SampleRow.run_id == run_id)
+        places = {row.sample: row.position for row in session.execute(samples)}
+        columns = (getattr(ResultRow, each.name) for each in fields(SampleResult))
+        rows = session.execute(select(*columns).where(ResultRow.run_id == run_id))
+        wanted = [row for row in rows if (row.variant, row.budget) in order]
+        wanted.sort(key=lambda row: (places[row.sample], order[row.variant, row.budget]))
+        return [SampleResult(**{**row._mapping, "budget": row.budget or None}) for row in wanted]
 
     @_reads
     def standing(self, session: Session, slug: str) -> set[Key]:
