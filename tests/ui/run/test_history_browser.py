@@ -165,7 +165,7 @@ def test_nobody_finds_what_another_user_typed(team_app, page):
     expect(page.locator("#question textarea")).to_have_value("of ann, too")
     page.get_by_role("button", name="Log out").click()
     expect(page).to_have_url(f"{team_app.url}/login")
-    assert page.evaluate("sessionStorage.length") == 0
+    page.wait_for_function("sessionStorage.length === 0")  # the page's script may still come
     page.evaluate("sessionStorage.setItem('ckv-draft-left', '{}')")
     steps.log_in(page, team_app.url, "bob")
     page.locator("#context-bar [data-ready]").wait_for()
