@@ -38,7 +38,7 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
     """Eight variants on one prompt: ours cold and warm, kvpress one press after another."""
     context = EXAMPLE.read_text(encoding="utf-8")
     prompt = build_prompt(loaded.tokenizer, context, QUESTION, "context-only")
-    asked = {
+    wanted = {
         "context_ids": prompt.token_ids[: prompt.compressed_tokens],
         "question_ids": prompt.token_ids[prompt.compressed_tokens :],
         "variants": VARIANTS[1:],
@@ -51,7 +51,7 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
             prefills = PrefillCache(2**30)
             for name in ("cold", "warm"):
                 times[name].append(run(loaded, prefills)[0])
-            times["kvpress"].append(side(asked))
+            times["kvpress"].append(side(wanted))
     rows = [
         (name, spread(values), ratios(times["kvpress"], values)) for name, values in times.items()
     ]
@@ -108,9 +108,9 @@ def changed_alpha(loaded: LoadedModel, rounds: int) -> None:
     run(loaded, prefills, max_new_tokens=1)
     for number in range(rounds * 2):
         alpha = {"budget": str(BUDGET), "alpha": f"0.{number + 30}"}
-        asked = request(defaults=alpha, max_new_tokens=1)
+        wanted = request(defaults=alpha, max_new_tokens=1)
         start = last = time.perf_counter()
-        for event in compare(asked, loaded, prefills=prefills):
+        for event in compare(wanted, loaded, prefills=prefills):
             if isinstance(event, VariantSelected):
                 last = time.perf_counter()
         times.append((last - start) * 1000)
@@ -238,7 +238,7 @@ def machine() -> str:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kvpress-python", help="python of an environment with kvpress")
     parser.add_argument("--rounds", type=int, default=3)

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "performance_gpu.md"
-MARK = "## Figures"  # of the document, everything from here on is written anew
+MARK = "## Figures"  # of the document, everything from here on is rewritten
 NEEDED = ("torch", "transformers", "numpy", "psutil", "platformdirs")
 lacking = [name for name in NEEDED if find_spec(name) is None]
 if lacking:
@@ -122,7 +122,7 @@ class _Waits:
         if not self._tells:
             _STEP(rows, *given)
             return
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
@@ -130,12 +130,12 @@ class _Waits:
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         self.steps += 1
-        # PyTorch does not tell of the wait for the tokens, which is asked for by name.
-        self.waits += 1 + sum("synchron" in str(each.message) for each in told)
+        # PyTorch does not warn of the wait for the tokens, because the code requests it by name.
+        self.waits += 1 + sum("synchron" in str(each.message) for each in warned)
 
     @property
     def shown(self) -> str:
-        return f"{self.waits / self.steps:.1f}" if self.steps else "not told here"
+        return f"{self.waits / self.steps:.1f}" if self.steps else "not measured here"
 
 
 _STEP = RunningRows.step
@@ -246,11 +246,11 @@ def tests() -> str:
         return "not run, for pytest is not in this environment"
     marked = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if _is_marked(path)]
     # The tests' common set-up is for browsers and databases, which these do not need.
-    asked = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--noconftest", *map(str, marked)]
-    asked.append("--continue-on-collection-errors")
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--noconftest", *map(str, marked)]
+    command.append("--continue-on-collection-errors")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout, file=sys.stderr)
-    return (done.stdout.strip().splitlines() or ["pytest said nothing"])[-1].strip("= ")
+    return (done.stdout.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
 
 
 def _is_marked(path: Path) -> bool:
@@ -294,8 +294,8 @@ def main() -> None:
     written = report(small)
     print(written)
     if not small:
-        said = DOCUMENT.read_text(encoding="utf-8").partition(MARK)[0]
-        DOCUMENT.write_text(said + written, encoding="utf-8")
+        kept = DOCUMENT.read_text(encoding="utf-8").partition(MARK)[0]
+        DOCUMENT.write_text(kept + written, encoding="utf-8")
 
 
 if __name__ == "__main__":

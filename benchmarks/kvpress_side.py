@@ -59,17 +59,17 @@ def main() -> None:
     pipeline = KVPressTextGenerationPipeline(model=model, tokenizer=tokenizer)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        context = torch.tensor([asked["context_ids"]], device=model.device)
-        question = torch.tensor([asked["question_ids"]], device=model.device)
+        request = json.loads(line)
+        context = torch.tensor([request["context_ids"]], device=model.device)
+        question = torch.tensor([request["question_ids"]], device=model.device)
         inputs = {"context_ids": context, "questions_ids": [question]}
-        ratios = [1 - budget / context.shape[1] for budget in asked["budgets"]]
+        ratios = [1 - budget / context.shape[1] for budget in request["budgets"]]
         start = time.perf_counter()
-        pipeline._forward(inputs, max_new_tokens=asked["new_tokens"], press=None)
+        pipeline._forward(inputs, max_new_tokens=request["new_tokens"], press=None)
         for ratio in ratios:
-            for variant in asked["variants"]:
+            for variant in request["variants"]:
                 pipeline._forward(
-                    inputs, max_new_tokens=asked["new_tokens"], press=press(variant, ratio)
+                    inputs, max_new_tokens=request["new_tokens"], press=press(variant, ratio)
                 )
         elapsed = (time.perf_counter() - start) * 1000
         print(json.dumps({"ms": elapsed}), flush=True)

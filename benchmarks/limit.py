@@ -121,7 +121,7 @@ def _clocked(work: Callable[..., Any], times: dict[str, float], name: str, clock
 
 
 def main() -> None:
-    """By itself: with CPU time if asked."""
+    """Run by itself; with CPU time on request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="on a loaded machine, one thread")

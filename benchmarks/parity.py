@@ -45,7 +45,7 @@ RECORDED_TEXT = "orchard_study.txt"  # the shortest
 RECORDED_LAYERS = slice(0, None, 5)
 SHARES = (10, 50)  # percent kept
 LEAST = 0.99
-# Where both sides can be asked for the same thing only with a parameter beside the preset.
+# Where both sides do the same thing only with a parameter beside the preset.
 BESIDE = {"pyramidkv+critical": "beta=1"}
 # Of what is not equal though neither side rounds: a sentence that goes with the figures; in braces
 # come those of `by_topk`.

@@ -30,10 +30,10 @@ def run(
     loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: object
 ) -> tuple[float, RunResult]:
     """One comparison; milliseconds from request to last token, and the result."""
-    asked = request(**changes)
+    wanted = request(**changes)
     result = RunResult()
     start = time.perf_counter()
-    for event in compare(asked, loaded, prefills=prefills):
+    for event in compare(wanted, loaded, prefills=prefills):
         result.apply(event)
     return (time.perf_counter() - start) * 1000, result
 

@@ -63,14 +63,14 @@ def against_kvpress(python: str, study: Study) -> None:
             if any(result.state != "done" for result in results):
                 raise SystemExit(f"A result of {sample.id} failed: {results}")
             prompt = build_prompt(tokenizer, sample.context, sample.question, study.scenario)
-            asked = {
+            wanted = {
                 "context_ids": prompt.token_ids[: prompt.compressed_tokens],
                 "question_ids": prompt.token_ids[prompt.compressed_tokens :],
                 "variants": VARIANTS,
                 "budgets": [prompt.compressed_tokens * share // 100 for share in SHARES],
                 "new_tokens": study.max_new_tokens,
             }
-            times["kvpress"].append(side(asked))
+            times["kvpress"].append(side(wanted))
     rows = [
         (name, spread(values), ratios(times["kvpress"], values)) for name, values in times.items()
     ]
@@ -126,7 +126,7 @@ def _on_cluster(study: Study, workers: int) -> float:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kvpress-python", help="python of an environment with kvpress")
     parser.add_argument("--samples", type=int, default=8, help="of the study beside kvpress")

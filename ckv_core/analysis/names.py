@@ -5,18 +5,18 @@ from collections.abc import Sequence
 
 from ckv_core.request.external_selection import OWN
 from ckv_core.request.identity import NOT_RECORDED
-from ckv_core.request.variants import VariantSpec, is_named, told_by, written_parameters
+from ckv_core.request.variants import VariantSpec, is_named, keys_in_label, written_parameters
 from ckv_core.results.records import VariantResult
 
 
 def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     """One name per variant: its label, or its SPEC where that says more.
 
-    A SPEC says more where it sets a parameter that the label does not tell, or a budget that not
+    A SPEC says more where it sets a parameter that the label does not show, or a budget that not
     all have; and of two that share a label. Positions that were given are named by their label.
     """
     counts = Counter(variant.label for variant in variants)
-    written = [_told(v) for v in variants]
+    written = [_spec_settings(v) for v in variants]
     pairs = zip(variants, written, strict=True)
     budgets = {
         str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
@@ -24,7 +24,7 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     silent = {"budget"} if len(budgets) == 1 else set()
     return [
         v.label
-        if counts[v.label] == 1 and parameters.keys() <= silent | told_by(v.label)
+        if counts[v.label] == 1 and parameters.keys() <= silent | keys_in_label(v.label)
         else v.spec
         for v, parameters in zip(variants, written, strict=True)
     ]
@@ -38,17 +38,17 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
         alpha: None where it has none, or where the name stands for several.
         spec: theirs; the budget in it is passed over.
     """
-    told = {"budget", *told_by(label), *(() if alpha is None else ("alpha",))}
+    shown = {"budget", *keys_in_label(label), *(() if alpha is None else ("alpha",))}
     written = {} if is_named(spec) else written_parameters(spec)
     settings = [
         f"{key} {'not recorded' if value == NOT_RECORDED else value}"
         for key, value in written.items()
-        if key not in told
+        if key not in shown
     ]
     return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
 
 
-def _told(variant: VariantResult | VariantSpec) -> dict[str, str]:
-    """What its SPEC sets beside what its label says."""
+def _spec_settings(variant: VariantResult | VariantSpec) -> dict[str, str]:
+    """Return what a SPEC sets; nothing for given positions and for SPECs with a name."""
     written = written_parameters(variant.spec)
     return {} if variant.spec.partition(":")[0] == OWN or is_named(variant.spec) else written

@@ -21,7 +21,7 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Regimes:
-    """What is to be said of variants that stand beside one another.
+    """Which of several compared variants saw the question.
 
     Attributes:
         head: a sentence above them; empty where they are all of one kind.
@@ -40,7 +40,7 @@ def regime_named(name: str) -> str:
 def regimes_of(methods: Sequence[str], scenarios: Collection[str]) -> Regimes:
     """Of methods by name, run on prompts of these scenarios.
 
-    Nothing is said while it is not known what was compressed.
+    Both are empty while it is not known what was compressed.
     """
     marks = tuple(map(regime_named, methods))
     if not scenarios or len({*marks} - {""}) < 2:

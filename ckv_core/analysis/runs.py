@@ -11,7 +11,7 @@ from ckv_core.analysis.rounding import floor_by_figure
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.stats import interval_note
 from ckv_core.methods.parameters import Budget
-from ckv_core.request.identity import Identity, identify, told_apart
+from ckv_core.request.identity import Identity, identify, unique_specs
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.outcomes import cut_note, writes_same_text
@@ -108,7 +108,7 @@ def _check_models(results: Sequence[RunResult]) -> None:
 
 
 def _rows(joined: Mapping[Identity, _Joined], *, is_one: bool) -> list[Row]:
-    specs = told_apart({identity: each.first.spec for identity, each in joined.items()})
+    specs = unique_specs({identity: each.first.spec for identity, each in joined.items()})
     others = dict.fromkeys(same.settings for same, each in joined.items() if not each.is_full)
     places = {settings: place for place, settings in enumerate(others, 1)}
     curves: dict[object, str] = {}

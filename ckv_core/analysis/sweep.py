@@ -63,7 +63,7 @@ def shown_figures(result: RunResult) -> list[Figure]:
 
 
 def matched_figures(result: RunResult) -> list[Figure]:
-    """The known ones by which one curve can be said to match another, between points too."""
+    """The known ones by which one curve can match another, between points too."""
     return [f for f in known_figures(result) if f.better and not f.is_binary]
 
 

@@ -22,7 +22,7 @@ from ckv_core.cli.tables import (
 )
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.request.grid import sweep_cost
-from ckv_core.results.byte_budget import asked_bytes
+from ckv_core.results.byte_budget import budget_bytes
 from ckv_core.results.chain import check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
@@ -73,7 +73,7 @@ def _compare(
 
 
 def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:
-    """All that is said of a run, with the passages of `evidence` and the answer."""
+    """Print a run: its figures and verdict, with the passages of `evidence` and the answer."""
     if result.kind == "sweep":
         print_sweep(result, answer)
         return
@@ -115,8 +115,8 @@ def _print_analysis(variant: VariantResult) -> None:
 def _print_measured(variant: VariantResult) -> None:
     receipt, perturbation = variant.receipt, variant.perturbation
     if receipt is not None:
-        requested = asked_bytes(variant)
-        wanted = "" if requested is None else f" ({requested:,} asked for)"
+        requested = budget_bytes(variant)
+        wanted = "" if requested is None else f" ({requested:,} requested)"
         say(
             f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
             f"entries; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"

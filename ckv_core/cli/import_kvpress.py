@@ -68,7 +68,7 @@ def _run(
     python, module = where
     loaded, _ = running.load(request)
     info, prompt = loaded.info, running.tokenised(request, loaded)
-    del loaded  # kvpress's process loads the weights anew
+    del loaded  # kvpress's process loads the weights again
     tokens = prompt.token_ids[: prompt.compressed_tokens]
     per_token = 2 * info.head_dim * 4 * len(info.evictable_layers) * info.kv_heads
     entries = min(budget.resolve(len(tokens), per_token), len(tokens))

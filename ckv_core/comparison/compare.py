@@ -85,7 +85,7 @@ def compare(
     growth = peak.growth()
     measured = run.memory if growth is None else {**run.memory, "measured_peak": growth}
     if run.prefix_tokens:
-        # Rounded up, so that the tokens can be told from it.
+        # Rounded up, so that the tokens can be computed from it.
         measured["prefill_reused"] = math.ceil(
             memory["cache"] * run.prefix_tokens / run.prompt.compressed_tokens
         )

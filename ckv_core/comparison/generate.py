@@ -45,7 +45,7 @@ def generate(
 ) -> Iterator[RunEvent]:
     """Read what was not compressed, measure the first decoding step, decode to the end.
 
-    What the diagnostics was asked for follows: quantities of the measured step at once, the full
+    The requested diagnostics follow: quantities of the measured step at once, the full
     cache's text read by all variants and the follow-up questions at the end. `bases` has, per
     variant with CriticalKV, what it would keep without.
     """

@@ -1,4 +1,4 @@
-"""A sweep: many variants of one prefill, measured and, if asked for, decoded group by group.
+"""A sweep: many variants of one prefill, measured and, on request, decoded group by group.
 
 Only one group's kept sets and caches exist at a time, so a sweep takes no more memory than a
 comparison of GROUP_ROWS rows. The full cache's row is part of every group; it is the prefill's

@@ -35,7 +35,7 @@ def compare_together(
     is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
     no room beside others, or fails in a batch, is run again alone.
 
-    `requests`: the next one is asked for only when it can be begun. `should_stop`: called at every
+    `requests`: the next one is taken only when it can begin. `should_stop`: called at every
     layer of every pass.
 
     Yields:

@@ -44,7 +44,7 @@ class DecodeContext:
 
     @contextmanager
     def only(self, parts: Sequence[Part]) -> Iterator[list[int]]:
-        """Have the rows of these parts alone in a pass; they are told in order of place."""
+        """Have the rows of these parts alone in a pass; yields their places in order."""
         before, self.parts = self.parts, list(parts)
         try:
             yield sorted(self.places)

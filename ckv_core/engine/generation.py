@@ -193,7 +193,7 @@ def check_finite(values: list[float]) -> None:
         raise EngineError(
             "The model's output is not finite (NaN or infinity), so nothing of this run can be "
             "right. With float16 choose bfloat16 or float32; with those, fetch the model's "
-            "weights anew."
+            "weights again."
         )
 
 

@@ -48,7 +48,7 @@ def probe(
     """Read a few prompts with needles; keep the table of what the heads looked at, and give it.
 
     Raises:
-        RunCancelledError: should_stop, asked at every layer, said so; no table is kept then.
+        RunCancelledError: should_stop, called at every layer, returned True; no table is kept then.
     """
     info = loaded.info
     table = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)

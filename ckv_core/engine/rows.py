@@ -171,7 +171,7 @@ class PolicyRow:
     def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
         """Among the entries from `first` on, as the variant does; all earlier ones stay."""
         if self.acting.chooser is None:
-            raise EngineError(f"{self.acting.policy.name!r} ranks nothing here.")
+            raise EngineError(f"{self.acting.policy.name!r} cannot rank entries.")
         positions, states = slots.positions(), slots.since(first)
         late, free = positions >= first, self.acting.free(positions)
         if free is not None:
@@ -285,7 +285,7 @@ def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
     alone = [row for row, plan in enumerate(plans) if plan.acting is not None]
 
     windows = prefilled.loaded.sliding_windows
-    whole = Keep(None)  # sliding layers: nothing is evicted, and no store is asked
+    whole = Keep(None)  # sliding layers: nothing is evicted, and no store is used
 
     def compacted(rows: Sequence[int]) -> list[PromptSlots]:
         slots = []

@@ -30,7 +30,7 @@ SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a
 class Selection:
     """What one variant keeps."""
 
-    budget: int  # entries per KV head asked for, on average
+    budget: int  # requested entries per KV head, on average
     # Per layer [kv_heads, prompt_len] bool; None where everything is kept.
     keep_masks: tuple[Tensor | None, ...]
     warnings: tuple[str, ...]  # sentences for the receipt
@@ -201,7 +201,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
         requested = len(evictable) * model.kv_heads * min(selection.budget, prompt_len)
     if retained != requested:
         raise EngineError(
-            f"A method kept {retained:,} entries where {requested:,} were asked for. This is a "
+            f"A method kept {retained:,} entries where {requested:,} were requested. This is a "
             "fault of the app: please report it with the run's settings."
         )
     return Receipt(

@@ -155,9 +155,9 @@ def added(count: int) -> str:
 
 
 def changed_tolerance(before: Sequence[float]) -> str:
-    told = ", ".join(f"{each:g}" for each in before)
+    earlier = ", ".join(f"{each:g}" for each in before)
     return (
-        f"The tolerance was changed; before it was {told} points. The 95 % hold for a tolerance "
+        f"The tolerance was changed; before it was {earlier} points. The 95 % hold for a tolerance "
         "that is set before the results."
     )
 

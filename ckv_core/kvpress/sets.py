@@ -121,7 +121,7 @@ def kept_by_presses(
 
 def _answers(process: "subprocess.Popen[str]", document: dict[str, Any]) -> Iterator[Any]:
     """One value a line; ends where the process does."""
-    with suppress(BrokenPipeError), process.stdin:  # type: ignore[union-attr]  # a pipe, as asked
+    with suppress(BrokenPipeError), process.stdin:  # type: ignore[union-attr]  # a pipe, by Popen
         json.dump(document, process.stdin)  # type: ignore[arg-type]
     for line in process.stdout or ():
         yield json.loads(line)

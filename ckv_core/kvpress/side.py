@@ -161,7 +161,7 @@ class Runner:
             places = {key.tobytes(): at for at, key in enumerate(everything[0, head].numpy())}
             found = [places.get(key.tobytes()) for key in kept[0, head].numpy()]
             if None in found:
-                raise UnfitPressError("It changes keys, so their positions cannot be told.")
+                raise UnfitPressError("It changes keys, so their positions are unknown.")
             mask[head, found] = True
         return mask.numpy()
 

@@ -1,4 +1,4 @@
-"""DefensiveKV: keeps what any query of the window asked for, not what they asked for on average.
+"""DefensiveKV: keeps what any query of the window attends to, not what they attend to on average.
 
 First a head keeps the entries that hold most of the window's attention. Mended against the authors'
 code: the window's own share is what its columns hold, masses are absolute, sums run in float64, and

@@ -1,4 +1,4 @@
-"""KVzip: keeps what the model attends to when it repeats the prompt, whatever is asked.
+"""KVzip: keeps what the model attends to when it repeats the prompt, whatever the question.
 
 Read behind the prompt: "Repeat the previous context exactly." and, after the chat template's end of
 a turn, a part of the prompt's own tokens, part by part. An entry's evidence is the most that any

@@ -3,7 +3,7 @@
 The authors sum the scores of keys and values, kvpress averages them: the same order. The authors
 keep a share of each partition, and sinks and tail always; here the share is what makes the total
 the budget, so the sets are theirs wherever the budget holds sinks and tail. Of less they keep more
-than was asked for (`tail=protected` refuses it), kvpress any tokens of the tail, this the newest.
+than the budget (`tail=protected` refuses it), kvpress any tokens of the tail, this the newest.
 Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 

@@ -87,7 +87,7 @@ def integer(
     odd: bool = False,
     kvpress: int | None = None,
 ) -> Parameter:
-    """A key that takes a whole number within bounds, both included; an odd one where asked for."""
+    """A key that takes a whole number within bounds, both included; an odd one if `odd`."""
     low, high = bounds
 
     def parse(text: str) -> ParameterValue:

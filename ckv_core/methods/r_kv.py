@@ -1,4 +1,4 @@
-"""R-KV: while generating, what is attended to and is not said many times over.
+"""R-KV: while generating, keeps what is attended to and is not repeated many times.
 
 The authors' code takes the largest logit of a KV head's query heads and then the softmax over the
 entries before the window, as here; its class and its command line differ in a share of alike keys

@@ -1,6 +1,6 @@
-"""Random: entries by lot; the floor that any method has to beat.
+"""Random: random entries, the baseline that any method has to beat.
 
-kvpress makes its generator anew in each layer: with a seed, all layers evict the same positions
+kvpress makes a new generator in each layer: with a seed, all layers evict the same positions
 (`lots=alike`).
 """
 
@@ -36,7 +36,7 @@ class Noise(Scorer):
 register(
     name="random",
     label="Random",
-    summary="Keeps entries by lot: what a method has to beat.",
+    summary="Keeps random entries: the baseline that a method has to beat.",
     source="a control",
     scorer=Noise(),
     press=Press("RandomPress", {"seed": "seed"}),

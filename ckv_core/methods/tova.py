@@ -1,6 +1,6 @@
 """TOVA: at every step the entries go that the newest token attends to least.
 
-The authors' code chooses anew at every step and may evict the newest token too; kvpress chooses
+The authors' code chooses again at every step and may evict the newest token too; kvpress chooses
 once, at the prompt's end, and always keeps that token (`while_generating`, `newest`). All take one
 score for the heads of a layer. Costs the newest query's attention, at the prompt's end and at every
 step.

@@ -128,7 +128,7 @@ def progress_bar(meter: Meter) -> type[tqdm]:
     """A class for `snapshot_download`; what the meter's report raises stops the download.
 
     The client makes several bars: of files, of bytes received, and of bytes written, which differ
-    where files arrive in packed pieces. The one that is furthest is told.
+    where files arrive in packed pieces. The one that is furthest is reported.
     """
     furthest = 0.0
 

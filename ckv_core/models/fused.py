@@ -238,7 +238,7 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[out_features, in_features], unpacked anew at every call, bit for bit."""
+        """[out_features, in_features], unpacked again at every call, bit for bit."""
         return self.packed.to_dense()
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def load_model(
 def _read_model(
     checkpoint: Checkpoint, config: PreTrainedConfig, wanted: tuple[str, str], report: Report
 ) -> PreTrainedModel:
-    """The weights, on a place and in a type as asked for."""
+    """The weights, on the wanted place and in the wanted type."""
     place, dtype = wanted
     settings: dict[str, Any] = {
         "config": config,
@@ -134,7 +134,7 @@ def _read_model(
             f"{checkpoint.name!r} does not fit into the GPU's memory; choose a smaller model, "
             "dtype bfloat16 or device cpu."
         ) from error
-    except Exception as error:  # transformers raises what it likes; the file's name must be said
+    except Exception as error:  # transformers raises what it likes; the message must name the file
         if is_out_of_memory(error) or is_device_lost(error):
             raise
         raise _unreadable(checkpoint, "weights", error) from error

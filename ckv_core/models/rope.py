@@ -22,9 +22,9 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def length_dependent(model: nn.Module) -> list[nn.Module]:
     """The model's modules that pick short or long factors by the last position of a pass.
 
-    Transformers decides anew in every pass, and so does decoding here: where a generation grows
+    Transformers decides again in every pass, and so does decoding here: where a generation grows
     over the original length, new tokens get the long factors and the cache keeps its old keys.
-    (`generate` of Phi3 alone then reads the whole text anew; an evicted cache cannot be.)
+    (`generate` of Phi3 alone then reads the whole text again; an evicted cache cannot be.)
     """
     return [
         module for module in model.modules() if "longrope" in str(getattr(module, "rope_type", ""))

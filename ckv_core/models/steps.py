@@ -33,20 +33,20 @@ def read_limit_s(nbytes: int) -> float:
 
 
 class Meter:
-    """Tells how far a long step is, a few times a second; the report may raise to stop it."""
+    """Reports how far a long step is, a few times a second; the report may raise to stop it."""
 
     def __init__(self, report: Report, sentence: str, unit: str = "") -> None:
         """Count from 0; `sentence` has no full stop, `unit` is empty for bytes."""
         self._report, self._sentence, self._unit = report, sentence, unit
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def at(self, done: float, total: float | None) -> None:
         """Say how far it is; the first and the last time at once."""
         now = time.monotonic()
         is_last = total is not None and done >= total
-        if now - self._told < TELL_EVERY_S and not is_last:
+        if now - self._reported_at < TELL_EVERY_S and not is_last:
             return
-        self._told = now
+        self._reported_at = now
         fraction = min(1.0, done / total) if total else None
         amounts = " of ".join(
             f"{each:,.0f} {self._unit}" if self._unit else human_bytes(int(each))

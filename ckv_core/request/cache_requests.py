@@ -1,4 +1,4 @@
-"""What is asked about kept compressed caches: to keep one, and to answer from one. No torch."""
+"""Requests about kept compressed caches: to keep one, and to answer from one. No torch."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ class KeepRequest:
 
     def comparison(self) -> CompareRequest:
         """The same as a comparison that compresses the context alone; CkvError if there is none."""
-        asked = replace(
+        comparison = replace(
             self.run,
             scenario="context-only",
             question=self.run.question if self.run.question.strip() else STAND_IN,
@@ -30,12 +30,12 @@ class KeepRequest:
             analysis=(),
             follow_ups=(),
         )
-        if len(asked.variants) != 1 or asked.own_indices:
+        if len(comparison.variants) != 1 or comparison.own_indices:
             raise ConfigError("A cache is kept of one variant with a SPEC; name one.")
-        (spec,) = asked.validate()
+        (spec,) = comparison.validate()
         if spec.policy is not None:
             raise ConfigError(EVICTS_LATER.format(label=spec.label))
-        return asked
+        return comparison
 
     @property
     def model(self) -> str:

@@ -1,4 +1,4 @@
-"""What a run is asked to do: the request, checked as far as it can be without a model. No torch."""
+"""The request of a run, checked as far as it can be without a model. No torch."""
 
 import re
 from collections.abc import Mapping
@@ -183,8 +183,8 @@ class CompareRequest:
         if not self.protect:
             return
         # A template may add words of its own; positions protect them.
-        asked = self.question if self.scenario == "regular" else ""
-        prompt = " ".join(f"{self.context}\n\n{asked}".casefold().split())
+        question = self.question if self.scenario == "regular" else ""
+        prompt = " ".join(f"{self.context}\n\n{question}".casefold().split())
         for text in map(str.strip, self.protect):
             match = TOKEN_RANGE.fullmatch(text)
             if match is None and " ".join(text.casefold().split()) not in prompt:

@@ -69,7 +69,7 @@ class Identity:
     """Equal for variants that keep the same of the same prompt."""
 
     settings: Settings
-    # As asked for, so that 10 % is the same of any prompt; None where none is.
+    # As requested, so that 10 % is the same of any prompt; None where none is.
     budget: Budget | None
 
     @property
@@ -78,9 +78,9 @@ class Identity:
         own = self.settings
         if not own.critical:
             return None
-        told = tuple(pair for pair in own.parameters if pair[0] not in SELECTOR_PARAMETERS)
+        parameters = tuple(pair for pair in own.parameters if pair[0] not in SELECTOR_PARAMETERS)
         name = own.name.partition("+")[0].strip()
-        return replace(self, settings=Settings(name, critical=False, parameters=told))
+        return replace(self, settings=Settings(name, critical=False, parameters=parameters))
 
 
 def identify(variant: Recorded, **more: ParameterValue) -> Identity:
@@ -88,8 +88,8 @@ def identify(variant: Recorded, **more: ParameterValue) -> Identity:
 
     `more` is what else has to be the same, by name.
     """
-    told = (variant.spec, variant.method, variant.critical)
-    return _identity(*told, tuple(variant.params.items()), tuple(more.items()))
+    params = tuple(variant.params.items())
+    return _identity(variant.spec, variant.method, variant.critical, params, tuple(more.items()))
 
 
 @lru_cache(maxsize=4096)  # the same variants come again with every run and every chart
@@ -108,7 +108,9 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     kept = {key: value for key, value in parameters.items() if key not in left_out} | dict(more)
     settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
     budgeted = known is not None and known.evicts
-    budget = _asked(written.get("budget"), dict(params).get("budget")) if budgeted else None
+    budget = (
+        _requested_budget(written.get("budget"), dict(params).get("budget")) if budgeted else None
+    )
     return Identity(settings, budget)
 
 
@@ -121,13 +123,15 @@ def base_index(variants: Sequence[Recorded], index: int) -> int | None:
     return next(places, None)
 
 
-def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
-    """A SPEC for each, unique among them: it also writes what tells it from its namesakes."""
+def unique_specs(specs: Mapping[Identity, str]) -> dict[Identity, str]:
+    """Return a unique SPEC for each: it also writes what differs from its namesakes."""
     namesakes: dict[str, set[Settings]] = {}
     for identity, spec in specs.items():
         namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
     named = {
-        identity: _with(spec, _telling(identity.settings, namesakes[spec_without(spec, "budget")]))
+        identity: _with(
+            spec, _distinguishing(identity.settings, namesakes[spec_without(spec, "budget")])
+        )
         for identity, spec in specs.items()
     }
     ways: tuple[Callable[[Identity], Given], ...] = (
@@ -151,7 +155,7 @@ def _parsed(key: str, text: str) -> ParameterValue:
         return text
 
 
-def _asked(in_spec: str | None, recorded: ParameterValue | None) -> Budget | None:
+def _requested_budget(in_spec: str | None, recorded: ParameterValue | None) -> Budget | None:
     """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
     written, resolved = _budget(in_spec), _budget(recorded)
     if written is None or (written.unit == "tokens" and resolved is not None):
@@ -166,19 +170,19 @@ def _budget(value: ParameterValue | None) -> Budget | None:
         return None
 
 
-def _telling(settings: Settings, namesakes: Collection[Settings]) -> Given:
-    """What these settings say of the parameters in which they and their namesakes differ."""
+def _distinguishing(settings: Settings, namesakes: Collection[Settings]) -> Given:
+    """The values of the parameters in which these settings and their namesakes differ."""
     own = dict(settings.parameters)
-    said = [dict(each.parameters) for each in namesakes]
-    told = {
+    settings_of_all = [dict(each.parameters) for each in namesakes]
+    differing = {
         key: value
         for key, value in own.items()
-        if len({each.get(key, "") for each in said} - {None}) > 1
+        if len({each.get(key, "") for each in settings_of_all} - {None}) > 1
     }
-    if told or len(namesakes) == 1:
-        return told
+    if differing or len(namesakes) == 1:
+        return differing
     # They differ in what is recorded of them; alpha is what readers look for.
-    first = next(key for key in own if any(each.get(key, "") is None for each in said))
+    first = next(key for key in own if any(each.get(key, "") is None for each in settings_of_all))
     return {first: own[first]} if first == "alpha" or own[first] is None else {}
 
 

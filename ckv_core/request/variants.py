@@ -68,9 +68,9 @@ class VariantSpec:
         params = {key: _default(parameter, preset) for key, parameter in parameters.items()}
         params |= {
             key: _default(parameter, preset)
-            for key, parameter in _asked_for(options, chosen).items()
+            for key, parameter in _requested_options(options, chosen).items()
         }
-        for key in _said_for_nothing(METHODS.get(name), chosen):
+        for key in _redundant_keys(METHODS.get(name), chosen):
             del chosen[key]
         given = tuple(key for key in known if key in chosen)
         variant = cls(method, selector, params | chosen, given, own_name=own_name)
@@ -100,9 +100,9 @@ class VariantSpec:
     @property
     def policy(self) -> StepPolicy | None:
         """What evicts while it generates."""
-        asked = (part for key, part in POLICIES.items() if key in self.params)
+        policies = (part for key, part in POLICIES.items() if key in self.params)
         own = self.method.policy
-        return next(asked, own if own is not None and own.wanted(self.params) else None)
+        return next(policies, own if own is not None and own.wanted(self.params) else None)
 
     @property
     def store(self) -> Store:
@@ -112,7 +112,7 @@ class VariantSpec:
     def scorer(self) -> Scorer:
         """Of a variant that evicts by rank; ConfigError of another."""
         if self.method.scorer is None:
-            raise ConfigError(f"{self.method.label} ranks nothing.")
+            raise ConfigError(f"{self.method.label} cannot rank entries.")
         return self.method.scorer
 
     @property
@@ -161,11 +161,11 @@ class VariantSpec:
         if not self.method.evicts:
             return self
         own = [range(*part.indices(prompt_len)) for part in self.protected.values()]
-        asked = (question,) if self.keeps_question and question else ()
+        kept = (question,) if self.keeps_question and question else ()
         return replace(
             self,
-            passages=without(merged((*passages, *asked)), own),
-            question_tokens=sum(map(len, without(asked, own))),
+            passages=without(merged((*passages, *kept)), own),
+            question_tokens=sum(map(len, without(kept, own))),
         )
 
     @property
@@ -182,8 +182,8 @@ class VariantSpec:
         """How many tokens it never evicts, by reason."""
         own = {name: _length(part) for name, part in self.protected.items()}
         text = sum(map(len, self.passages)) - self.question_tokens
-        asked = {"question": self.question_tokens, "protected text": text}
-        return own | {name: count for name, count in asked.items() if count}
+        counts = {"question": self.question_tokens, "protected text": text}
+        return own | {name: count for name, count in counts.items() if count}
 
     @property
     def protected_tokens(self) -> int:
@@ -301,8 +301,8 @@ def selector_of(spec: str) -> Selector | None:
     return SELECTORS.get(spec.partition(":")[0].partition("+")[2].strip())
 
 
-def told_by(label: str) -> frozenset[str]:
-    """Parameters that a label says, so that a name need not say them again."""
+def keys_in_label(label: str) -> frozenset[str]:
+    """Return the parameters that a label shows, so that a name need not repeat them."""
     return frozenset(
         {"stage2"} if label.endswith(tuple(f"({reading})" for reading in READINGS.values())) else ()
     )
@@ -343,14 +343,14 @@ def _without_name(tail: str) -> tuple[str, str]:
     return ",".join(rest), "".join(names)
 
 
-def _composed(method: Method, asked: Mapping[str, str]) -> Method:
-    """With the parts of other methods that are asked for, where it takes any."""
+def _composed(method: Method, written: Mapping[str, str]) -> Method:
+    """Return the method with the parts of other methods that a SPEC names, if it takes any."""
     keys = method.options().keys() & {each.name for each in composing_parameters()}
-    return method.composed({key: asked[key] for key in keys & asked.keys()})
+    return method.composed({key: written[key] for key in keys & written.keys()})
 
 
 def _check_policies(method: Method, written: Mapping[str, str]) -> None:
-    """Refuse a policy that is asked for and cannot be had, with the reason."""
+    """Refuse a policy that a SPEC names and the method cannot have, with the reason."""
     for key, part in POLICIES.items():
         if key not in written or key in method.options() or method.scorer is None:
             continue
@@ -358,15 +358,15 @@ def _check_policies(method: Method, written: Mapping[str, str]) -> None:
         raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
 
 
-def _said_for_nothing(method: Method, chosen: Mapping[str, ParameterValue]) -> list[str]:
-    """Keys that say what is so anyway."""
+def _redundant_keys(method: Method, chosen: Mapping[str, ParameterValue]) -> list[str]:
+    """Return the keys that set what holds without them."""
     own = method.own_parts.items()
     plain = [key for key, name in own if chosen.get(key) in (OWN_PART, name)]
     plain += [LAYOUT.name] if LAYOUT.name in chosen and not is_shared(chosen) else []
     return plain
 
 
-def _asked_for(
+def _requested_options(
     options: Mapping[str, Parameter], chosen: Mapping[str, ParameterValue]
 ) -> dict[str, Parameter]:
     """Parameters of the optional parts that a SPEC asks for; none may stand without its part."""
@@ -374,15 +374,17 @@ def _asked_for(
     parts: dict[str, tuple[bool, Part]]
     parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
     parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
-    wanted = (part for is_asked, part in parts.values() if is_asked)
-    asked = {parameter.name: parameter for part in wanted for parameter in part.parameters}
+    wanted = (part for is_requested, part in parts.values() if is_requested)
+    options_of_parts = {
+        parameter.name: parameter for part in wanted for parameter in part.parameters
+    }
     for key, (_, part) in parts.items():
         for parameter in part.parameters:
-            if parameter.name in chosen and parameter.name not in asked:
+            if parameter.name in chosen and parameter.name not in options_of_parts:
                 raise ConfigError(
                     f"{parameter.name!r} needs {key!r} beside it; give both or neither."
                 )
-    return asked
+    return options_of_parts
 
 
 def _parse_pairs(text: str, name: str, known: Mapping[str, Parameter]) -> dict[str, ParameterValue]:

@@ -1,4 +1,4 @@
-"""Bytes: how many entries a store holds in so many, and what a variant asked for. No torch."""
+"""Bytes: how many entries a store holds in so many, and what a variant requests. No torch."""
 
 from bisect import bisect_right
 
@@ -24,7 +24,7 @@ def entries_within(spec: VariantSpec, most: int, head_dim: int, itemsize: int) -
     return bisect_right(range(most + 1), most, key=held) - 1
 
 
-def asked_bytes(variant: VariantResult) -> int | None:
+def budget_bytes(variant: VariantResult) -> int | None:
     """Bytes of a budget in MiB; None of another one, or where its SPEC says none."""
     try:
         budget = Budget.parse(written_parameters(variant.spec).get("budget", ""))
@@ -34,7 +34,7 @@ def asked_bytes(variant: VariantResult) -> int | None:
 
 
 def requested_bytes(result: RunResult, variant: VariantResult) -> int | None:
-    """Bytes that were asked for, or that the requested entries take in their store.
+    """Bytes that the budget names, or that the requested entries take in their store.
 
     A budget that covers the prompt asks for what the whole prompt takes; layers that are left
     whole, of files that count them, are in both figures in full.
@@ -47,10 +47,10 @@ def requested_bytes(result: RunResult, variant: VariantResult) -> int | None:
         return receipt.full_cache_bytes
     everything = heads * result.prompt.compressed_tokens
     apart = max(0, receipt.full_cache_bytes - everything * entry_bytes(model))
-    asked = asked_bytes(variant)
-    if asked is None or receipt.requested_entries >= everything:
+    wanted = budget_bytes(variant)
+    if wanted is None or receipt.requested_entries >= everything:
         return apart + _held(model, variant, receipt.requested_entries, heads)
-    return apart + asked
+    return apart + wanted
 
 
 def entry_bytes(model: ModelInfo) -> int:

@@ -38,14 +38,14 @@ def _moved(read: Callable[[Perturbation], float | None]) -> Reader:
 
 _EVERYWHERE: frozenset[Place] = frozenset({"table", "csv", "sweep", "means"})
 _OF_RUN: frozenset[Place] = frozenset({"table", "csv"})
-_TOLD: frozenset[Place] = frozenset({"csv"})
+_CSV_ONLY: frozenset[Place] = frozenset({"csv"})
 _MEANS: frozenset[Place] = frozenset({"means"})
 
 # Means over the positions of the full cache's text, which stand in the table of a run too.
 _FORCED: dict[str, dict[str, Any]] = {
     "forced_top1": {"better": "higher", "header": "forced_top1_mean", "places": _OF_RUN | _MEANS},
     "forced_kl": {"better": "lower", "header": "forced_kl_mean_nats", "places": _OF_RUN | _MEANS},
-    "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _TOLD | _MEANS},
+    "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _CSV_ONLY | _MEANS},
 }
 
 _ALL: tuple[Figure, ...] = (
@@ -150,9 +150,9 @@ _ALL: tuple[Figure, ...] = (
         label="Budget",
         unit="tokens",
         group="cost",
-        definition="Entries asked for per KV head, mean over the heads of evictable layers.",
+        definition="Requested entries per KV head, mean over the heads of evictable layers.",
         read=_receipt(lambda receipt: receipt.budget_tokens),
-        places=_TOLD,
+        places=_CSV_ONLY,
     ),
     Figure(
         key="requested_entries",
@@ -162,7 +162,7 @@ _ALL: tuple[Figure, ...] = (
         definition="Key-value entries of the prompt over all evictable layers and KV heads that "
         "the budget asks for.",
         read=_receipt(lambda receipt: receipt.requested_entries),
-        places=_TOLD,
+        places=_CSV_ONLY,
     ),
     Figure(
         key="retained_entries",
@@ -191,7 +191,7 @@ _ALL: tuple[Figure, ...] = (
         group="cost",
         definition="Measured cache bytes of the full cache.",
         read=_receipt(lambda receipt: receipt.full_cache_bytes),
-        places=_TOLD,
+        places=_CSV_ONLY,
     ),
     Figure(
         key="held",

@@ -77,7 +77,7 @@ class KeptFolder:
         return path
 
     def add(self, name: str, write: Callable[[Path], object]) -> None:
-        """Keep what `write` puts at a path; its tensors are checked when it is asked."""
+        """Keep what `write` puts at a path; its tensors are checked when it is used."""
 
         def checked(beside: Path) -> None:
             write(beside)

@@ -75,12 +75,12 @@ class Tally:
         if self.cut == count:
             return f"{'Both' if count == 2 else f'All {count}'} {what}s were cut before an answer"
         words = ("answers correctly", "answer correctly")
-        told = [_counted(self.answered, count, what, words, still)]
+        counts = [_counted(self.answered, count, what, words, still)]
         for number, end in ((self.cut, "cut"), (self.failed, "failed")):
             if number:
                 was = "" if end == "failed" else "was " if number == 1 else "were "
-                told.append(f"{number} {was}{end}")
-        return ", ".join(told)
+                counts.append(f"{number} {was}{end}")
+        return ", ".join(counts)
 
     def _of_texts(self, what: str, one: str) -> str:
         if not self.compared:

@@ -347,10 +347,10 @@ class HeldSeries(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What was asked of the cache and what it got.
+    """What the budget requests of the cache, and what it holds.
 
     Attributes:
-        budget_tokens: entries per KV head asked for (mean), whole prompt for `full`.
+        budget_tokens: requested entries per KV head (mean), whole prompt for `full`.
         requested_entries: evictable layers x KV heads x min(budget, compressed prompt).
         retained_entries: entries kept in evictable layers, counted from the kept sets.
         cache_bytes: bytes of the tensors that hold this variant's prompt entries.
@@ -503,7 +503,7 @@ class VariantResult(Checked):
         answer_scores: exact_match, token_f1 and edit_similarity of the text against the reference
             answer, 0 to 1; empty without one.
         analysis: measured arrays by the names of `quantities.QUANTITIES`.
-        forced_steps: one per position of the full cache's continuation; empty if not asked for.
+        forced_steps: one per position of the full cache's continuation; empty if not requested.
         follow_ups: one per follow-up question.
         held: None where nothing is evicted while it generates.
         failure: why there is no whole text, of a run that failed; else empty.

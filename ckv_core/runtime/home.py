@@ -1,6 +1,6 @@
 """Where the application keeps its data: `CKV_HOME`, or the platform's user data folder.
 
-Nothing of it may exist yet; whoever writes creates it.
+Nothing of it may exist yet; the code that writes creates it.
 """
 
 import os

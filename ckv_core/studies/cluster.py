@@ -44,7 +44,7 @@ class Cluster:
     """A connection to a cluster; one at a time in a process. The engine of whole studies.
 
     Attributes:
-        workers: how many there is room for, or how many were asked for.
+        workers: how many there is room for, or how many the user requested.
         is_local: all of it is on this machine.
     """
 
@@ -139,12 +139,12 @@ class Cluster:
 
     def samples(self, study: Study) -> tuple[Sample, ...]:
         """The samples of a study's task, made by a worker with the model's tokens."""
-        found: tuple[Sample, ...] = self._asked(study, "samples", study)
+        found: tuple[Sample, ...] = self._answer_of(study, "samples", study)
         return found
 
     def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
         """Of the prompts that can be tokenised, by sample; counted by a worker."""
-        found: dict[str, PromptSize] = self._asked(study, "sizes", study, samples)
+        found: dict[str, PromptSize] = self._answer_of(study, "sizes", study, samples)
         return found
 
     def run_study(
@@ -194,7 +194,7 @@ class Cluster:
 
     def _outcomes(self, study: Study, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:
         data = self._ray.data
-        # What a lost worker did not bring is told as that sample's failure.
+        # What a lost worker did not bring is recorded as that sample's failure.
         data.DataContext.get_current().max_errored_blocks = -1
         rows = [
             {"at": at, "job": pickle.dumps((study, self._device, job))}
@@ -214,8 +214,8 @@ class Cluster:
         for row in ran.iter_rows():
             yield row["at"], pickle.loads(row["outcome"])  # noqa: S301 - of our own worker
 
-    def _asked(self, study: Study, name: str, *values: object) -> Any:
-        """What an engine of the cluster answers.
+    def _answer_of(self, study: Study, name: str, *values: object) -> Any:
+        """Return what an engine of the cluster answers.
 
         Raises:
             CkvError: it cannot.

@@ -51,8 +51,8 @@ def read_file(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        told = f"{file} is not UTF-8 text (byte {error.start:,}); convert it first."
-        raise ConfigError(told) from None
+        message = f"{file} is not UTF-8 text (byte {error.start:,}); convert it first."
+        raise ConfigError(message) from None
 
 
 def read_samples(
@@ -111,13 +111,13 @@ def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
     """The texts of stored runs as samples; runs over one context are of one source.
 
     Args:
-        runs: what each was asked, by slug, which becomes the sample's id.
+        runs: their requests by slug, which becomes the sample's id.
 
     Raises:
         ConfigError: a run has no reference answer, or the same texts as another one.
     """
     first: dict[str, str] = {}
-    asked: dict[tuple[str, str], str] = {}
+    slugs: dict[tuple[str, str], str] = {}
     samples = []
     for slug, run in runs.items():
         if not run.answer.strip():
@@ -125,7 +125,7 @@ def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
                 f"Run {slug} has no reference answer to score by; open it in Compare, fill in "
                 "Expected answer and run it again, or leave it out."
             )
-        twin = asked.setdefault((run.context, run.question), slug)
+        twin = slugs.setdefault((run.context, run.question), slug)
         if twin != slug:
             raise ConfigError(f"Runs {twin} and {slug} ask the same; leave one of them out.")
         source = first.setdefault(run.context, slug)

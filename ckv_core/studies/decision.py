@@ -157,14 +157,14 @@ def _method(variant: str, name: str, points: Mapping[str, PointDecision], n: int
     *_, largest = points
     budget = next((each for each, found in points.items() if found.state == "keeps"), largest)
     outcome: Outcome = "unmeasured" if n < FEWEST_SOURCES else points[budget].state
-    told = sentences.of_method(name, budget, points[budget])
+    sentence = sentences.of_method(name, budget, points[budget])
     return MethodDecision(
         variant=variant,
         name=name,
         outcome=outcome,
         budget=budget,
         points=points,
-        sentence=sentences.unmeasured(name) if outcome == "unmeasured" else told,
+        sentence=sentences.unmeasured(name) if outcome == "unmeasured" else sentence,
     )
 
 
@@ -185,8 +185,8 @@ def _sentence(
     if not choice.can_show_loss and full < sentences.LEAST_FULL:
         return sentences.low_full(full, tolerance)
     if first.outcome == "keeps":
-        told = sentences.kept(first.name, first.budget, found.at_most, tolerance, len(methods), of)
-        return f"{told} {sentences.full_score(full)}"
+        kept = sentences.kept(first.name, first.budget, found.at_most, tolerance, len(methods), of)
+        return f"{kept} {sentences.full_score(full)}"
     if first.outcome == "undecided":
         return sentences.undecided(first.name, first.budget, found, choice.n, of)
     least = found.at_least or 0.0
@@ -215,8 +215,8 @@ def _about_size(
     if study.read_once or any(method.outcome == "keeps" for method in methods):
         return
     n, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
-    if told := sentences.can_confirm(n, count, study.tolerance / 100, what):
-        yield told
+    if sentence := sentences.can_confirm(n, count, study.tolerance / 100, what):
+        yield sentence
 
 
 def _about_full(full: Interval | None) -> Iterator[str]:

@@ -50,7 +50,7 @@ class LocalEngine:
             try:
                 sizes[sample.id] = self._size(request_of(study, sample, study.points()))
             except CkvError:
-                continue  # it will be told as that sample's failure
+                continue  # it becomes that sample's failure
         return sizes
 
     def run_study(
@@ -63,7 +63,7 @@ class LocalEngine:
     ) -> Iterator[Progress]:
         """What is left of a study; `runner.run_study` has the arguments.
 
-        `served` is told the model and the versions before the first result, and may refuse them.
+        `served` gets the model and the versions before the first result, and may refuse them.
         """
         served(self.info, self.environment)
         yield from run_study(study, samples, standing, self, commit)

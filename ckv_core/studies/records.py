@@ -96,7 +96,7 @@ class Sample(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What a study is asked to do; one YAML file.
+    """The request of a study; one YAML file.
 
     Attributes:
         name: unique per owner.
@@ -212,7 +212,7 @@ class SampleResult(Checked):
         for_good: it fails each time; other failures may pass.
         score: 0 to 1, by the sample's metric; None where it failed, or was cut before an answer.
         stopped: why generation ended.
-        prompt_tokens, budget_tokens: of the prompt; entries per KV head asked for.
+        prompt_tokens, budget_tokens: of the prompt; requested entries per KV head.
         cache_bytes, full_cache_bytes: of the compressed prompt's entries.
         head_l1, final_l1, kl: perturbation of the first decoding step; None for the full cache.
         agreement: share of the full cache's tokens before the first difference.

@@ -1,7 +1,7 @@
 """Runs a study's samples: one prefill serves all points of one. Knows no model; no torch.
 
-What is done is never done again, and each sample's results are handed on together, so whoever
-stores them can stop, be killed and go on at any moment.
+What is done is never done again, and each sample's results are handed on together, so the code
+that stores them can stop, be killed and resume at any moment.
 """
 
 import time
@@ -46,7 +46,7 @@ class Engine(Protocol):
     def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         """The place of each request and its result, or why it has none, as they end.
 
-        The next request is asked for when it can be begun.
+        The next request is taken when it can begin.
 
         Raises:
             RunCancelledError: it was stopped, and so is the study.
@@ -178,20 +178,20 @@ def run_samples(
     Raises:
         RunCancelledError: the engine was stopped.
     """
-    asked: list[_Asked] = []
-    never: list[_Asked] = []
+    pending: list[_PendingSample] = []
+    never: list[_PendingSample] = []
 
     def requests() -> Iterator[CompareRequest]:
         for sample, points in todo:
-            one = _asked(study, sample, points, engine)
+            one = _pending(study, sample, points, engine)
             if one.fit:
-                asked.append(one)
+                pending.append(one)
                 yield request_of(study, sample, one.fit)
             else:
                 never.append(one)
 
     for place, outcome in engine.run_all(requests()):
-        yield asked[place].results(outcome)
+        yield pending[place].results(outcome)
         while never:
             yield never.pop().results(RunResult())
     while never:
@@ -199,7 +199,7 @@ def run_samples(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingSample:
     """Points of a sample, and why some cannot run on it."""
 
     study: Study
@@ -224,7 +224,9 @@ class _Asked:
         ]
 
 
-def _asked(study: Study, sample: Sample, points: Sequence[Point], engine: Engine) -> _Asked:
+def _pending(
+    study: Study, sample: Sample, points: Sequence[Point], engine: Engine
+) -> _PendingSample:
     refused: Mapping[Point, CkvError]
     try:
         refused = _unfit(points, engine.size(request_of(study, sample, points)))
@@ -232,7 +234,7 @@ def _asked(study: Study, sample: Sample, points: Sequence[Point], engine: Engine
         raise
     except CkvError as error:
         refused = dict.fromkeys(points, error)
-    return _Asked(study, sample, points, refused)
+    return _PendingSample(study, sample, points, refused)
 
 
 def failed_sample(

@@ -117,10 +117,15 @@ class Api:
         was_over = self._find(slug).is_final
         self._services.cancel_run(slug)
         snapshot = self._find(slug)
-        told = STOPPING
+        message = STOPPING
         if was_over:
-            told = f"This run is over already ({snapshot.state}); nothing was changed."
-        return {"slug": slug, "state": snapshot.state, "over": snapshot.is_final, "told": told}
+            message = f"This run is over already ({snapshot.state}); nothing was changed."
+        return {
+            "slug": slug,
+            "state": snapshot.state,
+            "over": snapshot.is_final,
+            "message": message,
+        }
 
     def list_runs(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
         self,

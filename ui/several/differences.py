@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ckv_core.analysis.agreement import first_difference
 from ckv_core.analysis.regimes import regime_named, run_regimes
 from ckv_core.request.external_selection import OWN
-from ckv_core.request.identity import Identity, identify, told_apart
+from ckv_core.request.identity import Identity, identify, unique_specs
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
@@ -70,7 +70,9 @@ def pair_up(results: Sequence[RunResult]) -> list[Pair]:
     merged = [*rows.values()]
     for key in (lambda row: _first(row)[0].settings, _method):
         merged = _merged(merged, key)
-    specs = told_apart({identity: variant.spec for identity, variant in map(_first, rows.values())})
+    specs = unique_specs(
+        {identity: variant.spec for identity, variant in map(_first, rows.values())}
+    )
     return [_pair(row, specs) for row in merged]
 
 

@@ -32,7 +32,7 @@ Group = dict[str, Tensor]  # one group's tensors by name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptCache:
-    """A compressed cache of one variant, ready to be asked."""
+    """A compressed cache of one variant, ready to answer questions."""
 
     record: KeptRecord
     context: str

@@ -25,7 +25,7 @@ _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
 
 
-# `varlen_attn` of torch 2.11 and later (2.10 lacks `scale`), asked for the log-sum-exp too.
+# `varlen_attn` of torch 2.11 and later (2.10 lacks `scale`), with the log-sum-exp.
 Kernel = Callable[..., Any]
 
 

@@ -239,7 +239,7 @@ class Selector(Part):
     tries: ClassVar[int] = 1  # kept sets that it compares at a time
 
     def label_of(self, parameters: Mapping[str, object]) -> str:
-        """The label with what readers must be told of its parameters."""
+        """Return the label, with the parameters that readers must know."""
         return self.label
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:

@@ -222,7 +222,7 @@ class CriticalAuto(TwoStages):
         self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
     ) -> Tensor:
         alphas = arrays["head_alpha"][place].to(head_budgets.device)
-        # 0.05 steps, told apart from what float32 makes of them
+        # 0.05 steps, rounded because float32 shifts them
         quotas = head_budgets * (alphas * 20).round().long() // 20
         return keep_first(candidates.first()[place], quotas)
 

@@ -41,7 +41,7 @@ class Press:
         return f"{self.name}({self.around.written})" if self.around else self.name
 
     def chain(self, parameters: Mapping[str, ParameterValue], *, critical: bool) -> Chain:
-        """The presses of a variant; with CriticalKV's, which takes AdaKV's place, if asked for."""
+        """The presses of a variant; with CriticalKV's, which replaces AdaKV's, if `critical`."""
         own = {name: _value(parameters[parameter]) for name, parameter in self.arguments.items()}
         inner = self.around.chain(parameters, critical=False) if self.around else ()
         if not critical:

@@ -28,7 +28,7 @@ class Needles:
 
     Attributes:
         haystack: noise (a few sentences over and over), prose, or needles of other keys.
-        keys, values, queries: needles with keys of their own; values of each; keys asked for.
+        keys, values, queries: needles with keys of their own; values of each; requested keys.
         long_values, long_keys: UUIDs in the place of numbers and of words.
     """
 
@@ -42,7 +42,7 @@ class Needles:
     def __call__(self, rng: random.Random, parts: int, place: float, _question: int) -> Prompt:
         """A prompt whose haystack has so many parts: sentences, or needles of other keys.
 
-        `place`, 0 to 1, is where the first asked needle lies if it is alone.
+        `place`, 0 to 1, is where the first requested needle lies if it is alone.
         """
         among = parts if self.haystack == "needles" else 0
         keys = _uuids(rng, self.keys + among) if self.long_keys else names(rng, self.keys + among)
@@ -55,20 +55,20 @@ class Needles:
         kind = "uuids" if self.long_values else "numbers"
         lines = self._haystack(rng, parts, keys[self.keys :], values[count - among :])
         needles = [_needle(kind, key, value) for key, found in own.items() for value in found]
-        asked = rng.sample([*own], self.queries)
+        wanted = rng.sample([*own], self.queries)
         depth = place if self.keys * self.values == 1 or among else None
         _hide(rng, lines, needles, depth)
-        told = ", ".join(asked[:-1]) + (" and " if asked[1:] else "") + asked[-1]
+        listed = ", ".join(wanted[:-1]) + (" and " if wanted[1:] else "") + wanted[-1]
         many = self.values * self.queries > 1
         question = (
-            f"What are all the special magic {kind} for {told} mentioned in the text?"
+            f"What are all the special magic {kind} for {listed} mentioned in the text?"
             if many
-            else f"What is the special magic {kind[:-1]} for {told} mentioned in the text?"
+            else f"What is the special magic {kind[:-1]} for {listed} mentioned in the text?"
         )
         return Prompt(
             _INTRODUCTION.format(kind=kind) + ("\n" if among else " ").join(lines),
             question,
-            tuple(value for key in asked for value in own[key]),
+            tuple(value for key in wanted for value in own[key]),
             {} if depth is None else {"depth": round(depth, 3)},
         )
 

@@ -10,7 +10,7 @@ QUESTIONS = 4
 
 
 def turns(rng: random.Random, parts: int, _place: float, question: int) -> Prompt:
-    """Prose with four numbers, each under its own name; one of them is asked for."""
+    """Prose with four numbers, each under its own name; the question is about one of them."""
     keys, values = names(rng, QUESTIONS), numbers(rng, QUESTIONS)
     lines = [*islice(prose(rng), parts)]
     for at, (key, value) in enumerate(zip(keys, values, strict=True)):

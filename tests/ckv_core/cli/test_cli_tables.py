@@ -83,7 +83,7 @@ def test_compare_prints_what_a_variant_keeps_and_holds_and_how_far_it_moved(show
     kept = receipt(64, 512, warnings=("Watch out.",), **sizes)
     out = show("compare", [variant("snapkv:budget=1MiB", moved, receipt=kept, held=held)])
     assert (
-        "   kept 512 of 600 requested entries; 2,048 of 4,096 bytes (1,048,576 asked for)\n"
+        "   kept 512 of 600 requested entries; 2,048 of 4,096 bytes (1,048,576 requested)\n"
         "   held 512 entries at the first new token, 1,520 at the last\n"
         "   note: Watch out.\n"
         "   final hidden L1 10.0, KL 0.25 nats (first decoding step); "

@@ -15,7 +15,7 @@ from ckv_core.methods import STORES
 from ckv_core.methods.attention import written_out
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import with_points
-from ckv_core.results.byte_budget import asked_bytes, requested_bytes
+from ckv_core.results.byte_budget import budget_bytes, requested_bytes
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
 from tests.factories.models import drained, tiny_model
@@ -169,7 +169,7 @@ def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis():
     kept: dict[str, list[int]] = {}
     for variant in result.variants[1:]:
         asked = requested_bytes(result, variant)
-        assert asked == asked_bytes(variant) == int(0.05 * 2**20)
+        assert asked == budget_bytes(variant) == int(0.05 * 2**20)
         assert 0.95 * asked <= variant.receipt.cache_bytes <= 1.05 * asked, variant.spec
         kept.setdefault(variant.method, []).append(variant.receipt.retained_entries)
     for plain, eight, four, thin in kept.values():

@@ -149,7 +149,7 @@ def test_another_number_of_kept_entries_than_asked_for_fails():
     plan, layers = RowPlan([Keep(mask)] * model.layers), [compact(keys, keys, [Keep(mask)])]
     rows = PromptRows(10, [plan], [None] * model.layers, [0], layers * model.layers, {})
     assert receipt(right, model, rows, 0).retained_entries == 5 * model.kv_heads * model.layers
-    with pytest.raises(EngineError, match="where 36 were asked for"):
+    with pytest.raises(EngineError, match="where 36 were requested"):
         receipt(replace(right, budget=6), model, rows, 0)
 
 

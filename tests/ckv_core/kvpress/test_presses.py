@@ -1,4 +1,4 @@
-"""Presses of kvpress: how they are asked for, and what its process may answer."""
+"""Presses of kvpress: how they are requested, and what its process may answer."""
 
 import base64
 import json
@@ -312,7 +312,7 @@ def test_every_press_tells_what_it_keeps_whatever_the_others_do(runner):
     assert masks(hiding).tolist() == [[kept, [1] * 10]] * 3
     assert masks(late).tolist() == [[[1] * 10, kept]] * 3
     assert masks(around).tolist() == masks(first).tolist()
-    assert changing["error"] == "It changes keys, so their positions cannot be told."
+    assert changing["error"] == "It changes keys, so their positions are unknown."
     assert failing["error"] == "The press failed (RuntimeError: no attention)."
     assert unknown["error"] == "neither kvpress nor the module has a press 'OsPress'."
     assert wrong["error"] == "FirstPress does not take this (unexpected ['window'])."

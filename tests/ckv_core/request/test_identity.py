@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ckv_core.methods.parameters import Budget
-from ckv_core.request.identity import identify, told_apart
+from ckv_core.request.identity import identify, unique_specs
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import variant
 
@@ -20,7 +20,7 @@ def recorded(spec: str, **params: object) -> VariantResult:
 
 def shown(*variants: VariantResult) -> list[str]:
     """Of each the SPEC that tells it from the others."""
-    specs = told_apart({identify(each): each.spec for each in variants})
+    specs = unique_specs({identify(each): each.spec for each in variants})
     return [specs[identify(each)] for each in variants]
 
 
@@ -58,7 +58,7 @@ def test_what_does_another_thing_is_another_variant(other):
     assert identify(variant(SPEC)) != identify(variant(other))
 
 
-def test_runs_whose_alphas_differ_under_one_spec_are_told_apart_by_alpha():
+def test_runs_whose_alphas_differ_under_one_spec_get_unique_specs_by_alpha():
     half, quarter = recorded(SPEC, alpha=0.5), variant(SPEC)
     assert shown(half, quarter) == [f"{SPEC},alpha=0.5", f"{SPEC},alpha=0.25"]
     wider = recorded("snapkv+critical:budget=128", alpha=0.5)

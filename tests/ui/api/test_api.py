@@ -237,14 +237,14 @@ def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app
             wait_until(app.services, slug, generating)
         asked = client.post(f"/api/runs/{slug}/cancel")
         answer = asked.json()
-        assert (answer["slug"], answer["told"]) == (slug, STOPPING)
+        assert (answer["slug"], answer["message"]) == (slug, STOPPING)
         assert asked.status_code == (200 if answer["over"] else 202)
         assert asked.headers["cache-control"] == "no-store"
         first = client.get(f"/api/runs/{slug}", params={"wait_s": 20}).json()
         assert (first["state"], first["variants"][0]["text"][:3]) == ("cancelled", "w0 ")
         again = client.post(f"/api/runs/{slug}/cancel")
-        told = "This run is over already (cancelled); nothing was changed."
-        body = {"slug": slug, "state": "cancelled", "over": True, "told": told}
+        message = "This run is over already (cancelled); nothing was changed."
+        body = {"slug": slug, "state": "cancelled", "over": True, "message": message}
         assert (again.status_code, again.json()) == (200, body)
         assert client.get(f"/api/runs/{slug}").json() == first
 
