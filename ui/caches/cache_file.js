@@ -18,9 +18,9 @@ export default function mount(host) {
     return `${name} is kept.`;
   }
 
-  const { say, told, open } = fileOpener("Import a cache", take, { accept: ".safetensors" });
+  const { say, message, open } = fileOpener("Import a cache", take, { accept: ".safetensors" });
   const hint = make("span.ckv-hint", "a safetensors file that this app or its command line wrote");
-  root.append(make("div.ckv-row.ckv-files", open, hint, told));
+  root.append(make("div.ckv-row.ckv-files", open, hint, message));
   onValue(host, (value) => {
     most = Number(value?.import_mib) || Infinity;
   });

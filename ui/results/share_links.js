@@ -18,8 +18,8 @@ const when = (text) => (text ? str(text).slice(0, 16).replace("T", " ") : "never
 
 export default function mount(host) {
   const { root, trigger } = host;
-  const plain = make("p", "This app has no logins, so links are plain: whoever can reach the app opens this run with its link above.");
-  const intro = make("p", "Only you see this run. A share link shows it, and nothing else, to whoever has the link, without a login.");
+  const plain = make("p", "This app has no logins, so links are plain: anyone who can reach the app opens this run with its link above.");
+  const intro = make("p", "Only you see this run. A share link shows it, and nothing else, to anyone who has the link, without a login.");
   const choice = make("select.ckv-select", { id: "share-expiry" });
   const add = button("Make a link", () => trigger("issue", { expiry: choice.value }));
   const form = make("div.ckv-row", make("label", { for: "share-expiry", text: "Expires" }), choice, add);

@@ -10,7 +10,7 @@ export default function mount(host) {
   const { root } = host;
   const relatives = make("ul.ckv-compared");
   const bar = make("nav", { "aria-label": "Lineage of this run", hidden: true }, relatives);
-  // Whoever only has a share link cannot follow links that ask for a login. Gradio confines our files
+  // A guest who only has a share link cannot follow links that ask for a login. Gradio confines our files
   // of styles to its container, in which nothing above holds both the header and this.
   const guestStyle = make("style");
   root.append(bar, guestStyle);

@@ -35,7 +35,7 @@ export default function showAddress(slug) {
   };
   const isFirst = form === null;
   form ??= { path: location.pathname, title: document.title };
-  // Whoever comes back after a reload gets the same form by the run's name.
+  // After a reload, the run's name in the address brings back the same form.
   form.at = go("replaceState", form.path, "from");
   form.seen = form.run = go("pushState", "/run", "id");
   form.runTitle = `Run ${slug} - ${form.title.split(" - ").pop()}`;

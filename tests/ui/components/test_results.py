@@ -267,7 +267,7 @@ def show_strip(view: View, **answer: object) -> Locator:
         card(0, "Full cache", ["The", " code"], reference=True, stopped="eos"),
         card(1, "SnapKV", ["The", " lock"], stopped="eos", first_difference=1, forced=ADDRESS),
     )
-    return view.page.locator(".ckv-strip-told:visible")
+    return view.page.locator(".ckv-strip-message:visible")
 
 
 def test_arrows_tell_each_position_and_enter_opens_both_distributions(open_view):

@@ -55,7 +55,7 @@ function drawText(card, value) {
   if (stick) card.body.scrollTop = card.body.scrollHeight;
 }
 
-/** What all texts have in common is said once, above them. */
+/** The caption above the cards states once what all texts have in common. */
 function captionOf(values) {
   const [stop, ...others] = new Set(values.map((value) => STOPS[value.stopped]));
   const parts = [];
@@ -65,17 +65,17 @@ function captionOf(values) {
   return parts.join(" ");
 }
 
-function verdictOf(value, running, told) {
+function verdictOf(value, running, caption) {
   const parts = [];
   if (value.reference) parts.push("Reference of the others.");
   else if (Number.isInteger(value.first_difference)) parts.push(`Differs from token ${value.first_difference + 1} on.`);
   else if (!running && value.stopped) parts.push("Same tokens as the reference.");
   const stop = STOPS[value.stopped];
-  if (stop) parts.push(`${list(value.token_texts).length} tokens${told.includes(stop) ? "" : `, ${stop}`}.`);
+  if (stop) parts.push(`${list(value.token_texts).length} tokens${caption.includes(stop) ? "" : `, ${stop}`}.`);
   return parts.join(" ");
 }
 
-function drawCard(card, value, told) {
+function drawCard(card, value, caption) {
   const status = str(value.status);
   const running = !value.stopped && !RESTING.has(status.toLowerCase());
   const label = str(value.label);
@@ -94,7 +94,7 @@ function drawCard(card, value, told) {
     card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
   }
   drawText(card, value);
-  showText(card.verdict, verdictOf(value, running, told));
+  showText(card.verdict, verdictOf(value, running, caption));
   card.strip.show(value.forced ?? null, label);
 }
 
@@ -109,13 +109,13 @@ export class CardGrid {
 
   draw(wanted) {
     this.node.hidden = wanted.length === 0;
-    const told = captionOf(wanted);
-    showText(this.caption, told);
+    const caption = captionOf(wanted);
+    showText(this.caption, caption);
     const seen = new Set();
     for (const item of wanted) {
       seen.add(item.index);
       if (!this.cards.has(item.index)) this.cards.set(item.index, newCard(item));
-      drawCard(this.cards.get(item.index), item, told);
+      drawCard(this.cards.get(item.index), item, caption);
     }
     for (const index of [...this.cards.keys()]) if (!seen.has(index)) this.cards.delete(index);
     const nodes = wanted.map((item) => this.cards.get(item.index).node);

@@ -26,9 +26,9 @@ export class ForcedStrip {
       onkeydown: (event) => this.onKey(event),
       onfocus: () => this.point(this.at),
     });
-    this.told = make("p.ckv-strip-told.ckv-num", { "aria-live": "polite" });
+    this.message = make("p.ckv-strip-message.ckv-num", { "aria-live": "polite" });
     this.detail = make("div.ckv-strip-detail", { hidden: true });
-    this.node = make("div.ckv-strip", { hidden: true }, this.box, this.told, this.detail);
+    this.node = make("div.ckv-strip", { hidden: true }, this.box, this.message, this.detail);
     this.sight = nearView((seen) => seen && this.load());
   }
 
@@ -58,7 +58,7 @@ export class ForcedStrip {
       if (address === this.address) this.draw(value);
     } catch (error) {
       this.loaded = null;
-      setText(this.told, `The strip could not be fetched: ${error.message}.`);
+      setText(this.message, `The strip could not be fetched: ${error.message}.`);
     }
   }
 
@@ -89,7 +89,7 @@ export class ForcedStrip {
     const same = top1.filter((each) => each === 1).length;
     const where = this.first < 0 ? "no divergence" : `first divergence at token ${this.first + 1}`;
     this.summary = `Same first choice at ${same} of n = ${top1.length} positions; ${where}.`;
-    setText(this.told, this.summary);
+    setText(this.message, this.summary);
   }
 
   describe(at) {
@@ -110,7 +110,7 @@ export class ForcedStrip {
     this.at = at;
     this.cells[at].setAttribute("aria-selected", "true");
     this.box.setAttribute("aria-activedescendant", this.cells[at].id);
-    setText(this.told, this.describe(at));
+    setText(this.message, this.describe(at));
   }
 
   open(at) {

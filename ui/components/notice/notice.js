@@ -43,7 +43,7 @@ export default function mount(host) {
     if (!changed || line.dataset.tone !== "error") return;
     line.hidden = true;
     unmark();
-    // The same sentence said again would be no change, and a change of our own draws nothing.
+    // The same sentence shown again would be no change, and a change of our own draws nothing.
     props.value = { text: "", tone: "" };
   }
 

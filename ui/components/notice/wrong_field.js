@@ -1,9 +1,9 @@
-// What is wrong with a field: marked, and said once beside it, whichever lines of the page find it.
+// What is wrong with a field: marked, and shown once beside it, whichever lines of the page find it.
 
 import { make, setText } from "../../../assets/scripts/dom.js";
 
 /** Of each field's block, the sentences by the line that says them; the last one is shown. */
-const said = new WeakMap();
+const sentencesOf = new WeakMap();
 
 /**
  * Say beside a field what a line finds wrong with it, or with no text that it finds nothing wrong.
@@ -15,8 +15,8 @@ export function markField(id, line, text) {
   const group = block?.querySelector("[role=group]"); // of boxes, each of which is right
   const field = group ?? block?.querySelector("textarea, input, select");
   if (!block || !field) return null;
-  const sentences = said.get(block) ?? new Map();
-  said.set(block, sentences);
+  const sentences = sentencesOf.get(block) ?? new Map();
+  sentencesOf.set(block, sentences);
   sentences.delete(line);
   if (text) sentences.set(line, text);
   const shown = [...sentences.values()].at(-1);

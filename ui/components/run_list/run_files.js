@@ -36,7 +36,7 @@ export function runFiles(imported, most) {
   }
 
   const attributes = { accept: ".zip,.json,.jsonl", "data-import": true };
-  const { say, busy, told, open } = fileOpener("Import runs", read, attributes);
+  const { say, busy, message, open } = fileOpener("Import runs", read, attributes);
 
   /** Gives the reader one bundle of these runs. */
   const take = (slugs) =>
@@ -48,5 +48,5 @@ export function runFiles(imported, most) {
       return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`;
     });
   const hint = make("span.ckv-hint", "a bundle (zip) or a result file (JSON)");
-  return { take, node: make("div.ckv-row.ckv-files", open, hint, told) };
+  return { take, node: make("div.ckv-row.ckv-files", open, hint, message) };
 }

@@ -22,7 +22,7 @@ export default function mount(host) {
   const chosen = new Set();
   let dropped = [];
   let restored = false;
-  const told = make("p.ckv-notice", { role: "status" });
+  const message = make("p.ckv-notice", { role: "status" });
   const undo = button("Undo", () => act("undo", dropped), { hidden: true });
   const empty = make("p.ckv-empty");
   const body = make("tbody");
@@ -39,7 +39,7 @@ export default function mount(host) {
     () => most,
   );
   const bulk = make("div.ckv-row.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
-  root.append(files.node, filters, make("div.ckv-row", told, undo), bulk, empty, table, pages);
+  root.append(files.node, filters, make("div.ckv-row", message, undo), bulk, empty, table, pages);
 
   const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
 
@@ -57,7 +57,7 @@ export default function mount(host) {
   function drawBulk() {
     bulk.hidden = chosen.size === 0;
     const slugs = [...chosen];
-    // With the entry of the browser's history: whoever comes back finds them chosen.
+    // Kept with the entry of the browser's history, so "Back" finds them chosen.
     if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
     const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
     const named = slugs.map(encodeURIComponent).join(",");
@@ -136,7 +136,7 @@ export default function mount(host) {
         row.pinned ? chip("Pinned") : null,
         row.kind === "compare" ? null : chip(KINDS[row.kind]),
         make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
-        make("span.ckv-hint.ckv-asked", str(row.asked)),
+        make("span.ckv-hint.ckv-request", str(row.asked)),
         make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
@@ -166,8 +166,8 @@ export default function mount(host) {
     dropped = list(value?.undo);
     most = Number(value?.import_mib) || Infinity;
     all.checked = false;
-    setText(told, str(value?.told));
-    told.dataset.tone = str(value?.tone);
+    setText(message, str(value?.told));
+    message.dataset.tone = str(value?.tone);
     undo.hidden = dropped.length === 0;
     // A refused edit keeps what was typed.
     const typing = value?.tone === "error" && body.querySelector(".ckv-editor");

@@ -11,14 +11,14 @@ const BIG_REST_MS = 2500;
 
 export default function mount(host) {
   const { root, props, trigger } = host;
-  const { open, told } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
+  const { open, message } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
   const counted = make("span.ckv-context-count.ckv-num", { role: "status" });
-  root.append(make("div.ckv-row.ckv-context-bar", open, told, counted));
+  root.append(make("div.ckv-row.ckv-context-bar", open, message, counted));
 
   let timer = null;
   let field = "";
 
-  /** Say how long the prompt is, or beside a field why that cannot be said. */
+  /** Show how long the prompt is, or beside a field why it cannot be counted. */
   function say(text, tone, wrong) {
     markField(field, counted, "");
     field = markField(wrong, counted, text) ? wrong : "";

@@ -8,6 +8,6 @@ const ADVICE = " here. Take ckv run.";
 
 export default function mount({ root }) {
   const take = ([file]) => fill(area("study-data"), file, MAX_CHARS, ADVICE);
-  const { open, told } = fileOpener("Open a JSONL or CSV file", take, { accept: ".jsonl,.json,.csv,.txt" });
-  root.append(make("div.ckv-row.ckv-context-bar", open, told));
+  const { open, message } = fileOpener("Open a JSONL or CSV file", take, { accept: ".jsonl,.json,.csv,.txt" });
+  root.append(make("div.ckv-row.ckv-context-bar", open, message));
 }

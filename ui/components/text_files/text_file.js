@@ -16,10 +16,10 @@ function put(box, text) {
 /** A button that opens files, and the line that says what `take` made of them, or the error that it threw.
  * `busy` does any other work so, with the button at rest meanwhile. */
 export function fileOpener(words, take, attributes = {}) {
-  const told = make("span.ckv-context-told", { role: "status" });
+  const message = make("span.ckv-context-message", { role: "status" });
   const say = (text, tone = "") => {
-    told.dataset.tone = tone;
-    setText(told, text);
+    message.dataset.tone = tone;
+    setText(message, text);
   };
   const picker = make("input.ckv-offscreen", { type: "file", tabindex: "-1", "aria-hidden": "true", ...attributes });
   const opener = button(words, () => picker.click());
@@ -37,7 +37,7 @@ export function fileOpener(words, take, attributes = {}) {
     picker.value = "";
     if (files.length) busy(() => take(files));
   });
-  return { say, busy, told, open: [opener, picker] };
+  return { say, busy, message, open: [opener, picker] };
 }
 
 /** Text of a file; throws an Error whose message is the sentence to show. `limit` is `mostBytes` in words. */

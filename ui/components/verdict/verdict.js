@@ -1,4 +1,4 @@
-// What came out of a run: one sentence, who by outcome, what perturbation did, what is not said.
+// What came out of a run: one sentence, variants by outcome, what perturbation did, and cautions.
 
 import { list, make, onChange, regimeMark, regimesHead, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
@@ -38,7 +38,7 @@ export default function mount(host) {
 
   onChange(host, (value) => {
     strip.hidden = !value?.headline;
-    document.body.classList.toggle("ckv-regimes-told", !strip.hidden && Boolean(value.regimes));
+    document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value.regimes));
     if (strip.hidden) return;
     setText(headline, str(value.headline));
     showText(regimes, value.regimes);
