@@ -43,7 +43,7 @@ POLL_S = 0.2
 MOST_RUNS = 100
 # An answer is built in memory and sent as one message; the bundle is packed and smaller.
 MOST_POSITIONS = 4_000_000
-STOPPING = "The run was asked to stop; what it has so far is kept."
+STOPPING = "The run is stopping; what it has so far is kept."
 BROKEN = "The server could not do this; its log says why."
 
 
@@ -65,7 +65,7 @@ class _List:
 
 
 class Api:
-    """The endpoints. Every one acts for whoever asks, as the pages do.
+    """The endpoints. Each acts for the user who calls it, as the pages do.
 
     Arguments come from a client and may be anything; each method raises CkvError with one
     sentence for what it does not take. Docstrings are shown to clients, one line per argument.
