@@ -72,7 +72,7 @@ def columns_of(points: Points) -> list[Column]:
         Column(key="budget", label="Budget", unit="requested", read=_budget),
         *(_counts(points) if points.n > 1 else (_OUTCOME,)),
         *scores,
-        _SAME_TEXT,
+        *((_SAME_TEXT,) if points.n > 1 else ()),
         _MEMORY,
         *moved,
         *(_mean(figure, is_extra=figure.key not in shown) for figure in others),
@@ -183,8 +183,8 @@ def _memory(row: Row) -> Cell | None:
 
 _MEMORY = Column(
     key="memory",
-    label="Memory",
-    unit="MiB, of the full cache",
+    label="Memory (MiB)",
+    unit="share of the full cache",
     definition=FIGURES["cache_bytes"].definition,
     read=_memory,
 )
