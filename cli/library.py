@@ -50,7 +50,7 @@ def opened(url: str) -> Iterator[Database]:
 def _found(database: Database, name: str) -> tuple[str, bool]:
     """The slug of the run of that slug or name, and whether it has many samples."""
     try:
-        return name, database.ask(library.summary, name).kind == SAMPLES
+        return name, database.read_with(library.summary, name).kind == SAMPLES
     except repository.RunMissingError:
         return Studies(database).slug(name), True
 
@@ -59,7 +59,7 @@ def _found(database: Database, name: str) -> tuple[str, bool]:
 def _list(db: DbOption = "") -> None:
     """List runs and studies, newest first."""
     with opened(db) as database:
-        runs, _ = database.ask(library.list_runs, limit=MOST)
+        runs, _ = database.read_with(library.list_runs, limit=MOST)
     if not runs:
         say("There is no run yet.")
     print_columns(
@@ -88,14 +88,14 @@ def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption
         if is_study:
             print_study(Studies(database), slug)
             return
-        run = database.ask(repository.load_run, slug)
+        run = database.read_with(repository.load_run, slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")
     print_run(run.result, run.request.answer)
 
 
 def _several(database: Database, names: Sequence[str]) -> list[StoredRun]:
     """Runs of one sample that are over, oldest first."""
-    runs = [_over(database.ask(repository.load_run, name)) for name in dict.fromkeys(names)]
+    runs = [_over(database.read_with(repository.load_run, name)) for name in dict.fromkeys(names)]
     return sorted(runs, key=lambda run: run.created_at)
 
 
@@ -105,7 +105,7 @@ def _delete(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOpti
     with opened(db) as database:
         found = dict(_found(database, name) for name in names)
         for slug in [slug for slug, is_study in found.items() if not is_study]:
-            _over(database.ask(repository.load_run, slug))
+            _over(database.read_with(repository.load_run, slug))
         with database.write() as session:
             library.delete_runs(session, list(found), datetime.now(UTC))
             audit.record(session, None, "deleted", *found)
@@ -174,7 +174,7 @@ def _export(
         if out and every:
             return _export_all(database, out)
         if out:
-            _write_bundle(out, len(set(names)), database.ask(write_bundle, names))
+            _write_bundle(out, len(set(names)), database.read_with(write_bundle, names))
     return 0
 
 
@@ -196,8 +196,8 @@ def _write(path: str, kind: str, documents: dict[str, Any]) -> None:
 
 def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any]:
     """What writes each kind of a run."""
-    run = _over(database.ask(repository.load_run, slug))
-    notes = database.ask(repository.load_notes, slug)
+    run = _over(database.read_with(repository.load_run, slug))
+    notes = database.read_with(repository.load_notes, slug)
 
     def report() -> bytes:
         from ui.report.contents import read_groups

@@ -62,7 +62,7 @@ YesOption = Annotated[bool, Option("--yes", help="do not ask before a long run")
 
 @command(app, "run", "device")
 def _run(
-    asked: dict[str, Any],
+    options: dict[str, Any],
     file: Annotated[str, Argument(metavar="FILE.yaml", help="docs/studies.md describes it")],
     shard: ShardOption = "1/1",
     cluster: ClusterOption = "",
@@ -79,14 +79,14 @@ def _run(
     with ExitStack() as stack:
         store = stack.enter_context(open_studies(db))
         samples = _given_samples(study, file, store)
-        place = (cluster, asked["device"], workers, threads)
+        place = (cluster, options["device"], workers, threads)
         engine = stack.enter_context(_engine(study, *place))
         if samples is None:
             samples = engine.samples(study)
         slug = store.save(study, samples)
         part = part_of(store.samples(slug), number, of)  # in the stored order, which is random
         standing = store.standing(slug)
-        if not _agreed(_told_cost(study, part, standing, engine), is_sure=yes):
+        if not _agreed(_show_cost(study, part, standing, engine), is_sure=yes):
             say("Nothing was run.", to_error=True)
             return 1
         for progress in engine.run_study(
@@ -149,7 +149,7 @@ def _shard(text: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _told_cost(
+def _show_cost(
     study: Study, samples: Sequence[Sample], standing: set[Key], engine: "Cluster | LocalEngine"
 ) -> Cost:
     counts = {sample.id: len(open_points(study, sample, standing)) for sample in samples}

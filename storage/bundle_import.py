@@ -99,7 +99,7 @@ class _Import:
     def store(self, bundled: BundledRun) -> None:
         """Store a run out of sight, as one that is deleted, unless the importer has it."""
         run, report = bundled.run, self.report
-        is_here = self._database.ask(self._is_here, bundled)
+        is_here = self._database.read_with(self._is_here, bundled)
         with self._database.write_in_turn() as session:
             is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
             if is_taken and is_here:

@@ -184,14 +184,14 @@ class Database:
             yield session
         time.sleep(min(time.monotonic() - begin, MOST_PAUSE_S))
 
-    def ask(
+    def read_with(
         self, query: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
     ) -> T:
         """What a query of one consistent state answers; raises as `read`."""
         with self.read() as session:
             return query(session, *values, **named)
 
-    def tell(
+    def write_with(
         self, change: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
     ) -> T:
         """What a change answers, once it is committed; raises as `write`.

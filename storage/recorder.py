@@ -83,7 +83,9 @@ class Recorder:
         running = {"state": "running", "started_at": _now()}
         queued = update(Run).where(Run.slug == slug, Run.state == "queued").returning(Run.id)
         with self._lock:
-            started = self._database.tell(lambda session: session.scalar(queued.values(running)))
+            started = self._database.write_with(
+                lambda session: session.scalar(queued.values(running))
+            )
             return started is not None
 
     def apply(self, slug: str, event: RunEvent) -> bool:
@@ -97,7 +99,7 @@ class Recorder:
         with self._lock:
             if isinstance(event, Generated) and self._hold(slug, event):
                 return True
-            run_id = self._database.tell(self._save, slug, event)
+            run_id = self._database.write_with(self._save, slug, event)
             if run_id is None:
                 self._generations.pop(slug, None)
             elif isinstance(event, Generated) or slug in self._generations:
@@ -162,7 +164,7 @@ class Recorder:
 
     def _end(self, slug: str, state: RunState, reason: str) -> bool:
         with self._lock:
-            run_id = self._database.tell(self._save_end, slug, state, reason)
+            run_id = self._database.write_with(self._save_end, slug, state, reason)
             self._generations.pop(slug, None)
             return run_id is not None
 

@@ -73,7 +73,7 @@ def _reads(
 ) -> Callable[Concatenate["Studies", P], T]:
     @wraps(query)
     def read(self: "Studies", /, *values: P.args, **named: P.kwargs) -> T:
-        return self.database.ask(lambda session: query(self, session, *values, **named))
+        return self.database.read_with(lambda session: query(self, session, *values, **named))
 
     return read
 
@@ -83,7 +83,7 @@ def _writes(
 ) -> Callable[Concatenate["Studies", P], T]:
     @wraps(change)
     def write(self: "Studies", /, *values: P.args, **named: P.kwargs) -> T:
-        return self.database.tell(lambda session: change(self, session, *values, **named))
+        return self.database.write_with(lambda session: change(self, session, *values, **named))
 
     return write
 

@@ -142,9 +142,9 @@ def test_runs_are_listed_shown_written_and_deleted(slug, home, tmp_path, said):
 def test_a_user_takes_over_what_nobody_owns(slug, said):
     assert "no user 'eve'" in said("users", "takeover", "eve", status=2)
     with closing(open_database(default_url(Path(os.environ["CKV_HOME"])))) as database:
-        counted = database.ask(count_of_nobody)
+        counted = database.read_with(count_of_nobody)
         assert f"{counted} runs are ann's" in said("users", "takeover", "ann")
-        assert database.ask(repository.run_owner, slug) == "ann"
+        assert database.read_with(repository.run_owner, slug) == "ann"
         with database.write() as session:
             session.execute(update(Run).values(owner=None))
     assert "took over" in said("audit")

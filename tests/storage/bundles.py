@@ -32,7 +32,7 @@ def made(database: Database, stream: Iterable[RunEvent] | None = None) -> str:
 
 
 def exported(database: Database, *slugs: str) -> bytes:
-    return database.ask(write_bundle, slugs)
+    return database.read_with(write_bundle, slugs)
 
 
 def rewritten(data: bytes, changes: dict[str, bytes | None], extra=()) -> bytes:

@@ -37,7 +37,7 @@ def there(new_url):
 
 def load(database: Database, slug: str) -> StoredRun:
     """A run as it is stored."""
-    return database.ask(repository.load_run, slug)
+    return database.read_with(repository.load_run, slug)
 
 
 def make(
@@ -50,7 +50,7 @@ def make(
     """A run that waits, created so many minutes after START; its slug."""
     asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
-    return database.tell(create_run, asked, title, now, None, lineage)
+    return database.write_with(create_run, asked, title, now, None, lineage)
 
 
 def record(

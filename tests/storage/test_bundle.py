@@ -30,17 +30,17 @@ def child(database, parent: str, kind="fork") -> str:
 
 def annotated(database) -> str:
     slug = made(database)
-    database.tell(library.annotate, slug, "A title", "My <b>note</b>", ["good", "a-b"])
+    database.write_with(library.annotate, slug, "A title", "My <b>note</b>", ["good", "a-b"])
     return slug
 
 
 def listed(database, slug: str, owner: str = ""):
-    runs, _ = database.ask(library.list_runs, RunFilter(owner=owner))
+    runs, _ = database.read_with(library.list_runs, RunFilter(owner=owner))
     return next(run for run in runs if run.slug == slug)
 
 
 def parent_of(database, slug: str):
-    return database.ask(library.relatives, slug)[0]
+    return database.read_with(library.relatives, slug)[0]
 
 
 def result_file(database, slug: str, **changes) -> bytes:
@@ -83,7 +83,7 @@ def test_a_taken_slug_with_other_content_gets_a_new_one(here, there):
 def test_a_run_that_was_deleted_here_is_imported_under_a_new_slug(here, there):
     data = exported(there, slug := made(there))
     import_bundle(here, data)
-    here.tell(library.delete_runs, [slug], datetime.now(UTC))
+    here.write_with(library.delete_runs, [slug], datetime.now(UTC))
     report = import_bundle(here, data)
     assert report.skipped == []
     assert report.imported == [report.renamed[slug]]
@@ -92,14 +92,14 @@ def test_a_run_that_was_deleted_here_is_imported_under_a_new_slug(here, there):
 
 def test_title_note_and_tags_travel_where_they_may(here, there):
     slug = annotated(there)
-    values = run_values(there.ask(write_bundle, [slug], without_notes={slug}))
+    values = run_values(there.read_with(write_bundle, [slug], without_notes={slug}))
     assert "note" not in json.dumps(values)
     assert not {"note", "tags", "lineage"} & values.keys()
     import_bundle(here, exported(there, slug))
     run = listed(here, slug)
     assert (run.title, run.note) == ("A title", "My <b>note</b>")
     assert (run.tags, run.pinned) == (("a-b", "good"), False)
-    assert here.ask(library.list_runs, RunFilter(text="note"))[1] == 1
+    assert here.read_with(library.list_runs, RunFilter(text="note"))[1] == 1
 
 
 def test_lineage_holds_where_the_parent_comes_too_or_is_the_importers(here, there):
@@ -182,6 +182,6 @@ def test_imports_count_against_the_limit_of_their_owner(here, there):
     new = made(there)
     with pytest.raises(StorageError, match="1 more would make over 2"):
         import_bundle(here, exported(there, new), owner="ann", most=2)
-    assert here.ask(library.list_runs, RunFilter(owner="ann"))[1] == 2
+    assert here.read_with(library.list_runs, RunFilter(owner="ann"))[1] == 2
     # Nothing new is stored, so a full library takes it.
     assert import_bundle(here, both, owner="ann", most=2).skipped == slugs[1:]

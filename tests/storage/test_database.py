@@ -181,7 +181,7 @@ def test_a_failed_write_leaves_nothing_and_is_explained(database):
     with pytest.raises(StorageError, match=r"failed: .*(UNIQUE|unique) constraint") as caught:
         delete_and_fail(database, slug)
     assert_one_sentence(caught.value)
-    assert database.ask(library.list_runs)[1] == 1
+    assert database.read_with(library.list_runs)[1] == 1
 
 
 def delete_and_fail(database: Database, slug: str) -> None:

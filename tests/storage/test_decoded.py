@@ -31,7 +31,7 @@ def decodes(monkeypatch) -> list[object]:
 
 
 def load(database: Database, slug: str, kept: DecodedRuns) -> StoredRun:
-    return database.ask(repository.load_run, slug, kept)
+    return database.read_with(repository.load_run, slug, kept)
 
 
 def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, decodes):
@@ -41,7 +41,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, deco
         assert_same_result(run.result, folded(STREAM))
         assert run.request.question == "What?"
     assert len(decodes) == 2
-    database.tell(library.annotate, slug, "Another title", "", ())
+    database.write_with(library.annotate, slug, "Another title", "", ())
     assert load(database, slug, kept).title == "Another title"
     kept.forget(slug)
     load(database, slug, kept)

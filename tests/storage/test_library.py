@@ -21,13 +21,13 @@ from tests.storage.conftest import START, make
 
 
 def found(database, sort="newest", **wanted) -> list[str]:
-    runs, total = database.ask(library.list_runs, RunFilter(**wanted), sort)
+    runs, total = database.read_with(library.list_runs, RunFilter(**wanted), sort)
     assert total == len(runs)
     return [run.slug for run in runs]
 
 
 def annotate(database, slug: str, title="T", note="", tags=()) -> None:
-    database.tell(library.annotate, slug, title, note, tags)
+    database.write_with(library.annotate, slug, title, note, tags)
 
 
 def test_search_finds_title_note_question_and_generation(database):
@@ -55,7 +55,7 @@ def test_a_text_that_grows_when_it_is_folded_is_indexed_as_far_as_there_is_room(
 
 @given(asked=st.text(max_size=30) | st.text("\"*()^:-+ ANDORTNE'\\&|!<>\x00", max_size=20))
 def test_no_query_text_can_raise(opened, asked):
-    opened.ask(library.list_runs, RunFilter(text=asked))
+    opened.read_with(library.list_runs, RunFilter(text=asked))
 
 
 def test_a_word_among_signs_is_found_as_a_word(database):
@@ -105,7 +105,7 @@ def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(databas
     cut = make(database, minutes=3)
     kept = make(database, minutes=4)
     end_with(database, kept, ("full", 1, False), ("snapkv", 0.5, True))
-    runs, _ = database.ask(library.list_runs)
+    runs, _ = database.read_with(library.list_runs)
     assert {run.slug: run.outcome for run in runs} == {
         asked: Tally(answered=1, missed=1, full="answered", same=1, compared=2),
         without: Tally(same=1, compared=2),
@@ -124,7 +124,7 @@ def test_pinned_runs_come_first_in_every_sort(database):
     assert found(database) == [third, second, first]
     assert found(database, "oldest") == [first, second, third]
     assert found(database, "title") == [second, first, third]
-    database.tell(library.set_pinned, first, pinned=True)
+    database.write_with(library.set_pinned, first, pinned=True)
     for sort in library.SORTS:
         assert found(database, sort)[0] == first
     assert found(database, pinned=True) == [first]
@@ -156,29 +156,29 @@ def test_annotations_are_listed_and_bounded(database):
 
 def test_a_tag_is_added_to_several_runs_or_to_none(database):
     slugs = [make(database), make(database)]
-    database.tell(library.add_tag, slugs, "new")
+    database.write_with(library.add_tag, slugs, "new")
     assert sorted(found(database, tag="new")) == sorted(slugs)
     with pytest.raises(RunMissingError):
-        database.tell(library.add_tag, [slugs[0], "nowhere0"], "more")
+        database.write_with(library.add_tag, [slugs[0], "nowhere0"], "more")
     assert found(database, tag="more") == []
 
 
 def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
     slug = make(database, "Harbour")
     child = make(database, lineage=Lineage(slug, "rerun"))
-    database.tell(library.delete_runs, [slug], START)
+    database.write_with(library.delete_runs, [slug], START)
     assert found(database) == [child]
     assert found(database, text="harbour") == []
     for load in (repository.load_run, repository.run_owner):
         with pytest.raises(RunMissingError), database.read() as session:
             load(session, slug)
-    parent, _ = database.ask(library.relatives, child)
+    parent, _ = database.read_with(library.relatives, child)
     assert (parent.slug, parent.title) == (slug, None)
     with database.write() as session:
         assert library.restore_runs(session, [slug], START) == []
         assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == [slug]
     assert found(database, text="harbour") == [slug]
-    parent, children = database.ask(library.relatives, slug)
+    parent, children = database.read_with(library.relatives, slug)
     assert parent is None
     assert [(each.slug, each.kind) for each in children] == [(child, "rerun")]
 

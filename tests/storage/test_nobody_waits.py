@@ -51,7 +51,7 @@ def do_import(here, there, monkeypatch):
 def do_delete(here, _, monkeypatch, slugs=None):
     slugs = slugs or [made(here) for _ in range(RUNS)]
     now = datetime.now(UTC)
-    here.tell(library.delete_runs, slugs, now)
+    here.write_with(library.delete_runs, slugs, now)
     monkeypatch.setattr(library, "delete", slowly(library.delete))
 
     def purge() -> None:
@@ -75,7 +75,7 @@ def do_delete_samples(here, there, monkeypatch):
 def do_export(here, _, monkeypatch):
     slugs = [made(here) for _ in range(RUNS)]
     monkeypatch.setattr("storage.bundle._run_data", lambda *_, **__: time.sleep(EACH_S) or b"{}")
-    return partial(here.ask, write_bundle, slugs)
+    return partial(here.read_with, write_bundle, slugs)
 
 
 def do_back_up(here, _, monkeypatch):
@@ -120,9 +120,9 @@ def test_an_import_appears_at_once_or_leaves_nothing(here, there, monkeypatch):
         def one_by_one():
             yield runs[0]
             assert run_count(here) == 1
-            assert here.ask(list_runs, RunFilter())[1] == 0
+            assert here.read_with(list_runs, RunFilter())[1] == 0
             before = datetime.now(UTC) - timedelta(minutes=10)
-            assert here.tell(restore_runs, ["a" * 12], before) == []
+            assert here.write_with(restore_runs, ["a" * 12], before) == []
             yield runs[1]
             if breaks:
                 raise StorageError("The disk is gone.")
@@ -136,7 +136,7 @@ def test_an_import_appears_at_once_or_leaves_nothing(here, there, monkeypatch):
     assert run_count(here) == 0
     breaks = False
     import_bundle(here, b"")
-    assert here.ask(list_runs, RunFilter())[1] == 2
+    assert here.read_with(list_runs, RunFilter())[1] == 2
 
 
 def test_a_recorder_tries_again_while_another_program_holds_the_database(here, monkeypatch):
@@ -182,8 +182,8 @@ def test_a_clock_that_jumps_forward_prunes_nothing(here, monkeypatch):
     def act(*days: int) -> None:
         for day in days:
             Clock.at = today + timedelta(days=day)
-            here.tell(audit.record, "ann", "signed in")
-            here.tell(credentials.purge, Clock.at)
+            here.write_with(audit.record, "ann", "signed in")
+            here.write_with(credentials.purge, Clock.at)
 
     def known() -> tuple[int, int]:
         with here.read() as session:
@@ -194,7 +194,7 @@ def test_a_clock_that_jumps_forward_prunes_nothing(here, monkeypatch):
     with here.write() as session:
         for table in (AuditEntry, Credential):
             session.execute(delete(table))
-    here.tell(credentials.create_token, "ann", "all", "t", now=today, days=10)
+    here.write_with(credentials.create_token, "ann", "all", "t", now=today, days=10)
     act(0, 1, 4000, 4001, 4002)
     assert known() == (5, 1)
     act(*range(4003, 4040, 5))

@@ -208,7 +208,7 @@ def test_a_run_that_is_being_purged_is_not_said_to_be_restored(databases, postgr
     slug, told = deleted_run(databases[0]), []
 
     def restore() -> None:
-        told.append(databases[1].tell(library.restore_runs, [slug], DELETED_AT - MOMENT))
+        told.append(databases[1].write_with(library.restore_runs, [slug], DELETED_AT - MOMENT))
 
     with databases[0].write() as session:
         assert library.purge_deleted(session, DELETED_AT + MOMENT) == 1
@@ -229,12 +229,12 @@ def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):
 def deleted_run(database: Database) -> str:
     """A run that was deleted just as long ago as it can be restored, as one of two clocks says."""
     slug = record(database, REQUEST)
-    database.tell(library.delete_runs, [slug], DELETED_AT)
+    database.write_with(library.delete_runs, [slug], DELETED_AT)
     return slug
 
 
 def purged(database: Database) -> int:
-    return database.tell(library.purge_deleted, DELETED_AT + MOMENT)
+    return database.write_with(library.purge_deleted, DELETED_AT + MOMENT)
 
 
 def started(action: Callable[[], object]) -> threading.Thread:
@@ -254,10 +254,10 @@ def test_two_who_annotate_a_run_at_once_both_succeed(databases):
     slug = Recorder(databases[0]).create(REQUEST)
 
     def annotate(database: Database, title: str) -> None:
-        database.tell(library.annotate, slug, title, "", ["same", "tags"])
+        database.write_with(library.annotate, slug, title, "", ["same", "tags"])
 
     def tag(database: Database) -> None:
-        database.tell(library.add_tag, [slug], "same")
+        database.write_with(library.add_tag, [slug], "same")
 
     for number in range(20):
         results = at_once(

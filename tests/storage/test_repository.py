@@ -50,12 +50,12 @@ def test_runs_are_listed_newest_first_in_pages(database):
 
 def test_a_summary_tells_what_a_list_shows(database):
     slug = make(database, model="some/model")
-    (queued,) = database.ask(library.list_runs)[0]
+    (queued,) = database.read_with(library.list_runs)[0]
     assert (queued.title, queued.model_name, queued.state) == ("Title", "some/model", "queued")
     assert (queued.variant_specs, queued.prompt_tokens) == (("full", "snapkv"), None)
     assert queued.created_at == START
     Recorder(database).apply(slug, big_events(tokens=16, variants=3)[0])
-    (prepared,) = database.ask(library.list_runs)[0]
+    (prepared,) = database.read_with(library.list_runs)[0]
     assert prepared.prompt_tokens == 16
     assert prepared.model_name == "SmolLM2-135M-Instruct"
     assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
@@ -74,12 +74,12 @@ def test_a_list_of_runs_need_not_read_the_positions(database):
 
 def test_times_of_any_zone_are_stored_as_utc(database):
     local = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
-    slug = database.tell(create_run, CompareRequest(context="c"), "t", local)
+    slug = database.write_with(create_run, CompareRequest(context="c"), "t", local)
     created = load(database, slug).created_at
     assert created == local
     assert created.utcoffset() == timedelta(0)
     with pytest.raises(StorageError, match="time zone"):
-        database.tell(create_run, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
+        database.write_with(create_run, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
 
 
 def test_one_kept_set_is_read_without_the_rest(database):
@@ -87,28 +87,28 @@ def test_one_kept_set_is_read_without_the_rest(database):
     stream = big_events(tokens=64, variants=2)
     recorder = Recorder(database)
     recorder.apply(slug, stream[0])
-    assert database.ask(repository.load_retained, slug, 0) is None
+    assert database.read_with(repository.load_retained, slug, 0) is None
     for item in stream[1:]:
         recorder.apply(slug, item)
     statements = []
     event.listen(database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    kept = database.ask(repository.load_retained, slug, 1)
+    kept = database.read_with(repository.load_retained, slug, 1)
     assert isinstance(kept, RetainedSet)
     assert kept == stream[3].retained
     assert not any("context" in statement or "head_l1" in statement for statement in statements)
     for index in (2, -1, 10**20):
         with pytest.raises(RunMissingError, match=f"variant {index}"):
-            database.ask(repository.load_retained, slug, index)
+            database.read_with(repository.load_retained, slug, index)
 
 
 def test_a_missing_run_is_one_sentence(database):
     make(database)
     for slug in ("abcdefghijkl", "", "' OR 1=1 --", "x" * 10_000):
         with pytest.raises(RunMissingError, match="There is no run"):
-            database.ask(repository.load_run, slug)
+            database.read_with(repository.load_run, slug)
         with pytest.raises(RunMissingError, match="There is no run"):
-            database.tell(library.delete_runs, [slug], START)
-    assert database.ask(library.list_runs)[1] == 1
+            database.write_with(library.delete_runs, [slug], START)
+    assert database.read_with(library.list_runs)[1] == 1
 
 
 def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database):

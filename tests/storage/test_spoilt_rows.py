@@ -51,19 +51,19 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
     bad = make(here, "Bad", **asked) if is_waiting else record(here, REQUEST, title="Bad")
     with here.write() as session:
         session.execute(text(change), {"slug": bad})
-    listed, total = here.ask(library.list_runs)
+    listed, total = here.read_with(library.list_runs)
     assert ({run.slug for run in listed}, total) == ({good, bad}, 2)
-    found, _ = here.ask(library.list_runs, RunFilter(text="door"))
+    found, _ = here.read_with(library.list_runs, RunFilter(text="door"))
     assert {run.slug for run in found} == {good, bad}
     for answer in ("kept", "lost"):
-        here.ask(library.list_runs, RunFilter(answer=answer))
-    assert here.ask(library.choices)["models"]
-    assert here.ask(usage_by_owner)[0].runs == 2
-    assert here.ask(repository.load_run, good).state == "done"
+        here.read_with(library.list_runs, RunFilter(answer=answer))
+    assert here.read_with(library.choices)["models"]
+    assert here.read_with(usage_by_owner)[0].runs == 2
+    assert here.read_with(repository.load_run, good).state == "done"
     if not (is_waiting and ("UPDATE results" in change or "arrays" in change)):  # it has none yet
         for act in (
-            lambda: here.ask(repository.load_run, bad),
-            lambda: here.ask(write_bundle, [good, bad]),
+            lambda: here.read_with(repository.load_run, bad),
+            lambda: here.read_with(write_bundle, [good, bad]),
         ):
             with pytest.raises(StorageError, match=f"Run {bad} "):
                 act()
@@ -71,15 +71,15 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
         with here.read() as session:
             ((count, _),) = write_bundles(session, [bad, good], left_out.append)
         assert (count, [str(each).startswith(f"Run {bad} ") for each in left_out]) == (1, [True])
-    now = here.ask(repository.load_run, good).created_at
-    here.tell(library.annotate, bad, "Renamed", "zebra", ["x"])
-    here.tell(library.add_tag, [bad], "y")
-    assert here.ask(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
-    (found,), _ = here.ask(library.list_runs, RunFilter(text="zebra"))
+    now = here.read_with(repository.load_run, good).created_at
+    here.write_with(library.annotate, bad, "Renamed", "zebra", ["x"])
+    here.write_with(library.add_tag, [bad], "y")
+    assert here.read_with(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
+    (found,), _ = here.read_with(library.list_runs, RunFilter(text="zebra"))
     assert (found.slug, found.title) == (bad, "Renamed")
-    token = here.tell(credentials.create_share, bad, None, now, None)
-    assert here.ask(credentials.shared_slug, token, now) == bad
-    here.tell(library.delete_runs, [bad], now)
-    assert [run.slug for run in here.ask(library.list_runs)[0]] == [good]
-    here.tell(library.restore_runs, [bad], now - timedelta(1))
-    assert here.ask(library.list_runs)[1] == 2
+    token = here.write_with(credentials.create_share, bad, None, now, None)
+    assert here.read_with(credentials.shared_slug, token, now) == bad
+    here.write_with(library.delete_runs, [bad], now)
+    assert [run.slug for run in here.read_with(library.list_runs)[0]] == [good]
+    here.write_with(library.restore_runs, [bad], now - timedelta(1))
+    assert here.read_with(library.list_runs)[1] == 2

@@ -42,13 +42,13 @@ def studies(opened):
 def delete(opened, slug: str) -> None:
     """Delete a run, and remove all of it."""
     now = datetime.now(UTC)
-    opened.tell(library.delete_runs, [slug], now)
-    while opened.tell(library.purge_deleted, now):
+    opened.write_with(library.delete_runs, [slug], now)
+    while opened.write_with(library.purge_deleted, now):
         pass
 
 
 def listed(opened, **wanted):
-    runs, _ = opened.ask(library.list_runs, RunFilter(**wanted))
+    runs, _ = opened.read_with(library.list_runs, RunFilter(**wanted))
     return runs
 
 
@@ -199,13 +199,13 @@ def test_a_list_of_runs_has_those_of_many_samples_and_how_far_they_are(studies, 
 
 def test_a_new_title_is_the_studys_name_and_stays_its_alone(studies, opened):
     slug, other = (studies.save(replace(STUDY, name=each), SAMPLES[:1]) for each in "ab")
-    opened.tell(library.annotate, slug, "new", "A note", ["tag"])
+    opened.write_with(library.annotate, slug, "new", "A note", ["tag"])
     assert studies.load(slug).study == replace(STUDY, name="new")
     assert [row.slug for row in listed(opened, text="note", tag="tag")] == [slug]
     for title, said in (("b", "is called 'b'"), ("x" * 81, "80"), ("a\nb", "control")):
         with pytest.raises(StorageError, match=said):
-            opened.tell(library.annotate, slug, title, "", [])
-    opened.tell(library.annotate, other, "b", "Its own name is no other's.", [])
+            opened.write_with(library.annotate, slug, title, "", [])
+    opened.write_with(library.annotate, other, "b", "Its own name is no other's.", [])
 
 
 def test_a_deletion_can_be_undone_unless_another_has_the_name_or_it_is_being_removed(
@@ -214,21 +214,21 @@ def test_a_deletion_can_be_undone_unless_another_has_the_name_or_it_is_being_rem
     slug, now = studies.save(STUDY, SAMPLES), datetime.now(UTC)
     studies.commit(slug, results_of(SAMPLES[0]))
     before = now - timedelta(minutes=1)
-    opened.tell(library.delete_runs, [slug], now)
-    assert opened.tell(library.restore_runs, [slug], before) == [slug]
+    opened.write_with(library.delete_runs, [slug], now)
+    assert opened.write_with(library.restore_runs, [slug], before) == [slug]
     assert studies.load(slug).counts.done == 5
-    opened.tell(library.delete_runs, [slug], now)
+    opened.write_with(library.delete_runs, [slug], now)
     again = studies.save(STUDY, SAMPLES[:1])
     with pytest.raises(StorageError, match="is called 'needles'"):
-        opened.tell(library.restore_runs, [slug], before)
+        opened.write_with(library.restore_runs, [slug], before)
     assert [row.slug for row in listed(opened)] == [again]
     delete(opened, again)
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
-    opened.tell(library.delete_runs, [slug], now)
+    opened.write_with(library.delete_runs, [slug], now)
     monkeypatch.setattr(library, "_RESULTS_AT_ONCE", 3)
-    assert opened.tell(library.purge_deleted, now) == 1
-    assert opened.tell(library.restore_runs, [slug], before) == []
+    assert opened.write_with(library.purge_deleted, now) == 1
+    assert opened.write_with(library.restore_runs, [slug], before) == []
 
 
 def test_a_run_of_one_sample_is_none_of_many(studies, opened):
@@ -242,7 +242,7 @@ def test_a_run_of_one_sample_is_none_of_many(studies, opened):
     many = studies.save(STUDY, SAMPLES)
     for act in (load_run, load_request):
         with pytest.raises(StorageError, match=f"{many} has many samples"):
-            opened.ask(act, many)
+            opened.read_with(act, many)
 
 
 def test_a_start_fails_the_runs_that_were_left_and_not_those_of_many_samples(studies, opened):
@@ -252,7 +252,7 @@ def test_a_start_fails_the_runs_that_were_left_and_not_those_of_many_samples(stu
     with opened.write() as session:
         session.execute(update(Run).values(server=None))
     make(opened)
-    assert opened.tell(fail_unfinished, "Gone.", datetime.now(UTC)) == 1
+    assert opened.write_with(fail_unfinished, "Gone.", datetime.now(UTC)) == 1
     assert studies.load(slug).state == "running"
 
 
@@ -262,7 +262,7 @@ def test_what_the_app_is_to_run_is_remembered_and_not_deleted(studies, opened):
     def is_kept(state: str) -> None:
         assert (studies.wanted(), studies.load(slug).state) == ({slug: None}, state)
         with pytest.raises(StorageError, match="not over; cancel it first"):
-            opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+            opened.write_with(library.delete_runs, [slug], datetime.now(UTC))
 
     studies.want(slug)
     is_kept("queued")
@@ -274,7 +274,7 @@ def test_what_the_app_is_to_run_is_remembered_and_not_deleted(studies, opened):
     studies.release(slug)
     assert studies.wanted() == {}
     assert (studies.load(slug).state, studies.load(slug).reason) == ("unfinished", "No room.")
-    opened.tell(library.delete_runs, [slug], datetime.now(UTC))
+    opened.write_with(library.delete_runs, [slug], datetime.now(UTC))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_one_that_cannot_be_read_is_listed_says_why_and_is_deleted(studies, open
         change = text("UPDATE runs SET request = :spoilt WHERE slug = :slug")
         session.execute(change, {"spoilt": spoilt, "slug": bad})
     row, whole = listed(opened)
-    assert opened.ask(library.choices)["methods"] == ["adakv", "full", "snapkv"]
+    assert opened.read_with(library.choices)["methods"] == ["adakv", "full", "snapkv"]
     assert (whole.slug, whole.counts.total) == (sound, 20)
     assert (row.slug, row.title, row.state, row.counts) == (bad, "other", "queued", None)
     for act in (studies.load, studies.results):
@@ -308,10 +308,10 @@ def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies,
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0]))
     now = datetime.now(UTC)
-    opened.tell(library.delete_runs, [slug], now)  # and then it was killed
+    opened.write_with(library.delete_runs, [slug], now)  # and then it was killed
     studies.want(slug)
     assert (listed(opened), studies.wanted(), studies.claim(slug)) == ([], {}, False)
-    assert opened.ask(stored_bytes, None) == 0
+    assert opened.read_with(stored_bytes, None) == 0
     for act in (studies.load, studies.results):
         with pytest.raises(StorageError, match="no run"):
             act(slug)
@@ -319,7 +319,7 @@ def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies,
         studies.commit(slug, results_of(SAMPLES[0]))
     again = studies.save(STUDY, SAMPLES[:1])
     studies.commit(again, results_of(SAMPLES[0]))
-    while opened.tell(library.purge_deleted, now):
+    while opened.write_with(library.purge_deleted, now):
         pass
     with opened.read() as session:
         left = session.scalars(select(SampleRow.run_id).distinct()).all()

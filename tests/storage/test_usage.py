@@ -36,7 +36,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
         return
     slug = make(here, answer="a\x00", question="Ünï?")
     record(here, CompareRequest(context="c" * 999, variants=("full", "snapkv")))
-    here.tell(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
+    here.write_with(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
     studies = Studies(here)
     study = studies.save(STUDY, SAMPLES[:2], "ann")
     studies.served_by(study, MODEL, {"torch": "1"})
@@ -44,9 +44,9 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     for text in ("ä", "longer"):  # a failed one is written over
         studies.commit(study, results_of(SAMPLES[0], state="failed", text=text))
     studies.commit(study, results_of(SAMPLES[1]))
-    here.tell(library.annotate, study, "Another nämé", "note", [])
-    total = here.ask(stored_bytes, None)
+    here.write_with(library.annotate, study, "Another nämé", "note", [])
+    total = here.read_with(stored_bytes, None)
     assert total == rows_of(here, Run, SampleRow, ResultRow, Array)
-    of_ann = here.ask(stored_bytes, "ann")
-    nobody = next(each for each in here.ask(usage_by_owner) if each.owner is None)
+    of_ann = here.read_with(stored_bytes, "ann")
+    nobody = next(each for each in here.read_with(usage_by_owner) if each.owner is None)
     assert (nobody.runs, nobody.run_bytes) == (2, total - of_ann)

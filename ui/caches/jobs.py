@@ -62,7 +62,7 @@ COLUMNS = (
 )
 NOTE = (
     "A file has the kept keys and values, their positions, the receipt, and the whole context as "
-    "text: whoever gets the file can read it."
+    "text: anyone who gets the file can read it."
 )
 EMPTY = (
     "No cache is kept yet. Open a finished run of the scenario context-only; below its results is "

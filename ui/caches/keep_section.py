@@ -16,12 +16,12 @@ from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, refused, said, tried
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, notice_value, refused, tried
 
 TO_CACHES = "Ask it on the page Caches"
-TOLD = (
-    "The context is compressed once more by one variant (its prefill is used where the worker "
-    "still has it), and what is kept can then be asked again and again on the page Caches."
+HELP_TEXT = (
+    "One variant compresses the context once more. It reuses the prefill if the worker still has "
+    "it. The kept cache then answers many questions on the page Caches."
 )
 
 
@@ -31,13 +31,13 @@ class KeepSection:
     def __init__(self, services: Services) -> None:
         self._services = services
         with gr.Accordion("Keep a cache", open=False, visible="hidden", elem_id="keep") as area:
-            gr.Markdown(TOLD)
+            gr.Markdown(HELP_TEXT)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):
-                told = "Those that evict while they generate cannot be kept."
-                self.variant = late_dropdown("keep-variant", "Variant", told, scale=3)
-                told = "Up to 64 letters, digits, blanks and . _ + -"
-                self.name = text("keep-name", "Name", told, scale=3, min_width=220)
+                help_text = "Those that evict while they generate cannot be kept."
+                self.variant = late_dropdown("keep-variant", "Variant", help_text, scale=3)
+                help_text = "Up to 64 letters, digits, blanks and . _ + -"
+                self.name = text("keep-name", "Name", help_text, scale=3, min_width=220)
             with gr.Row():
                 self.keep_button = gr.Button("Keep this cache", elem_id="keep-run", scale=0)
                 self.cancel = gr.Button("Cancel", interactive=False, elem_id="keep-stop", scale=0)
@@ -90,7 +90,7 @@ class KeepSection:
             return ["", refused(error, {"name": self.name, "variant": self.variant})]
 
     async def tail(self, job_id: object) -> AsyncIterator[list[Any]]:
-        async for updates in follow_job(self._services.caches, job_id, _told):
+        async for updates in follow_job(self._services.caches, job_id, _job_notice):
             yield updates
 
     def stop(self, job_id: object) -> dict[str, Any]:
@@ -113,9 +113,9 @@ def _offered(run: RunSnapshot, names: Sequence[str]) -> str:
     return min(good)[1] if good else names[0]
 
 
-def _told(job: CacheJob) -> dict[str, Any]:
+def _job_notice(job: CacheJob) -> dict[str, Any]:
     if job.state == "done":
-        return said(
+        return notice_value(
             f"{job.name} is kept.", "good", [(TO_CACHES, f"/caches?name={quote(job.name)}")]
         )
-    return said(job_sentence(job), "error" if job.state == "failed" else "")
+    return notice_value(job_sentence(job), "error" if job.state == "failed" else "")

@@ -17,7 +17,7 @@ from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, refused, said, tried
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, notice_value, refused, tried
 
 INTRO = (
     "## Kept caches\n"
@@ -45,13 +45,15 @@ class CachesPage:
 
     def _lay_out_question(self) -> None:
         with gr.Row(equal_height=False):
-            told = "Select a cache."
-            self.cache = late_dropdown("cache", "Cache", told, scale=2)
-            told = "About the context of that cache."
+            help_text = "Select a cache."
+            self.cache = late_dropdown("cache", "Cache", help_text, scale=2)
+            help_text = "About the context of that cache."
             size = {"scale": 4, "min_width": 260}
-            self.question = text("cache-question", "Question", told, (1, 4), **size)
-            told = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
-            self.tokens = number("cache-tokens", "New tokens", told, DEFAULT_NEW_TOKENS, scale=1)
+            self.question = text("cache-question", "Question", help_text, (1, 4), **size)
+            help_text = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
+            self.tokens = number(
+                "cache-tokens", "New tokens", help_text, DEFAULT_NEW_TOKENS, scale=1
+            )
         with gr.Row(elem_id="actions"):
             self.ask_button = gr.Button("Ask", variant="primary", elem_id="cache-ask", scale=0)
             self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
@@ -60,8 +62,8 @@ class CachesPage:
 
     def _lay_out_files(self, import_mib: int) -> None:
         with gr.Row(equal_height=False):
-            told = "For the cache that is chosen above."
-            self.name = text("cache-name", "New name", told, scale=2, min_width=220)
+            help_text = "For the cache that is chosen above."
+            self.name = text("cache-name", "New name", help_text, scale=2, min_width=220)
             self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
             self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
         self.confirm, self.sure, self.yes, self.no = build_confirm("Delete it", "Keep it", "stop")
@@ -74,9 +76,9 @@ class CachesPage:
         self.file.imported(self.refresh, [self.cache], listed, **AT_ONCE)
         self.cache.input(self.choose, [self.cache], [self.answers], **AT_ONCE)
         followed = [self.answers, self.ask_button, self.cancel]
-        asked = [self.cache, self.question, self.tokens]
+        inputs = [self.cache, self.question, self.tokens]
         asking = [self.ask_button.click, self.question.submit]
-        started = gr.on(asking, self.ask, asked, [self.job, self.notice], **AT_ONCE)
+        started = gr.on(asking, self.ask, inputs, [self.job, self.notice], **AT_ONCE)
         started.then(self.tail, [self.job, self.cache], followed, **SHARED)
         self.cancel.click(self.stop, [self.job], [self.notice], **AT_ONCE)
         done = [*listed, self.confirm]
@@ -130,27 +132,27 @@ class CachesPage:
         """Before a file is gone for good."""
         if not name:
             return [gr.update(visible=False), SILENT]
-        return [gr.update(visible=True), said(f"Delete {name} for good?", "warn")]
+        return [gr.update(visible=True), notice_value(f"Delete {name} for good?", "warn")]
 
     def delete(self, name: object) -> list[Any]:
         return self._changed(
             lambda: self._services.caches.delete(str(name or "")), "", f"{name} is deleted."
         )
 
-    def _changed(self, act: Callable[[], None], name: str, told: str) -> list[Any]:
+    def _changed(self, act: Callable[[], None], name: str, message: str) -> list[Any]:
         try:
             act()
         except CkvError as error:
             skipped = [gr.skip(), gr.skip(), gr.skip()]
             refusal = refused(error, {"name": self.name})
             return [*skipped, refusal, gr.update(visible=False)]
-        return [*self._listed(name)[:-1], said(told), gr.update(visible=False)]
+        return [*self._listed(name)[:-1], notice_value(message), gr.update(visible=False)]
 
     def _listed(self, name: str) -> list[Any]:
         try:
             entries = self._services.caches.entries()
         except CkvError as error:
-            return [None, gr.skip(), None, said(str(error), "error")]
+            return [None, gr.skip(), None, notice_value(str(error), "error")]
         names = [entry.name for entry in entries]
         chosen = name if name in names else next(iter(names), None)
         choices = gr.update(choices=names, value=chosen)

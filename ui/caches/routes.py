@@ -27,17 +27,17 @@ def cache_routes(services: Services) -> list[Route]:
 
     async def take(request: Request) -> Response:
         if request.headers.get("content-type") != IMPORT_TYPE:
-            return _told(f"Send the file as {IMPORT_TYPE}.", 415)
+            return _message(f"Send the file as {IMPORT_TYPE}.", 415)
         data, name = await request.body(), request.query_params.get("name", "")
         try:
             await anyio.to_thread.run_sync(services.caches.add, name, data, limiter=one_import)
         except CkvError as error:
-            return _told(str(error), 400)
-        return _told(f"{name} is kept.", 200)
+            return _message(str(error), 400)
+        return _message(f"{name} is kept.", 200)
 
     return [Route("/caches/file", file), Route("/caches/import", take, methods=["POST"])]
 
 
-def _told(sentence: str, status: int) -> JSONResponse:
+def _message(sentence: str, status: int) -> JSONResponse:
     answer: dict[str, Any] = {"told": sentence}
     return JSONResponse(answer, status, NO_STORE)

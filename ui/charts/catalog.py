@@ -40,10 +40,10 @@ _PER = [("head", "query head"), ("kv_head", "KV head (sum over its query heads)"
 _MEASURED = ("distance", "mass", "bound", "oracle")
 
 
-def figure_of(result: RunResult, name: str, asked: Choices) -> go.Figure | None:
+def figure_of(result: RunResult, name: str, choices: Choices) -> go.Figure | None:
     """One chart with these choices, unknown ones left out; None for no such chart or no data."""
     chart = CHARTS.get(name)
-    return None if chart is None else chart.figure(result, asked)
+    return None if chart is None else chart.figure(result, choices)
 
 
 def _variants(*names: str, label: str = "Variant") -> Controls:

@@ -47,14 +47,14 @@ class Chart(Generic[Source]):
     def offered(self, source: Source) -> list[Control]:
         return [control for control in self.controls(source) if control.options]
 
-    def figure(self, source: Source, asked: Choices) -> go.Figure | None:
+    def figure(self, source: Source, choices: Choices) -> go.Figure | None:
         """The chart with these choices, unknown ones left out; None where there is no data."""
         if not self.has_data(source):
             return None
         chosen = {}
         for control in self.offered(source):
             values = [value for value, _ in control.options]
-            given = asked.get(control.name, "")
+            given = choices.get(control.name, "")
             chosen[control.name] = given if given in values else values[0]
         return self.draw(source, chosen)
 

@@ -99,8 +99,8 @@ def perturbation_figure(
     if not samples:
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
-    told = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
-    figure = new_figure(title, told, legend_rows=2)
+    subtitle = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
+    figure = new_figure(title, subtitle, legend_rows=2)
     for name in pair:
         look = reading.looks[name]
         figure.add_trace(

@@ -59,7 +59,7 @@ from ui.results.share import ShareSection
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, refused, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_value, refused
 from ui.tables.study_samples import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
@@ -184,7 +184,7 @@ class ComparePage:
         except CkvError as error:
             return ["", self._refused(error), *[gr.skip()] * 7]
         if question:
-            return ["", said(question, "warn"), *[gr.skip()] * 6, fingerprint(form)]
+            return ["", notice_value(question, "warn"), *[gr.skip()] * 6, fingerprint(form)]
         return [
             slug,
             SILENT,
@@ -257,7 +257,7 @@ class ComparePage:
             if study:
                 sample = query.get("sample", "")
                 controls, budget = self._of_sample(study, sample, query.get("budget", ""))
-                notice = said(
+                notice = notice_value(
                     f"Sample {sample} of run {study} is filled in, at a budget of {budget}. Change "
                     "it and run."
                 )
@@ -267,13 +267,15 @@ class ComparePage:
                 slugs = read_run_slugs(runs)
                 data = sample_lines(self._services.studies.samples_of_runs(slugs))
                 controls = _only(source="file", data=data)
-                notice = said(f"Filled in as samples: the texts of {len(slugs)} stored runs.")
+                notice = notice_value(
+                    f"Filled in as samples: the texts of {len(slugs)} stored runs."
+                )
             elif query.get("source") in {source for _, source in SOURCES}:
                 controls = _only(source=query["source"])
             if study or parent:
                 described = self.describe(*controls)
         except CkvError as error:
-            notice = said(str(error), "error")
+            notice = notice_value(str(error), "error")
         source = controls[CONTROL_NAMES.index("source")]
         areas = source_areas(source) if isinstance(source, str) else [gr.skip()] * len(AREAS)
         return [*controls, notice, parent or "", *described, *areas]
@@ -285,7 +287,7 @@ class ComparePage:
         is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
         left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(run.request.own_indices)
         words = FILLED_IN.format(slug) + left_out + _other_points(form, run.request)
-        return form.controls(), said(words)
+        return form.controls(), notice_value(words)
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
         """The controls for a sample of a study with its methods, and their budget."""
@@ -299,9 +301,9 @@ class ComparePage:
         try:
             form = FormValues.from_controls(values)
             if form.source == "text":
-                return [said(describe_variants(form, self._settings.limits.variants)), None]
+                return [notice_value(describe_variants(form, self._settings.limits.variants)), None]
             words, table = describe_samples(form)
-            return [said(words), table]
+            return [notice_value(words), table]
         except CkvError as error:
             return [self._refused(error), None]
 
@@ -365,7 +367,11 @@ def status_value(status: ModelStatus) -> dict[str, Any]:
     tone: Tone = "error" if status.failed else "good" if status.ready else ""
     loading = status.model if status.loading else ""
     wrong = {"field": "model"} if status.failed else {}
-    return said(status.message, tone) | wrong | {"loading": loading, "fraction": status.fraction}
+    return (
+        notice_value(status.message, tone)
+        | wrong
+        | {"loading": loading, "fraction": status.fraction}
+    )
 
 
 def pick_model(event: gr.EventData) -> Any:
@@ -386,4 +392,4 @@ def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:
         names = ticked if isinstance(ticked, list) else []
         return [with_ablation(str(base or ""), names, str(lines or "")), SILENT]
     except CkvError as error:
-        return [gr.skip(), said(str(error), "error")]
+        return [gr.skip(), notice_value(str(error), "error")]

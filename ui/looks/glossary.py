@@ -29,8 +29,8 @@ def without_marks(text: str) -> str:
 
 def _button(word: str, shown: str) -> str:
     words()[word]
-    told = html.escape(word)
+    value = html.escape(word)
     return (
-        f'<button type="button" class="ckv-term" value="{told}" aria-label="{html.escape(shown)}, '
+        f'<button type="button" class="ckv-term" value="{value}" aria-label="{html.escape(shown)}, '
         f'explain">{html.escape(shown)}</button>'
     )

@@ -22,8 +22,8 @@ from ckv_core.results.records import VariantResult
 
 Reading = Literal["plain", "printed", "pooled", "auto"]
 
-# Each has at least 3:1 contrast on white and on the dark card alike, and any two are told apart
-# with any kind of colour blindness (23 units of CIELAB or more).
+# Each has at least 3:1 contrast on white and on the dark card alike, and any two differ
+# visibly with any kind of colour blindness (23 units of CIELAB or more).
 _METHODS: dict[str, tuple[str, str]] = {
     "full": ("#64748b", "circle"),
     "streaming_llm": ("#968705", "triangle-down"),

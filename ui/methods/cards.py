@@ -153,8 +153,8 @@ _MIB = 2**20
 
 def figures_head() -> str:
     """What the figures show, and the budget that all of them take."""
-    told, slots = RECORDED, RECORDED["layers"] * RECORDED["kv_heads"]
-    beside = METHODS.get(told["beside"]).label
+    record, slots = RECORDED, RECORDED["layers"] * RECORDED["kv_heads"]
+    beside = METHODS.get(record["beside"]).label
     radios = "".join(
         f'<label><input type="radio" name="ckv-kept-share" value="{share}"'
         f"{' checked' if share == FIRST_SHARE else ''}> {share} %</label>"
@@ -162,15 +162,16 @@ def figures_head() -> str:
     )
     text = (
         f"Each figure is what the method kept of one text (n = 1): the example "
-        f"“{told['title']}” of Compare, {told['tokens']:,} tokens with its question at the "
-        f"end, read by {told['model']} in float32 and recorded. From left to right the prompt, "
-        f"in parts of about {told['tokens'] / _bars():.0f} tokens; the height of a bar is the "
-        f"share of the part's entries that is kept, over all {told['layers']} layers x "
-        f"{told['kv_heads']} KV heads ({slots} slots a token). Above the line stands the method, "
-        f"below it {beside} at the same budget; ▼ are the mentions of its answer, {told['answer']}."
+        f"“{record['title']}” of Compare, {record['tokens']:,} tokens with its question at the "
+        f"end, read by {record['model']} in float32 and recorded. From left to right the prompt, "
+        f"in parts of about {record['tokens'] / _bars():.0f} tokens; the height of a bar is the "
+        f"share of the part's entries that is kept, over all {record['layers']} layers x "
+        f"{record['kv_heads']} KV heads ({slots} slots a token). Above the line is the method, "
+        f"below it {beside} at the same budget; ▼ are the mentions of its answer, "
+        f"{record['answer']}."
     )
     return (
-        f'<p class="ckv-kept-told">{html.escape(text)}</p>'
+        f'<p class="ckv-kept-intro">{html.escape(text)}</p>'
         '<fieldset class="ckv-kept-budget"><legend>Budget of the figures</legend>'
         f"{radios}</fieldset>"
     )
@@ -183,7 +184,7 @@ def kept_figure(method: Method) -> str:
         return ""
     beside = "" if method.name == RECORDED["beside"] else RECORDED["beside"]
     data = {
-        share: {"bars": kept["bars"], "told": _told(method, share, kept)}
+        share: {"bars": kept["bars"], "told": _caption(method, share, kept)}
         for share, kept in recorded["kept"].items()
     }
     mentions = [round(first / RECORDED["tokens"], 4) for first, _ in RECORDED["mentions"]]
@@ -209,7 +210,7 @@ def cost_text(method: Method) -> str:
     )
 
 
-def _told(method: Method, share: str, kept: Mapping[str, Any]) -> str:
+def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
     heights = bytes.fromhex(kept["bars"])
     tenth, total = len(heights) // 10, max(1, sum(heights))
     first, last = sum(heights[:tenth]) / total, sum(heights[-tenth:]) / total

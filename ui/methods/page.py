@@ -50,7 +50,7 @@ SPEC_TEXT = (
 
 
 LIMITS_TEXT = (
-    "## Limits\nWhat this app takes at most; whoever runs it sets some of them with `CKV_MAX_...`."
+    "## Limits\nWhat this app takes at most; its operator sets some of them with `CKV_MAX_...`."
 )
 
 

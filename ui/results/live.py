@@ -26,7 +26,7 @@ from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import RunView, Services
 from ui.services.studies import StudyView
-from ui.shell.parts import SILENT, said, tried
+from ui.shell.parts import SILENT, notice_value, tried
 from ui.tables.study import (
     StudyReading,
     decision_table,
@@ -146,7 +146,7 @@ def reading_values(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
     only = SILENT
     if cell is not None:
         words = f"Only the samples of {cell.words(reading)}. "
-        only = said(words, "", [("All samples", f"/run?id={reading.slug}")])
+        only = notice_value(words, "", [("All samples", f"/run?id={reading.slug}")])
     return {
         "verdict": verdict_value(reading),
         "decision": decision_table(reading),
@@ -217,7 +217,7 @@ async def follow(
 ) -> AsyncIterator[list[Any]]:
     """Yield updates of the block, then the `more` that `after` adds, until the run is over.
 
-    Changes nothing for a slug that names no run: the handler before has said so.
+    Changes nothing for a slug that names no run: the handler before has shown that.
     """
     if not is_slug(slug):
         # Gradio empties the outputs of a generator that yields nothing.

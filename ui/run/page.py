@@ -21,7 +21,16 @@ from ui.results.live import Feed, cancel_run, find_view, follow
 from ui.results.share import ShareSection
 from ui.services.services import RunView, Services
 from ui.services.studies import StudyView
-from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said, tried
+from ui.shell.parts import (
+    AT_ONCE,
+    PRIVATE,
+    SHARED,
+    SILENT,
+    TO_COMPARE,
+    TO_RUNS,
+    notice_value,
+    tried,
+)
 from ui.tables.study import facts_rows
 from ui.tables.study_samples import CELL_NAMES
 
@@ -87,12 +96,12 @@ class RunPage:
         except CkvError as error:
             untouched = [gr.skip() for _ in range(len(self.block.areas) + 1 + len(self._tailed))]
             rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
-            refusal = said(str(error), "error", (TO_RUNS, TO_COMPARE))
+            refusal = notice_value(str(error), "error", (TO_RUNS, TO_COMPARE))
             return ["", "", SILENT, refusal, "", *untouched, *rest]
         return [
             view.slug,
             cell,
-            said(view.title),
+            notice_value(view.title),
             SILENT,
             "" if view.is_final else view.slug,
             *shown_areas(view.kind),

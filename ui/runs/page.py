@@ -9,7 +9,7 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from storage.models import STATES
 from ui.components.run_list import RunList
-from ui.runs.query import NAMES, TEXT_CHARS, asked_text, read_query, read_slugs, run_row
+from ui.runs.query import NAMES, TEXT_CHARS, read_query, read_slugs, request_text, run_row
 from ui.services.library import UNDO_MINUTES
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, event_field
@@ -94,7 +94,7 @@ class RunsPage:
             runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
             pages = max(1, -(-total // PAGE_SIZE))
         return {
-            "rows": [{**run_row(run), "asked": asked_text(run.variant_specs)} for run in runs],
+            "rows": [{**run_row(run), "asked": request_text(run.variant_specs)} for run in runs],
             "page": page,
             "pages": pages,
             "total": total,

@@ -106,7 +106,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
     }
 
 
-def asked_text(specs: Sequence[str]) -> str:
+def request_text(specs: Sequence[str]) -> str:
     """What tells runs of one question apart: methods and budgets, as `SnapKV; budget 64`."""
     forms: dict[str, set[bool]] = {}
     budgets: dict[str, None] = {}

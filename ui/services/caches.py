@@ -1,4 +1,4 @@
-"""Kept compressed caches in the app: files of their owners, kept and asked by its worker."""
+"""Kept compressed caches in the app: files of their owners, which its worker makes and reads."""
 
 import asyncio
 import threading
@@ -89,7 +89,7 @@ class Caches:
         return KeptFolder(self._access.user()).find(name)
 
     def add(self, name: str, data: bytes) -> KeptEntry:
-        """Keep what somebody made elsewhere; its tensors are checked when it is asked."""
+        """Keep a cache made elsewhere; the first question to it checks its tensors."""
         folder = self._own_folder()
         self._check_room(len(data))
         folder.add(name, lambda path: path.write_bytes(data))

@@ -128,11 +128,11 @@ def _now() -> datetime:
 
 def check_room(database: Database, limits: Limits, owner: str | None, more: int = 1) -> int:
     """Bytes that are left to this user, or without logins to all; LimitError for fewer."""
-    runs = database.ask(stored_bytes, owner)
+    runs = database.read_with(stored_bytes, owner)
     return limits.check_bytes(runs, KeptFolder(owner).size(), more)
 
 
 def check_new_run(database: Database, limits: Limits, owner: str | None, more: int = 1) -> None:
     """LimitError where this user may store no further run, of so many bytes."""
-    limits.check_saved(database.ask(saved_runs, owner))
+    limits.check_saved(database.read_with(saved_runs, owner))
     check_room(database, limits, owner, more)

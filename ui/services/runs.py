@@ -152,7 +152,7 @@ class Runs:
     def end(self, slug: str, state: RunState, reason: str) -> None:
         """Record the end, then move the run from memory to storage in one step.
 
-        A run that another server ended meanwhile is over as that server said.
+        A run that another server ended meanwhile ends as that server recorded.
         """
         with self._lock:
             if slug not in self._live:

@@ -283,7 +283,7 @@ class Services:
         return self._client.count_tokens(request, timeout_s)
 
     def model_status(self, model: str) -> ModelStatus | None:
-        """What the worker last said about this model."""
+        """The status that the worker last reported for this model."""
         self._access.user()
         return self._model_statuses.get(model)
 

@@ -243,10 +243,10 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
     if pieces is None or at == base_at:
         return cells
     at_token = first_difference(base.token_ids, own.token_ids)
-    told = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
+    place = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
     ids = zip_longest(base.token_ids, own.token_ids[: len(own.token_texts)])
     return cells | {
-        "first": {"text": told, "value": None if at_token is None else at_token + 1},
+        "first": {"text": place, "value": None if at_token is None else at_token + 1},
         "output": {
             "text": "".join(own.token_texts),
             "pieces": [
@@ -280,8 +280,8 @@ def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
 
 
 def _settings(run: RunSnapshot) -> dict[str, object]:
-    asked = run.request
-    settings: dict[str, object] = {f.name: getattr(asked, f.name) for f in fields(asked)}
+    request = run.request
+    settings: dict[str, object] = {f.name: getattr(request, f.name) for f in fields(request)}
     model = run.result.model
     if model is not None:
         served = ("name", "sha256", "dtype", "device")

@@ -16,7 +16,7 @@ from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.several.chosen import load_runs, take_together
 from ui.several.differences import MOST_BESIDE, answers_value, settings_value
-from ui.shell.parts import AT_ONCE, TO_RUNS, said
+from ui.shell.parts import AT_ONCE, TO_RUNS, Tone, notice_value
 from ui.tables.points import points_value
 
 INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
@@ -57,7 +57,7 @@ class SeveralPage:
             runs = load_runs(self._services, request.query_params.get("ids", ""))
         except CkvError as error:
             hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
-            return [said(str(error), "error", (TO_RUNS,)), *hidden, *hidden]
+            return [notice_value(str(error), "error", (TO_RUNS,)), *hidden, *hidden]
         return [*_together(runs), *_beside(runs)]
 
 
@@ -66,7 +66,7 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
     try:
         found = take_together(runs)
     except CkvError as error:
-        notice = said(f"No common table: {error}", "warn", (TO_RUNS,))
+        notice = notice_value(f"No common table: {error}", "warn", (TO_RUNS,))
         return [notice, gr.update(visible=False), gr.skip(), gr.skip()]
     slugs = ",".join(run.slug for run in runs)
     files = [
@@ -74,8 +74,9 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
     ]
     n = found.n
     summary = f"{n} prompt{'' if n == 1 else 's'}, {found.model}."
+    tone: Tone = "warn" if found.notes else ""
     return [
-        said("\n".join([summary, *found.notes]), "warn" if found.notes else "", (*files, TO_RUNS)),
+        notice_value("\n".join([summary, *found.notes]), tone, (*files, TO_RUNS)),
         gr.update(visible=True),
         points_value(found, "The runs together", "several-runs.csv"),
         several_value(slugs, found),

@@ -22,7 +22,9 @@ class Confirm(NamedTuple):
     no: gr.Button
 
 
-def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def notice_value(
+    text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
     """Value of a Notice or a ContextBar.
 
     `links`: of a Notice, (words, address) of the pages of ours where the reader can go on.
@@ -30,7 +32,7 @@ def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> d
     return {"text": text, "tone": tone, "links": links} if links else {"text": text, "tone": tone}
 
 
-SILENT = said("")
+SILENT = notice_value("")
 
 
 def refused(error: CkvError, controls: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,13 +41,13 @@ def refused(error: CkvError, controls: Mapping[str, Any]) -> dict[str, Any]:
     `within` is the folded section that holds it, which the page opens.
     """
     control = controls.get(error.field)
-    told = said(str(error), "error")
+    value = notice_value(str(error), "error")
     if control is None:
-        return told
+        return value
     outer = control.parent
     while outer is not None and not isinstance(outer, gr.Accordion):
         outer = outer.parent
-    return told | {"field": control.elem_id, "within": outer.elem_id if outer else ""}
+    return value | {"field": control.elem_id, "within": outer.elem_id if outer else ""}
 
 
 def tried(act: Callable[..., object], *given: Any, done: dict[str, Any] = SILENT) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def tried(act: Callable[..., object], *given: Any, done: dict[str, Any] = SILENT
     try:
         act(*given)
     except CkvError as error:
-        return said(str(error), "error")
+        return notice_value(str(error), "error")
     return done
 
 

@@ -50,7 +50,7 @@ def floor_values(result: RunResult, name: str) -> Float32Array | None:
 
 
 def _hidden_size(result: RunResult) -> Float32Array | None:
-    """The full run's hidden size is one for all variants; whoever carries it."""
+    """The full run's hidden size, from any variant that carries it: all have the same."""
     for variant in result.variants:
         if (size := variant.analysis.get("hidden_norm_l1")) is not None:
             return np.where(size > 0, size, np.float32(np.nan))

@@ -38,10 +38,10 @@ class Cell:
         return all(_is(sample.tags.get(name, ""), text) for name, text in self.tags.items())
 
 
-def read_cell(reading: StudyReading, asked: Mapping[str, str]) -> Cell | None:
+def read_cell(reading: StudyReading, parameters: Mapping[str, str]) -> Cell | None:
     """The cell that an address names, which may hold anything; None for none that the study has."""
-    point = Point(asked.get("variant", ""), asked.get("budget") or None)
-    cell = Cell(point, {name: asked[name] for name in TAGS if name in asked})
+    point = Point(parameters.get("variant", ""), parameters.get("budget") or None)
+    cell = Cell(point, {name: parameters[name] for name in TAGS if name in parameters})
     known = point in reading.study.points() and any(map(cell.holds, reading.samples))
     return cell if known else None
 
@@ -135,10 +135,10 @@ def _cells(
     ends = [_point_text(reading, scored[at]) for at in (-1, 0)] if spread else ["", ""]
     reasons = list(dict.fromkeys(r.reason for r in results if r.state == "failed"))
     failed = sum(r.state == "failed" for r in results)
-    asked = {"study": reading.slug, "sample": sample.id}
+    parameters = {"study": reading.slug, "sample": sample.id}
     own: Cells = {}
     if cell is not None:
-        asked |= {"budget": cell.point.budget} if cell.point.budget else {}
+        parameters |= {"budget": cell.point.budget} if cell.point.budget else {}
         point = (cell.point.variant, cell.point.budget)
         result = next((r for r in results if (r.variant, r.budget) == point), None)
         own = {
@@ -146,7 +146,7 @@ def _cells(
             "text": {"text": _cut(result.text if result else "", TEXT_CHARS)},
         }
     return {
-        "id": {"text": sample.id, "href": "/?" + urlencode(asked)},
+        "id": {"text": sample.id, "href": "/?" + urlencode(parameters)},
         "question": {"text": _cut(sample.question, QUESTION_CHARS)},
         **own,
         "full": points_cell(full),

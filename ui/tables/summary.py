@@ -57,7 +57,7 @@ _HELP = {
 # A run that goes on will know them; of others there may be nothing to know.
 _EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cache_bytes"}
 _EXPECTED |= {"kl", "final", "head", "improved_heads"}
-# All others wait until they are asked for, so that the table fits a laptop.
+# All others are shown on request, so that the table fits a laptop.
 _ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
 
 

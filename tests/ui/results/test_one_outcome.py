@@ -115,7 +115,7 @@ def test_verdict_table_list_command_line_and_api_agree(opened, variants, failed)
     known = [v.outcome or "none" for v in result.variants] if by_answer else []
     assert [word if word in OUTCOME_WORDS else "none" for word in words] == known
 
-    (summary,) = opened.ask(library.list_runs)[0][:1]
+    (summary,) = opened.read_with(library.list_runs)[0][:1]
     told = outcome_text(summary.outcome)
     if verdict is None or not verdict["groups"]:
         return

@@ -12,7 +12,7 @@ from ckv_core.results.outcomes import Tally
 from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage
-from ui.runs.query import asked_text, outcome_text, read_query
+from ui.runs.query import outcome_text, read_query, request_text
 
 
 @cache
@@ -128,7 +128,7 @@ def test_edits_reach_the_library_as_text():
     ],
 )
 def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
-    assert asked_text(specs) == text
+    assert request_text(specs) == text
 
 
 def test_a_row_says_what_was_asked_and_what_came_out():

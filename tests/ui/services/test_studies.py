@@ -129,7 +129,7 @@ def test_one_that_runs_is_not_deleted(services):
 def test_what_a_killed_deletion_left_is_removed_at_the_next_start(make_services, file_database):
     slug = make_services().studies._store.save(STUDY, samples(4))
     long_ago = datetime.now(UTC) - timedelta(hours=1)
-    file_database.tell(library.delete_runs, [slug], long_ago)
+    file_database.write_with(library.delete_runs, [slug], long_ago)
     make_services()
     with file_database.read() as session:
         assert session.scalar(text("SELECT count(*) FROM samples")) == 0
