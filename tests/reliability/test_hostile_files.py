@@ -66,7 +66,7 @@ def give(url: str, data: bytes) -> tuple[int, str]:
         headers={"content-type": "application/octet-stream"},
         timeout=300,
     )
-    return answer.status_code, answer.json()["told"]
+    return answer.status_code, answer.json()["message"]
 
 
 def peak_bytes(pid: int) -> int:

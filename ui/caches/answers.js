@@ -10,7 +10,7 @@ function card() {
     setText(question, str(item.question));
     showText(text, item.text);
     note.dataset.tone = str(item.tone);
-    showText(note, item.told);
+    showText(note, item.message);
   };
   return { node: make("section.ckv-card", question, text, note), draw };
 }

@@ -105,7 +105,7 @@ def answers_value(jobs: Sequence[CacheJob]) -> dict[str, Any]:
             {
                 "question": job.question,
                 "text": job.text,
-                "told": job_sentence(job),
+                "message": job_sentence(job),
                 "tone": "error" if job.state == "failed" else "",
             }
             for job in jobs

@@ -27,7 +27,7 @@ INTRO = (
 DEFAULT_NEW_TOKENS = 64
 
 Answers = component(__file__, "answers")
-"""Shows {"rows": [{"question", "text", "told", "tone"}]}, newest first."""
+"""Shows {"rows": [{"question", "text", "message", "tone"}]}, newest first."""
 
 CacheFile = component(__file__, "cache_file")
 """Sends a safetensors file to /caches/import; the value is {"import_mib"}; triggers `imported`."""

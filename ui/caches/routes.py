@@ -39,5 +39,5 @@ def cache_routes(services: Services) -> list[Route]:
 
 
 def _message(sentence: str, status: int) -> JSONResponse:
-    answer: dict[str, Any] = {"told": sentence}
+    answer: dict[str, Any] = {"message": sentence}
     return JSONResponse(answer, status, NO_STORE)

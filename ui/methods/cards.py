@@ -184,7 +184,7 @@ def kept_figure(method: Method) -> str:
         return ""
     beside = "" if method.name == RECORDED["beside"] else RECORDED["beside"]
     data = {
-        share: {"bars": kept["bars"], "told": _caption(method, share, kept)}
+        share: {"bars": kept["bars"], "message": _caption(method, share, kept)}
         for share, kept in recorded["kept"].items()
     }
     mentions = [round(first / RECORDED["tokens"], 4) for first, _ in RECORDED["mentions"]]
@@ -192,7 +192,7 @@ def kept_figure(method: Method) -> str:
         f'<figure class="ckv-kept" data-kept="{html.escape(json.dumps(data))}" '
         f'data-mentions="{mentions}" data-beside="{beside}" '
         f'data-label="{html.escape(method.label)}">'
-        f"<figcaption>{html.escape(data[str(FIRST_SHARE)]['told'])}</figcaption></figure>"
+        f"<figcaption>{html.escape(data[str(FIRST_SHARE)]['message'])}</figcaption></figure>"
     )
 
 

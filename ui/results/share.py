@@ -15,7 +15,7 @@ from ui.services.shares import EXPIRIES_DAYS
 from ui.shell.parts import AT_ONCE, event_field
 
 ShareLinks = component(__file__, "share_links")
-"""Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "told"}.
+"""Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "message"}.
 
 Triggers `issue` with {expiry} and `revoke` with {id}. `path` is of the link that was just made.
 """
@@ -73,7 +73,7 @@ class ShareSection:
             "expiries": list(EXPIRIES_DAYS),
             "rows": [_row(record, now) for record in records],
             "path": path,
-            "told": notice,
+            "message": notice,
         }
 
 

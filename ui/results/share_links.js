@@ -51,6 +51,6 @@ export default function mount(host) {
     }
     made.hidden = !value?.path;
     setText(address, value?.path ? location.origin + value.path : "");
-    showText(note, value?.told);
+    showText(note, value?.message);
   });
 }

@@ -59,7 +59,7 @@ class RunPage:
             self.notice = Notice(elem_id="notice")
         self._lineage = LineageSection(services)
         self.block = ResultsBlock()
-        with gr.Accordion("Settings", open=False, visible="hidden", elem_id="asked") as area:
+        with gr.Accordion("Settings", open=False, visible="hidden", elem_id="request") as area:
             self.facts = Facts(elem_id="facts")
         self._settings = area
         self._keep = KeepSection(services)

@@ -94,11 +94,11 @@ class RunsPage:
             runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
             pages = max(1, -(-total // PAGE_SIZE))
         return {
-            "rows": [{**run_row(run), "asked": request_text(run.variant_specs)} for run in runs],
+            "rows": [{**run_row(run), "request": request_text(run.variant_specs)} for run in runs],
             "page": page,
             "pages": pages,
             "total": total,
-            "told": notice or query.notice or self._hidden_notice(total, given),
+            "message": notice or query.notice or self._hidden_notice(total, given),
             "tone": tone,
             "undo": list(undo),
             "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},

@@ -19,7 +19,7 @@ def library_routes(services: Services) -> list[Route]:
 
     async def import_file(request: Request) -> Response:
         if request.headers.get("content-type") != IMPORT_TYPE:
-            return JSONResponse({"told": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
+            return JSONResponse({"message": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
         data = await request.body()
         try:
             report = await anyio.to_thread.run_sync(
@@ -27,7 +27,9 @@ def library_routes(services: Services) -> list[Route]:
             )
         except CkvError as error:
             return _refused(error)
-        return JSONResponse({"told": report.sentence, "imported": report.imported}, 200, NO_STORE)
+        return JSONResponse(
+            {"message": report.sentence, "imported": report.imported}, 200, NO_STORE
+        )
 
     def export(request: Request) -> Response:
         try:
@@ -43,4 +45,4 @@ def library_routes(services: Services) -> list[Route]:
 
 def _refused(error: CkvError) -> JSONResponse:
     status = 400 if isinstance(error, StorageError) else 403
-    return JSONResponse({"told": str(error)}, status, NO_STORE)
+    return JSONResponse({"message": str(error)}, status, NO_STORE)

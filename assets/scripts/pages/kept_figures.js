@@ -41,7 +41,7 @@ function draw(figure, beside, share) {
   ]);
   figure.querySelector(".ckv-kept-plot")?.remove();
   figure.prepend(box);
-  figure.querySelector("figcaption").textContent = kept.told;
+  figure.querySelector("figcaption").textContent = kept.message;
 }
 
 export default function figures(element) {

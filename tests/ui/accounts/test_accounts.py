@@ -317,8 +317,8 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
             page = RunsPage.__new__(RunsPage)
             page._library, page._import_mib = services.library, 1
             services.library.delete([run.slug for run in runs])
-            assert page._view({})["told"] == HIDDEN
-            assert page._view({"text": "x"})["told"] == ""
+            assert page._view({})["message"] == HIDDEN
+            assert page._view({"text": "x"})["message"] == ""
         assert bob.post("/admin/takeover").status_code == 403
         assert 'action="/admin/takeover"' in root.get("/admin").text
         assert root.post("/admin/takeover").status_code == 303

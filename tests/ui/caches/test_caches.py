@@ -81,7 +81,7 @@ def test_a_cache_is_kept_asked_and_stopped(services):
     assert (failed.state, failed.reason) == ("failed", "Budget 3 is below the protected tokens.")
     told = answers_value(caches.answers("report"))["rows"]
     assert [row["question"] for row in told] == ["refuse", "steps 1000000", "steps 4"]
-    assert [row["told"] for row in told] == [failed.reason, "Cancelled.", ""]
+    assert [row["message"] for row in told] == [failed.reason, "Cancelled.", ""]
 
 
 def test_what_cannot_be_is_refused_before_a_worker_is_asked(services):
@@ -128,9 +128,9 @@ def test_users_have_their_own_files_and_answers(app):
     data = kept_bytes()
     with app.client("ann") as ann, app.client("bob") as bob, app.client() as guest:
         sent = {"content": data, "headers": TYPE}
-        assert ann.post("/caches/import?name=report", **sent).json()["told"] == "report is kept."
+        assert ann.post("/caches/import?name=report", **sent).json()["message"] == "report is kept."
         again = ann.post("/caches/import?name=report", **sent)
-        assert (again.status_code, "kept already" in again.json()["told"]) == (400, True)
+        assert (again.status_code, "kept already" in again.json()["message"]) == (400, True)
         found = ann.get("/caches/file?name=report")
         assert found.content == data
         assert found.headers["content-type"] == IMPORT_TYPE
@@ -165,7 +165,7 @@ def test_a_wrong_file_is_one_sentence_and_keeps_nothing(app, home, data, headers
     with app.client("bob") as bob:
         answer = bob.post("/caches/import?name=x", content=data, headers=headers)
     assert answer.status_code == status
-    assert answer.json()["told"].endswith(".")
+    assert answer.json()["message"].endswith(".")
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 

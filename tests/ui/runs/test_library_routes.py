@@ -34,7 +34,7 @@ def test_exported_runs_are_imported_by_another_user_with_their_notes(app):
         assert 'filename="ckv-2-runs.zip"' in bundle.headers["content-disposition"]
         answer = bob.post("/runs/import", content=bundle.content, headers=TYPE)
         assert answer.status_code == 200
-        assert answer.json()["told"].startswith("Imported 2 of 2 runs; other runs have the same")
+        assert answer.json()["message"].startswith("Imported 2 of 2 runs; other runs have the same")
         again = bob.post("/runs/import", content=bundle.content, headers=TYPE).json()
         assert len(again["imported"]) == 2, "names of ann's runs are taken, so these are new again"
     assert sorted(titles(app, "bob")) == sorted(["A title"] * 4 + before)
@@ -46,9 +46,9 @@ def test_a_result_file_is_imported_once(app):
         data = json.dumps(to_json(app.services.snapshot(slug).result))
     with app.client("bob") as bob:
         first = bob.post("/runs/import", content=data, headers=TYPE).json()
-        assert (first["told"], len(first["imported"])) == ("Imported 1 of 1 run.", 1)
+        assert (first["message"], len(first["imported"])) == ("Imported 1 of 1 run.", 1)
         second = bob.post("/runs/import", content=data, headers=TYPE).json()
-        assert second["told"] == f"Imported 0 of 1 run; already here: {first['imported'][0]}."
+        assert second["message"] == f"Imported 0 of 1 run; already here: {first['imported'][0]}."
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"{}", b"<script>", b"\x00" * 1000])
@@ -57,7 +57,7 @@ def test_a_wrong_file_is_one_sentence_and_stores_nothing(app, data):
     with app.client("bob") as bob:
         answer = bob.post("/runs/import", content=data, headers=TYPE)
     assert answer.status_code == 400
-    assert "refused, nothing was imported" in answer.json()["told"]
+    assert "refused, nothing was imported" in answer.json()["message"]
     assert titles(app, "bob") == before
 
 
@@ -73,9 +73,9 @@ def test_an_export_is_for_the_owner_of_every_run(app):
         for ids in (f"{own},{other}", other, "zzz999zzz999"):
             answer = bob.get("/runs/export", params={"ids": ids})
             assert answer.status_code == 400
-            assert "There is no run" in answer.json()["told"]
+            assert "There is no run" in answer.json()["message"]
         for ids in ("", "../x", ",".join([own] * 101)):
-            assert "Choose" in bob.get("/runs/export", params={"ids": ids}).json()["told"]
+            assert "Choose" in bob.get("/runs/export", params={"ids": ids}).json()["message"]
         assert bob.get("/runs/export", params={"ids": own}).status_code == 200
 
 

@@ -69,7 +69,7 @@ def test_a_deleted_run_comes_back_by_undo():
     page = runs_page(services)
     value = act(page, action="delete", slugs=[SLUG], query="?sort=title")
     assert (value["rows"], value["undo"]) == ([], [SLUG])
-    assert "undo works for 10 minutes" in value["told"]
+    assert "undo works for 10 minutes" in value["message"]
     assert services.library.asked[-1][1] == "title"
     value = act(page, action="undo", slugs=value["undo"])
     assert ([row["slug"] for row in value["rows"]], value["undo"]) == ([SLUG], [])
@@ -96,7 +96,7 @@ def test_a_wrong_event_is_one_sentence_and_changes_nothing(data):
     services = FakeServices()
     value = runs_page(services).act(gr.EventData(None, data))
     assert value["tone"] == "error"
-    assert value["told"].endswith(".")
+    assert value["message"].endswith(".")
     assert list(services.runs) == [SLUG]
     assert services.library.called == []
 
@@ -133,7 +133,7 @@ def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
 
 def test_a_row_says_what_was_asked_and_what_came_out():
     (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
-    assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
+    assert (row["kind"], row["request"]) == ("compare", "SnapKV ± CriticalKV")
     assert row["outcome"] == "1 of 2 methods writes the same text as the full cache"
 
 

@@ -14,7 +14,7 @@ async function answerOf(url, options = undefined) {
   }
   if (answer.ok) return answer;
   const known = await answer.json().catch(() => null);
-  throw new Error(str(known?.told ?? known?.error) || `The app refused this (status ${answer.status}); reload the page and try again.`);
+  throw new Error(str(known?.message ?? known?.error) || `The app refused this (status ${answer.status}); reload the page and try again.`);
 }
 
 /** The answer of a route that takes a file of up to `most` MiB; `advice` is what to do with a larger one. */
@@ -32,7 +32,7 @@ export function runFiles(imported, most) {
     say(`Importing ${file.name}…`);
     const answer = await sent("/runs/import", file, most(), "Export fewer runs into a bundle.");
     imported();
-    return str((await answer.json()).told);
+    return str((await answer.json()).message);
   }
 
   const attributes = { accept: ".zip,.json,.jsonl", "data-import": true };

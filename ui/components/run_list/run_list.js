@@ -136,7 +136,7 @@ export default function mount(host) {
         row.pinned ? chip("Pinned") : null,
         row.kind === "compare" ? null : chip(KINDS[row.kind]),
         make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
-        make("span.ckv-hint.ckv-request", str(row.asked)),
+        make("span.ckv-hint.ckv-request", str(row.request)),
         make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
@@ -166,7 +166,7 @@ export default function mount(host) {
     dropped = list(value?.undo);
     most = Number(value?.import_mib) || Infinity;
     all.checked = false;
-    setText(message, str(value?.told));
+    setText(message, str(value?.message));
     message.dataset.tone = str(value?.tone);
     undo.hidden = dropped.length === 0;
     // A refused edit keeps what was typed.
