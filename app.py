@@ -5,8 +5,8 @@ import sys
 
 def main() -> int:
     """Serve the app until SIGTERM or SIGINT; returns the exit status."""
-    from ckv_core.runtime.home import keep_private
-    from ckv_core.runtime.terminal import say
+    from ckv_core.base.home import keep_private
+    from ckv_core.base.terminal import say
     from cli.main import run_app
 
     keep_private()

@@ -22,16 +22,16 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from benchmarks.setting import EXAMPLE, QUESTION, ROOT
 from benchmarks.tables import spread, table
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunFinished, RunPrepared
-from ckv_core.results.records import (
+from ckv_core.base.home import home_folder
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunFinished, RunPrepared
+from ckv_core.records.records import (
     Perturbation,
     PromptInfo,
     Receipt,
     RetainedSet,
     VariantResult,
 )
-from ckv_core.runtime.home import home_folder
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.browser import chromium

@@ -19,8 +19,8 @@ from benchmarks.kvpress_process import kvpress_side
 from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
-from ckv_core.comparison.compare import compare
 from ckv_core.engine.cache.slots import Keep
+from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
@@ -29,9 +29,9 @@ from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import VariantSelected
+from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.events import VariantSelected
+from ckv_core.records.variants import VariantSpec
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
-from ckv_core.analysis.ablation import ablation
-from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima
-from ckv_core.comparison.compare import compare
+from ckv_core.engine.compare import compare
+from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.stats import interval_note, mean_interval
+from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import Float32Array, VariantResult
+from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import Float32Array, VariantResult
+from ckv_core.records.variants import VariantSpec
 
 # Beside the steps of `ladder`: no single change, or not one of the paper's.
 EXTRAS = {

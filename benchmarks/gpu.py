@@ -35,14 +35,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.setting import NEW_TOKENS, VARIANTS
-from ckv_core.comparison.compare import compare
 from ckv_core.engine.cache import slots
 from ckv_core.engine.cache.varlen import usable_kernel
+from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel, wrap_model
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
 from tests.factories.models import tiny_tokenizer
 
 LENGTHS = (4_096, 32_768, 131_072)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.runtime.home import models_folder
+from ckv_core.base.home import models_folder
+from ckv_core.records.compare_request import DEFAULT_MODEL
 
 Side = Callable[[Mapping[str, object]], float]
 

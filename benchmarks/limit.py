@@ -20,14 +20,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.setting import EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, run
 from benchmarks.tables import ratios, spread, table
+from ckv_core.base.home import models_folder
+from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.decode import DecodeContext
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.runtime.home import models_folder
-from ckv_core.runtime.stopwatch import Stopwatch
+from ckv_core.records.compare_request import DEFAULT_MODEL
 
 STEPS = NEW_TOKENS - 1  # the first token comes from the prompt's logits
 

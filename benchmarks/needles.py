@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.needle_prompts import TASKS, Needle, needles, read_texts
-from ckv_core.comparison.compare import compare
+from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.records.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec
 
 # Variant -> the base that its heads are compared with; none for what has no heads to compare.
 VARIANTS = {

@@ -3,11 +3,11 @@
 import time
 from pathlib import Path
 
-from ckv_core.comparison.compare import compare
+from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "assets" / "examples" / "harbour_report.txt"

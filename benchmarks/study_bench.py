@@ -13,14 +13,14 @@ import torch
 
 from benchmarks.kvpress_process import kvpress_side
 from benchmarks.tables import ratios, spread, table
-from ckv_core.comparison.together import compare_together
 from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.together import compare_together
+from ckv_core.experiment.cluster import Cluster
+from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study_engine import LocalEngine
+from ckv_core.experiment.study_runner import request_of, run_samples
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.studies.cluster import Cluster
-from ckv_core.studies.engine import LocalEngine
-from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import request_of, run_samples
+from ckv_core.records.compare_request import DEFAULT_MODEL
 
 SHARES = (10, 20, 50)  # percent
 # Not PyramidKV: with its layers of unequal length kvpress 0.5.5 fails at 50 %, at the question.

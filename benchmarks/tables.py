@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ckv_core.results.events import RunResult
+from ckv_core.records.events import RunResult
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

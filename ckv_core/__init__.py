@@ -8,11 +8,11 @@ Importing this package costs nothing; torch is loaded by the modules that comput
 
 from typing import TYPE_CHECKING
 
-from ckv_core.runtime.version import __version__ as __version__
+from ckv_core.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ckv_core.comparison.interface import Run as Run
-    from ckv_core.comparison.interface import compare as compare
+    from ckv_core.experiment.interface import Run as Run
+    from ckv_core.experiment.interface import compare as compare
 
 __all__ = ["Run", "compare"]
 
@@ -20,6 +20,6 @@ __all__ = ["Run", "compare"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'ckv_core' has no attribute {name!r}")
-    from ckv_core.comparison import interface
+    from ckv_core.experiment import interface
 
     return getattr(interface, name)

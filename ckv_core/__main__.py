@@ -2,8 +2,8 @@
 
 import sys
 
+from ckv_core.base.home import keep_private
 from ckv_core.cli import main
-from ckv_core.runtime.home import keep_private
 
 if __name__ == "__main__":
     keep_private()

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option, Typer
 
+from ckv_core.base.terminal import say
 from ckv_core.cli.options import command
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.runtime.terminal import say
 from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from storage.database import Database, database_url, open_database

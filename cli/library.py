@@ -15,14 +15,14 @@ from typing import Annotated, Any
 from sqlalchemy import select
 from typer import Argument, Option, Typer
 
-from ckv_core.analysis.points_table import points_json
-from ckv_core.analysis.result_json import to_json
-from ckv_core.analysis.runs import together
+from ckv_core.base.terminal import say
 from ckv_core.cli.compare import print_run
 from ckv_core.cli.options import JsonOption, command
 from ckv_core.cli.tables import print_columns, print_points
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.runtime.terminal import say
+from ckv_core.experiment.points_table import points_json
+from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.runs import together
 from cli.run import DbOption, print_study, study_json
 from storage import audit, library, repository
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
@@ -219,7 +219,7 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
 
 def _study_documents(store: Studies, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
-    from ckv_core.studies.inspect_log import inspect_log
+    from ckv_core.experiment.inspect_log import inspect_log
     from ui.report.report import report_of_study
 
     stored, samples = store.load(slug), store.samples(slug)
@@ -265,7 +265,7 @@ def _import(
     db: DbOption = "",
 ) -> None:
     """Read the runs of a bundle or of result files, or a study that was exported with --data."""
-    from ckv_core.studies.export import read_export  # scipy takes a second
+    from ckv_core.experiment.export import read_export  # scipy takes a second
 
     try:
         if file.stat().st_size > MAX_TOTAL_BYTES:

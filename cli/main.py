@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, see `ckv_core.cli`."""
+    from ckv_core.base.home import keep_private
     from ckv_core.cli.options import run_command
-    from ckv_core.runtime.home import keep_private
 
     keep_private()
     return run_command(commands(), "ckv", arguments)
@@ -23,7 +23,7 @@ def commands() -> "Typer":
 
     from ckv_core import __version__
     from ckv_core import cli as core
-    from ckv_core.runtime.terminal import say
+    from ckv_core.base.terminal import say
     from cli import admin, library, run
 
     def show_version(given: bool) -> None:
@@ -49,8 +49,8 @@ def run_app() -> int:
     """Serve until a signal to stop; returns the exit code."""
     # Gradio looks at this when it is imported.
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    from ckv_core.base.terminal import say
     from ckv_core.errors import CkvError
-    from ckv_core.runtime.terminal import say
     from ui.serve import serve
     from ui.settings import Settings
 

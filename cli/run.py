@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
+from ckv_core.base.terminal import say, show_line
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
 from ckv_core.cli.tables import print_points
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.results.events import Progress
-from ckv_core.runtime.terminal import say, show_line
-from ckv_core.studies.cluster import Cluster
-from ckv_core.studies.data import read_file, read_samples, samples_of_runs
-from ckv_core.studies.harness import LM_EVAL, harness_samples
-from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from ckv_core.studies.runner import Cost, cost, open_points, part_of
-from ckv_core.studies.spec import read_study
+from ckv_core.experiment.cluster import Cluster
+from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
+from ckv_core.experiment.harness import LM_EVAL, harness_samples
+from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study_file import read_study
+from ckv_core.experiment.study_runner import Cost, cost, open_points, part_of
+from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.events import Progress
 from storage.studies import Studies, open_studies
 
 if TYPE_CHECKING:
+    from ckv_core.experiment.study_engine import LocalEngine
     from ckv_core.models.steps import Step
-    from ckv_core.studies.engine import LocalEngine
 
 LONG_S = 1800.0  # a study that takes longer asks first
 
@@ -116,7 +116,7 @@ def _engine(
         with closing(Cluster(address, device, workers, threads)) as cluster:
             yield cluster
         return
-    from ckv_core.studies.engine import LocalEngine
+    from ckv_core.experiment.study_engine import LocalEngine
 
     engine = LocalEngine(study.model, device, _report)
     running.clear_progress()
@@ -188,8 +188,8 @@ def _duration(seconds: float) -> str:
 
 
 def study_json(store: Studies, slug: str, *, with_data: bool = False) -> dict[str, Any]:
-    """The whole study as JSON values; see `ckv_core.studies.export`."""
-    from ckv_core.studies.export import export  # scipy takes a second
+    """The whole study as JSON values; see `ckv_core.experiment.export`."""
+    from ckv_core.experiment.export import export  # scipy takes a second
 
     stored, samples, results = store.load(slug), store.samples(slug), store.results(slug)
     return export(stored.study, samples, results, stored.facts, with_data=with_data)
@@ -197,7 +197,7 @@ def study_json(store: Studies, slug: str, *, with_data: bool = False) -> dict[st
 
 def print_study(store: Studies, slug: str) -> None:
     """The decision, the table of points and what failed."""
-    from ckv_core.studies.reading import read_results  # scipy takes a second
+    from ckv_core.experiment.reading import read_results  # scipy takes a second
 
     stored = store.load(slug)
     samples, results = store.samples(slug), store.results(slug)
@@ -213,7 +213,7 @@ def print_study(store: Studies, slug: str) -> None:
 def _print_decision(
     study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]
 ) -> None:
-    from ckv_core.studies.decision import decide_study
+    from ckv_core.experiment.decision import decide_study
 
     decision = decide_study(study, samples, results)
     say(decision.sentence)

@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 WHERE = (
     "ckv_core/engine/**/*.py",
     "ckv_core/methods/**/*.py",
-    "ckv_core/analysis/*.py",
-    "ckv_core/comparison/*.py",
     "ckv_core/experiment/*.py",
-    "ckv_core/studies/*.py",
+    "ckv_core/engine/*.py",
+    "ckv_core/experiment/*.py",
+    "ckv_core/experiment/*.py",
     "ckv_core/worker/*.py",
     "storage/*.py",
 )

@@ -6,7 +6,7 @@ from sqlalchemy import CheckConstraint, Column, Table, UniqueConstraint
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Mapper
 
-from ckv_core.runtime.terminal import say
+from ckv_core.base.terminal import say
 from storage.models import Base
 
 INTRO = """\

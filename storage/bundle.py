@@ -14,8 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.request.external_selection import own_to_json
-from ckv_core.results.codec import measured_json
+from ckv_core.records.codec import measured_json
+from ckv_core.records.external_selection import own_to_json
 from storage import repository, rows
 from storage.models import END_STATES, Run
 from storage.records import Lineage, RunNotes, StoredRun

@@ -8,7 +8,7 @@ from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.results.events import FloorMeasured, RunEvent, RunFinished, RunPrepared
+from ckv_core.records.events import FloorMeasured, RunEvent, RunFinished, RunPrepared
 from storage import audit, library, recorder, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database

@@ -33,8 +33,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from ckv_core.base.home import home_folder
 from ckv_core.errors import StorageError
-from ckv_core.runtime.home import home_folder
 from storage.sqlite import beside, check_whole, copy_database, sqlite_file
 
 P = ParamSpec("P")

@@ -19,14 +19,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NoReturn, cast
 
+from ckv_core.base.checked import read, wrong
+from ckv_core.base.json_text import JsonBounds, NoJsonError
+from ckv_core.base.read_apart import SMALL_BYTES, Data, TooMuchError, read_apart
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import MAX_TEXT_CHARS
-from ckv_core.results.codec import from_json
-from ckv_core.results.events import RunResult
-from ckv_core.runtime.checked import read, wrong
-from ckv_core.runtime.json_text import JsonBounds, NoJsonError
-from ckv_core.runtime.read_apart import SMALL_BYTES, Data, TooMuchError, read_apart
+from ckv_core.records.codec import from_json
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
 from storage.models import END_STATES, SLUG_LENGTH
 from storage.recorder import first_words

@@ -23,9 +23,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.results.outcomes import Tally
-from ckv_core.studies.records import MAX_NAME
-from ckv_core.studies.spec import read_name
+from ckv_core.experiment.study import MAX_NAME
+from ckv_core.experiment.study_file import read_name
+from ckv_core.records.outcomes import Tally
 from storage import audit, search, usage
 from storage.models import (
     ACTIVE_STATES,

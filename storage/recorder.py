@@ -11,9 +11,9 @@ from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.codec import plain, record_json
-from ckv_core.results.events import (
+from ckv_core.records.codec import plain, record_json
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import (
     FloorMeasured,
     Generated,
     Progress,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from ckv_core.base.checked import By, Checked, Plain, chars, many, require
 from ckv_core.errors import CkvError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.codec import from_json
-from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import Tally
-from ckv_core.runtime.checked import By, Checked, Plain, chars, many, require
-from ckv_core.studies.records import Study
+from ckv_core.experiment.study import Study
+from ckv_core.records.codec import from_json
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.outcomes import Tally
 from storage.models import ACTIVE_STATES, SLUG_LENGTH
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.request.compare_request import CompareRequest, Kind
-from ckv_core.results.codec import revived
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, PromptInfo, RetainedSet, RoundingFloor
+from ckv_core.records.codec import revived
+from ckv_core.records.compare_request import CompareRequest, Kind
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import ModelInfo, PromptInfo, RetainedSet, RoundingFloor
 from storage import rows
 from storage.models import (
     ACTIVE_STATES,

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import own_from_json, own_to_json
-from ckv_core.results.codec import plain, record_json, revived
-from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import (
+from ckv_core.records.codec import plain, record_json, revived
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import own_from_json, own_to_json
+from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.records import (
     HeldSeries,
     Perturbation,
     RetainedSet,

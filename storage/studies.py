@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.decide import random_order
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.records import ModelInfo
-from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from ckv_core.studies.spec import read_values, study_values
+from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study_file import read_values, study_values
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.records import ModelInfo
 from storage import repository, search
 from storage.database import Database, database_url, open_database
 from storage.models import (
@@ -43,7 +43,7 @@ from storage.usage import count_run, counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ckv_core.studies.export import Exported
+    from ckv_core.experiment.export import Exported
 
 P = ParamSpec("P")
 T = TypeVar("T")

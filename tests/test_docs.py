@@ -12,7 +12,7 @@ from typer.main import get_command
 from ckv_core import cli as core
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from cli.main import commands
 from ui.methods.page import INTRO
 
@@ -148,7 +148,7 @@ def test_the_readme_names_run_and_test():
 
 
 def test_specs_in_the_readme_parse():
-    from ckv_core.request.variants import VariantSpec
+    from ckv_core.records.variants import VariantSpec
 
     specs = re.findall(r"--variant (\S+)", README)
     assert len(specs) >= 4

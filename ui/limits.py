@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.request.compare_request import (
+from ckv_core.records.compare_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     CompareRequest,
 )
-from ckv_core.request.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
+from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 
 
 class LimitError(CkvError):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 
-from ckv_core.runtime import logs
-from ckv_core.runtime.home import home_folder
-from ckv_core.runtime.terminal import say
-from ckv_core.studies.cluster import Cluster
+from ckv_core.base import logs
+from ckv_core.base.home import home_folder
+from ckv_core.base.terminal import say
+from ckv_core.experiment.cluster import Cluster
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from ckv_core.base.logs import STYLES, Style
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import DEFAULT_MODEL, DEVICES
-from ckv_core.runtime.logs import STYLES, Style
+from ckv_core.records.compare_request import DEFAULT_MODEL, DEVICES
 from ui.limits import Limits, whole_number
 from ui.users import Users, read_users
 

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
+from ckv_core.base.memory_line import human_bytes
+from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, request_of
 from ckv_core.cli.tables import print_table
 from ckv_core.errors import CkvError
-from ckv_core.request.cache_requests import AskRequest, KeepRequest
-from ckv_core.results.codec import record_json
-from ckv_core.results.events import Generated, RunFinished
-from ckv_core.results.kept_folder import KeptEntry, KeptFolder
-from ckv_core.results.kept_record import read_record
-from ckv_core.runtime.memory_line import human_bytes
-from ckv_core.runtime.terminal import say
+from ckv_core.records.cache_requests import AskRequest, KeepRequest
+from ckv_core.records.codec import record_json
+from ckv_core.records.events import Generated, RunFinished
+from ckv_core.records.kept_folder import KeptEntry, KeptFolder
+from ckv_core.records.kept_record import read_record
 
 app = Typer(name="cache", help="Compress a context once, ask it many times.")
 NameArgument = Annotated[str, Argument(metavar="NAME", help="of the kept cache")]
@@ -39,7 +39,7 @@ def _keep(chosen: dict[str, Any], name: NameArgument, json: JsonOption = None) -
     request = KeepRequest(run=request_of(chosen), path=str(folder.free(name)))
     request.comparison()  # refuses before the model is loaded
     loaded, _ = running.load(request)
-    from ckv_core.comparison.kept import keep
+    from ckv_core.engine.kept import keep
 
     for _ in running.followed(keep(request, loaded)):
         pass
@@ -64,7 +64,7 @@ def _ask(
     for request in requests:
         request.validate()
     loaded, _ = running.load(requests[0])
-    from ckv_core.comparison.kept import ask
+    from ckv_core.engine.kept import ask
 
     lines = running.JsonLines(json)
     for request in requests:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option, Typer
 
-from ckv_core.analysis.evidence import held
+from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import EXAMPLES, JsonOption, check_json_path, command, request_of
 from ckv_core.cli.sweep import print_sweep
@@ -21,14 +21,14 @@ from ckv_core.cli.tables import (
     share,
 )
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.request.grid import sweep_cost
-from ckv_core.results.byte_budget import budget_bytes
-from ckv_core.results.chain import check_chain
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
-from ckv_core.results.passages import spans_of
-from ckv_core.results.records import PromptInfo, VariantResult
-from ckv_core.runtime.terminal import say
+from ckv_core.experiment.evidence import held
+from ckv_core.records.byte_budget import budget_bytes
+from ckv_core.records.chain import check_chain
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.grid import sweep_cost
+from ckv_core.records.passages import spans_of
+from ckv_core.records.records import PromptInfo, VariantResult
 
 app = Typer()
 _ANALYSED = {"mass", "bound", "oracle", "forced", "selection"}

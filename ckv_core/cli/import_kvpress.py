@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
+from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import check_json_path, command
 from ckv_core.errors import CkvError, ConfigError
@@ -16,9 +17,8 @@ from ckv_core.kvpress.sets import (
 )
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import MAX_LABEL, ExternalSelection, own_to_json, pack
-from ckv_core.runtime.terminal import say
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import MAX_LABEL, ExternalSelection, own_to_json, pack
 
 app = Typer()
 EPILOG = """\

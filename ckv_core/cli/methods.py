@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
+from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import command, read_text
 from ckv_core.cli.running import clear_progress, load, show_progress
@@ -14,11 +15,10 @@ from ckv_core.engine.head_tables import keep_table, table_of
 from ckv_core.errors import CkvError, ConfigError, in_short
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.headkv import NEEDLE, table_name
-from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
-from ckv_core.runtime.terminal import say
+from ckv_core.records.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec
 
 app = Typer()
 

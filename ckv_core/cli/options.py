@@ -13,14 +13,14 @@ from typer import Option, Typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ckv_core.analysis.ablation import ablation
+from ckv_core.base.terminal import neutralised, say
 from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.experiment.ablation import ablation
 from ckv_core.methods.plug_ins import fault
-from ckv_core.request.compare_request import CompareRequest, meaning
-from ckv_core.request.external_selection import ExternalSelection, read_external_selection
-from ckv_core.request.grid import with_points
-from ckv_core.request.variants import VariantSpec
-from ckv_core.runtime.terminal import neutralised, say
+from ckv_core.records.compare_request import CompareRequest, meaning
+from ckv_core.records.external_selection import ExternalSelection, read_external_selection
+from ckv_core.records.grid import with_points
+from ckv_core.records.variants import VariantSpec
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
 EXAMPLES = """\

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckv_core.base.terminal import say, show_line
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
-from ckv_core.request.cache_requests import WorkRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunEvent, RunFinished, RunResult
-from ckv_core.results.records import PromptInfo
-from ckv_core.runtime.terminal import say, show_line
+from ckv_core.records.cache_requests import WorkRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress, RunEvent, RunFinished, RunResult
+from ckv_core.records.records import PromptInfo
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.loaded import LoadedModel
@@ -42,7 +42,7 @@ def tokenised(request: CompareRequest, loaded: "LoadedModel") -> PromptInfo:
 
 def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
     """The whole result; the load time joins its timings. Out of memory is a CkvError too."""
-    from ckv_core.comparison.compare import compare
+    from ckv_core.engine.compare import compare
 
     result = RunResult()
     for event in followed(compare(request, loaded)):
@@ -68,7 +68,7 @@ def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
 
 def result_document(result: RunResult, *texts: str) -> Any:
     """The whole run as JSON values, with who holds these texts."""
-    from ckv_core.analysis.result_json import to_json
+    from ckv_core.experiment.result_json import to_json
 
     return to_json(result, texts)
 

@@ -1,9 +1,6 @@
 """What `compare` prints of several budgets or alphas: points, savings, best alphas."""
 
-from ckv_core.analysis.runs import together
-from ckv_core.analysis.savings import MEANINGS, saving_rows
-from ckv_core.analysis.sweep import alpha_optima, curves, matched_figures
-from ckv_core.analysis.verdict import alpha_outcome
+from ckv_core.base.terminal import say
 from ckv_core.cli.tables import (
     print_columns,
     print_floor,
@@ -13,9 +10,12 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
-from ckv_core.runtime.terminal import say
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.savings import MEANINGS, saving_rows
+from ckv_core.experiment.sweep import alpha_optima, curves, matched_figures
+from ckv_core.experiment.verdict import alpha_outcome
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import FIGURES
 
 
 def print_sweep(result: RunResult, answer: str) -> None:

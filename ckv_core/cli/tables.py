@@ -9,19 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckv_core.analysis.ablation import ablation_of
-from ckv_core.analysis.points import Points
-from ckv_core.analysis.points_table import NOTE, columns_of
-from ckv_core.analysis.rounding import floor_sentence
-from ckv_core.analysis.sweep import shown_figures
-from ckv_core.analysis.verdict import verdict_of
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
-from ckv_core.results.outcomes import kl_where_it_fails, outcome_word, tally
-from ckv_core.results.passages import occurrences
-from ckv_core.results.records import VariantResult
-from ckv_core.runtime.memory_line import memory_line
-from ckv_core.runtime.terminal import plain, say, terminal_width
+from ckv_core.base.memory_line import memory_line
+from ckv_core.base.terminal import plain, say, terminal_width
+from ckv_core.experiment.ablation import ablation_of
+from ckv_core.experiment.points import Points
+from ckv_core.experiment.points_table import NOTE, columns_of
+from ckv_core.experiment.rounding import floor_sentence
+from ckv_core.experiment.sweep import shown_figures
+from ckv_core.experiment.verdict import verdict_of
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.outcomes import kl_where_it_fails, outcome_word, tally
+from ckv_core.records.passages import occurrences
+from ckv_core.records.records import VariantResult
 
 Item = TypeVar("Item")
 GAP = "  "  # between columns

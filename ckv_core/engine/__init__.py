@@ -1,1 +1,1 @@
-"""Prefill once, select per variant, decode all variants together."""
+"""From a request to events: prefill once, select per variant, decode together, measure."""

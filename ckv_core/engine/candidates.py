@@ -26,7 +26,7 @@ from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 
 
 def protected_mask(spec: VariantSpec, prompt_len: int) -> Tensor:

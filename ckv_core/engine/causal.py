@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from ckv_core.base.devices import is_cuda_like
 from ckv_core.methods.attention import flash_on_cpu, join, partial, written_out
-from ckv_core.runtime.devices import is_cuda_like
 
 _SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
 _FLASH_HEAD_DIM = 256  # the largest that CUDA's flash kernel takes

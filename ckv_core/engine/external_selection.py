@@ -9,8 +9,8 @@ from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
-from ckv_core.request.external_selection import ExternalSelection, unpack
-from ckv_core.results.records import ModelInfo, PromptInfo
+from ckv_core.records.external_selection import ExternalSelection, unpack
+from ckv_core.records.records import ModelInfo, PromptInfo
 
 KeepMask = NDArray[np.bool_]
 

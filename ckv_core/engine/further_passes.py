@@ -9,7 +9,7 @@ from ckv_core.engine.causal import sliding_attention
 from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import FurtherPass, FurtherPasses, begun
-from ckv_core.results.events import Progress
+from ckv_core.records.events import Progress
 
 Planned = Sequence[tuple[FurtherPasses, Sequence[FurtherPass]]]
 

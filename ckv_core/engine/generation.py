@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ckv_core.base.devices import is_cuda_like
 from ckv_core.engine.decode import DecodeContext, Decoder, Part
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.results.events import Generated
-from ckv_core.runtime.devices import is_cuda_like
+from ckv_core.records.events import Generated
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
 _INCOMPLETE = "\ufffd"  # what a tokenizer prints for a character whose bytes are not all there

@@ -11,10 +11,10 @@ import re
 from hashlib import blake2b
 from pathlib import Path
 
+from ckv_core.base.home import head_tables_folder
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import table_name
-from ckv_core.results.records import ModelInfo
-from ckv_core.runtime.home import head_tables_folder
+from ckv_core.records.records import ModelInfo
 
 MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[+-]?(\d{1,20}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?", re.ASCII | re.I)

@@ -16,8 +16,8 @@ from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.results.events import Progress
-from ckv_core.results.passages import spans_of
+from ckv_core.records.events import Progress
+from ckv_core.records.passages import spans_of
 
 _TOKENS = 1_024  # of a prompt at most
 PROBE_TOKENS = _TOKENS + 128  # with the answer, at most

@@ -21,7 +21,7 @@ from ckv_core.methods.parts.base import (
     Scorer,
 )
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 
 
 def is_outside(part: Part) -> bool:

@@ -9,16 +9,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ckv_core.base.device_memory import trim
+from ckv_core.base.devices import is_cuda_like
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
 from ckv_core.models.attention import inputs_shown
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary, read_as_whole
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import Progress
-from ckv_core.runtime.device_memory import trim
-from ckv_core.runtime.devices import is_cuda_like
+from ckv_core.records.events import Progress
+from ckv_core.records.variants import VariantSpec
 
 KEPT_ORDERS = 8  # of entries by score; eight variants of one window and one pooling need three
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
+from ckv_core.base.memory_line import human_bytes
+from ckv_core.base.process_limits import memory_limited
 from ckv_core.errors import ModelError
 from ckv_core.methods.parts.views import PromptTokens
-from ckv_core.request.compare_request import Scenario, check_context, check_text
-from ckv_core.results.records import PromptInfo
-from ckv_core.runtime.memory_line import human_bytes
-from ckv_core.runtime.process_limits import memory_limited
+from ckv_core.records.compare_request import Scenario, check_context, check_text
+from ckv_core.records.records import PromptInfo
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
 _SEPARATOR = "\n\n"

@@ -18,7 +18,7 @@ from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.models.rope import LayerRotary
-from ckv_core.results.records import HeldSeries
+from ckv_core.records.records import HeldSeries
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import PromptInfo
-from ckv_core.runtime.stopwatch import Stopwatch
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.records import PromptInfo
+from ckv_core.records.variants import VariantSpec
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.methods.parts.layout import is_shared, page_size
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.byte_budget import entries_within
-from ckv_core.results.records import ModelInfo, Receipt, RetainedSet
+from ckv_core.records.byte_budget import entries_within
+from ckv_core.records.records import ModelInfo, Receipt, RetainedSet
+from ckv_core.records.variants import VariantSpec
 
 SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a time
 

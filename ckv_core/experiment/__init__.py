@@ -1,1 +1,1 @@
-"""An experiment's numbers: intervals, pairs and the decision. No torch."""
+"""Samples x variants x budgets: tasks, scores, the table, statistics, decision and verdict."""

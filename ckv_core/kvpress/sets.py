@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.press import VERSION, Argument, Chain
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 
 _OURS = Path(__file__).parents[2] / ".venv-kvpress" / "bin" / "python"
 _SIDE = Path(__file__).with_name("side.py")

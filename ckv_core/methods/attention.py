@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ckv_core.runtime.devices import is_cuda_like
-from ckv_core.runtime.lazy_torch import check_shape
+from ckv_core.base.devices import is_cuda_like
+from ckv_core.base.lazy_torch import check_shape
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 

@@ -9,6 +9,7 @@ import math
 from fractions import Fraction
 from functools import partial
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters, PerEntry
@@ -21,7 +22,6 @@ from ckv_core.methods.parts.window import (
     GROUP,
     Window,
 )
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 TAU_1 = number("tau1", 1.0, (0.01, 100.0)).means(
     "CAKE: root that a layer's dispersion of attention is raised to before layers share."

@@ -9,13 +9,13 @@ one matrix of head size squared per query head, and a triangular solve for each 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 TAU = number("tau", 1.0, (0.0, 100.0), kvpress=5.0).means(
     "CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "

@@ -4,6 +4,7 @@ kvpress adds up the scores of a layer's heads (`chunks_of=layer`) and rounds to 
 window's among them; here totals are exact, so the last chunk may be cut.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, choice, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, PerEntry, Selector
@@ -11,7 +12,6 @@ from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import WINDOW_SCORER
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 CHUNK = integer("chunk", 10, (1, 4096), kvpress=20).means("ChunkKV: tokens of a chunk.")
 CHUNKS_OF = choice("chunks_of", ("head", "layer"), kvpress="layer").means(

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import VALUE_SIZE
@@ -24,7 +25,6 @@ from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, PerEntr
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _FLOAT = 4  # bytes
 

@@ -8,6 +8,7 @@ layer's largest score and so ties them with the best.
 
 from collections.abc import Mapping
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import ParameterValue, number
 from ckv_core.methods.parts.base import (
@@ -30,7 +31,6 @@ from ckv_core.methods.parts.window import (
     group_reduce,
     smooth,
 )
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class WorstCase(Window):

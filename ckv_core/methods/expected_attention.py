@@ -8,13 +8,13 @@ as the model does.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, choice, integer, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import EXPECTED_ATTENTION, adaptive
 from ckv_core.methods.parts.rules import ADAPTIVE
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import page_size
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _FLOAT = 4  # bytes
 _QUERIES = 64  # of one KV head's group whose attention exists at a time

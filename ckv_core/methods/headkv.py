@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice
@@ -17,7 +18,6 @@ from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.methods.pyramidkv import BETA
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 NEEDLE = "needle"  # the table that the needle probe makes
 

@@ -5,11 +5,11 @@ also while generating; here, as in kvpress, all entries are scored once, when th
 Costs a mean and a cosine per key; nothing is captured.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Parameters, PerEntry, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class KeyDifference(Scorer):

@@ -5,11 +5,11 @@ step; kvpress and this do neither. On models that normalise keys (Qwen3, Gemma3)
 differ.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class KeyNorm(Scorer):

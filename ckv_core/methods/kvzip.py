@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
@@ -24,7 +25,6 @@ from ckv_core.methods.parts.views import (
     PromptShape,
     PromptTokens,
 )
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _FIRST = "\n\nRepeat the previous context exactly."
 _NEXT = "\n\nRepeat the part of the previous context exactly, starting with"

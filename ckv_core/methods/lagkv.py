@@ -7,6 +7,7 @@ than the budget (`tail=protected` refuses it), kvpress any tokens of the tail, t
 Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, integer
 from ckv_core.methods.parts.base import (
@@ -20,7 +21,6 @@ from ckv_core.methods.parts.base import (
 )
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 LAG = integer("lag", 128, (2, 65536)).means(
     "LagKV: tokens of a partition; each is scored against the next one."

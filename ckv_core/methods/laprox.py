@@ -5,12 +5,12 @@ of a KV head or average them, which is the same order; here, as the paper's appe
 of 32 and averages over 7. Costs the value norms and needs all layers before anything is evicted.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import SINKS, Parameters, PerEntry
 from ckv_core.methods.parts.rules import TopScoresOfAll
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.methods.parts.window import AUTHORS_POOL, AUTHORS_WINDOW, GROUP, KERNEL, Window
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class OutputShare(Window):

@@ -4,12 +4,12 @@ H2O's evidence divided by the number of those queries, as kvpress has it, with n
 newest entries have few queries, their own among them, and so rank high.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView, Observer
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class MeanAttention(Scorer):

@@ -6,9 +6,9 @@ import traceback
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from ckv_core.base.terminal import neutralised, plain
 from ckv_core.errors import in_short
 from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, all_parameters
-from ckv_core.runtime.terminal import neutralised, plain
 
 LOGGER = logging.getLogger(__name__)
 ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under

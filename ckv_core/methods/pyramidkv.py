@@ -12,13 +12,13 @@ budget.
 
 from fractions import Fraction
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 BETA = number("beta", 20.0, (1.0, 1000.0)).means(
     "PyramidKV: steepness; the last layer gets 1/beta of the mean budget."

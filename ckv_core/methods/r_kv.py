@@ -6,13 +6,13 @@ to spare, which neither uses by default: one, the newest, is spared. It evicts e
 weight of importance is 0.07, the paper's 0.1. Costs all pairs of keys at each eviction.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 MIX = number("mix", 0.1, (0.0, 1.0)).means(
     "R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07)."

@@ -4,12 +4,12 @@ kvpress makes a new generator in each layer: with a seed, all layers evict the s
 (`lots=alike`).
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SEED, Parameters, Scorer, generator
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 LOTS = choice("lots", ("own", "alike"), kvpress="alike").means(
     "Random: each layer draws numbers of its own, or all layers the same (kvpress with a seed)."

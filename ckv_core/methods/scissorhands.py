@@ -9,13 +9,13 @@ query's attention at every step and seven numbers an entry, each of 62 bits, one
 
 from collections.abc import Iterator, Mapping
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 HISTORY = integer("history", 400, (1, 1024)).means("Scissorhands: newest queries that count.")
 DROP = number("drop", 0.5, (0.0, 0.9)).means(

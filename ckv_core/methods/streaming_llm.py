@@ -9,13 +9,13 @@ and the newest, which do not move, are exact. The query keeps its position in th
 distances alone.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 ROLLING = choice("rolling", ("off", "on"), kvpress="off").means(
     "StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates."

@@ -6,13 +6,13 @@ score for the heads of a layer. Costs the newest query's attention, at the promp
 step.
 """
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 NEWEST = choice("newest", ("free", "kept"), kvpress="kept").means(
     "TOVA: whether the prompt's last token is always kept (kvpress)."

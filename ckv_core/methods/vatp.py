@@ -10,12 +10,12 @@ authors' code counts the token to come among these, this only the prompt's.
 
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor
 from ckv_core.methods.base import register
 from ckv_core.methods.h2o import Accumulated, HalfRecent
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor
 
 
 class ValueAware(Accumulated):

@@ -13,6 +13,7 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
+from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError
 from ckv_core.models.default_model import (
     IGNORED_PATTERNS,
@@ -22,8 +23,7 @@ from ckv_core.models.default_model import (
     progress_bar,
 )
 from ckv_core.models.steps import STALL_S, Meter, Report, Step
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.runtime.home import models_folder
+from ckv_core.records.compare_request import DEFAULT_MODEL
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

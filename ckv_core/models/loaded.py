@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import fuse, pack_linear_maps
 from ckv_core.models.geometry import attention_module, probe, read_geometry
-from ckv_core.results.records import ModelInfo
+from ckv_core.records.records import ModelInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)

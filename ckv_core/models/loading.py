@@ -25,6 +25,10 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, set_tqdm_hook
 
+from ckv_core.base.device_memory import available_bytes
+from ckv_core.base.devices import CUDA_LIKE
+from ckv_core.base.home import models_folder
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import (
     CkvError,
     ConfigError,
@@ -48,11 +52,7 @@ from ckv_core.models.store import (
     weights_sha256,
     write_manifest,
 )
-from ckv_core.request.compare_request import DEVICES, DTYPES
-from ckv_core.runtime.device_memory import available_bytes
-from ckv_core.runtime.devices import CUDA_LIKE
-from ckv_core.runtime.home import models_folder
-from ckv_core.runtime.memory_line import human_bytes
+from ckv_core.records.compare_request import DEVICES, DTYPES
 
 _WEIGHTS_SHARE = 0.9  # of a GPU's free memory; the rest is for runs
 _BFLOAT16_FROM = (8, 0)  # compute capability

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckv_core.runtime.memory_line import human_bytes
+from ckv_core.base.memory_line import human_bytes
 
 STEP_S = 120.0  # what reads no weights: configs, headers, a skeleton without numbers
 STALL_S = 300.0  # a download or a read that gets nowhere for so long is stuck

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ckv_core.base.home import models_folder, weights_file
 from ckv_core.errors import ModelError
 from ckv_core.models.steps import Report, Step
-from ckv_core.runtime.home import models_folder, weights_file
 
 MANIFEST_NAME = "manifest.json"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
 from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol
 
 from ckv_core.errors import CkvError, ModelError
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.messages import CountTokens, Deadline, Reply, TokensCounted
 from ckv_core.worker.process import WorkerProcess, make_runner, serve_until_the_end
 from ckv_core.worker.serve import sentence_of

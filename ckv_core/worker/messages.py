@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ckv_core.request.cache_requests import WorkRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunEvent
+from ckv_core.records.cache_requests import WorkRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunEvent
 
 # --- to the worker ----------------------------------------------------------------------
 

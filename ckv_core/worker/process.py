@@ -13,8 +13,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ckv_core.runtime import logs
-from ckv_core.runtime.terminal import neutralised
+from ckv_core.base import logs
+from ckv_core.base.terminal import neutralised
 from ckv_core.worker.messages import Command, Ping, Pong, Reply, Shutdown
 from ckv_core.worker.serve import WorkerLoop
 

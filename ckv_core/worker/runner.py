@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import torch
 
-from ckv_core.comparison.compare import compare
-from ckv_core.comparison.kept import ask, keep
+from ckv_core.base.device_memory import available_bytes
+from ckv_core.base.devices import is_cuda_like
+from ckv_core.engine.compare import compare
+from ckv_core.engine.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
-from ckv_core.request.cache_requests import AskRequest, KeepRequest, WorkRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunEvent
-from ckv_core.results.records import ModelInfo
-from ckv_core.runtime.device_memory import available_bytes
-from ckv_core.runtime.devices import is_cuda_like
+from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunEvent
+from ckv_core.records.records import ModelInfo
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this

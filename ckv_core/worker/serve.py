@@ -18,10 +18,10 @@ from ckv_core.errors import (
 )
 from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
-from ckv_core.request.cache_requests import AskRequest, KeepRequest, WorkRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunEvent, RunFinished
-from ckv_core.results.records import ModelInfo
+from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress, RunEvent, RunFinished
+from ckv_core.records.records import ModelInfo
 from ckv_core.worker.messages import (
     Cancel,
     Command,

@@ -9,10 +9,10 @@ from benchmarks.findings import (
     layer_rows,
     step_rows,
 )
-from ckv_core.analysis.ablation import ablation
-from ckv_core.analysis.sweep import AlphaOptimum
+from ckv_core.experiment.ablation import ablation
+from ckv_core.experiment.sweep import AlphaOptimum
 from ckv_core.methods.parameters import Budget
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import BASE
 

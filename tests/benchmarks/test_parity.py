@@ -10,8 +10,8 @@ from benchmarks import parity
 from ckv_core.methods.parts.press import VERSION
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.variants import VariantSpec
 
 DRAWN = json.loads(figures.RECORDED.read_text(encoding="utf-8"))
 OF_EACH_KIND = ("streaming_llm", "snapkv", "adakv", "knorm", "h2o")

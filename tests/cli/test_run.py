@@ -30,7 +30,7 @@ WORDS = ["ferry", "harbour", "nine", "gate"]
 KILLED = """
 import os, signal, sys
 from cli import main as cli
-from ckv_core.comparison import together
+from ckv_core.engine import together
 from storage.studies import Studies
 
 begun, commit, compare, stored = [], Studies.commit, together.compare, []

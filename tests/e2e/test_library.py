@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.analysis.result_json import to_json
-from ckv_core.results.records import RetainedSet
+from ckv_core.experiment.result_json import to_json
+from ckv_core.records.records import RetainedSet
 from tests.e2e.steps import PHONE, run, set_new_tokens, wait_for_slug
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result

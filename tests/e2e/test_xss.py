@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.analysis.result_json import to_json
-from ckv_core.request.compare_request import CompareRequest, Kind
-from ckv_core.results.events import RunFinished, RunPrepared
-from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantResult
+from ckv_core.experiment.result_json import to_json
+from ckv_core.records.compare_request import CompareRequest, Kind
+from ckv_core.records.events import RunFinished, RunPrepared
+from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantResult
 from storage.database import default_url, open_database
 from tests.e2e.steps import DESK, PHONE, see_everything
 from tests.factories.app import empty

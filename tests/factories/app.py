@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunResult
-from ckv_core.results.outcomes import Tally
-from ckv_core.results.records import RetainedSet
-from ckv_core.studies.records import FULL, Sample, SampleResult, Study
+from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress, RunResult
+from ckv_core.records.outcomes import Tally
+from ckv_core.records.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.models import Base

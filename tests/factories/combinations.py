@@ -2,7 +2,7 @@
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, SELECTORS, STORES
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 
 # Options that a method may take; which one takes which, its own reader says.
 OPTIONS = (

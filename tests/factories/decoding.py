@@ -15,7 +15,7 @@ from ckv_core.engine.select import Selection, select
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.models import SPECS, drained
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept

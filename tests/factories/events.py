@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis.result_json import to_json
-from ckv_core.results.events import (
+from ckv_core.experiment.result_json import to_json
+from ckv_core.records.events import (
     Generated,
     RunEvent,
     RunFinished,
@@ -19,7 +19,7 @@ from ckv_core.results.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.results.records import RetainedSet, VariantResult
+from ckv_core.records.records import RetainedSet, VariantResult
 from tests.factories.runs import measured, model_info, prompt_info, receipt
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 from safetensors.numpy import save
 
-from ckv_core.results.kept_record import KeptRecord, metadata_of
-from ckv_core.results.records import Receipt
+from ckv_core.records.kept_record import KeptRecord, metadata_of
+from ckv_core.records.records import Receipt
 from tests.factories.runs import model_info
 
 CONTEXT = b"one two three"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from ckv_core import cli
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
 from tests.factories.runs import PROMPT
 
 LOADED = SimpleNamespace(parameters=None)

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.request.grid import SweepGrid
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import (
+from ckv_core.records.events import RunResult
+from ckv_core.records.grid import SweepGrid
+from ckv_core.records.records import (
     Candidate,
     FollowUp,
     ForcedStep,
@@ -21,6 +20,7 @@ from ckv_core.results.records import (
     RetainedSet,
     VariantResult,
 )
+from ckv_core.records.variants import VariantSpec
 
 # --- records, small unless told otherwise ---------------------------------------------------
 

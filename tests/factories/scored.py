@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ckv_core.studies.records import Sample, SampleResult
+from ckv_core.experiment.study import Sample, SampleResult
 
 
 def plain_samples(count: int) -> list[Sample]:

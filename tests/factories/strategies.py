@@ -5,8 +5,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from ckv_core.request.external_selection import ExternalSelection, pack
-from ckv_core.results.events import (
+from ckv_core.records.events import (
     FloorMeasured,
     FollowUpsAnswered,
     Generated,
@@ -18,8 +17,9 @@ from ckv_core.results.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import (
+from ckv_core.records.external_selection import ExternalSelection, pack
+from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.records import (
     Candidate,
     FollowUp,
     ForcedStep,

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 from transformers import DynamicCache
 
-from ckv_core.comparison.compare import compare
-from ckv_core.request.compare_request import CompareRequest, Scenario
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.engine.compare import compare
+from ckv_core.records.compare_request import CompareRequest, Scenario
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import VariantResult
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_of
 from tests.reference.comparison import Reference, build_prompt

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import bias
 
-from ckv_core.runtime import devices
+from ckv_core.base import devices
 
 SOURCE = Path(__file__).with_name("device.cpp")
 NAME = "fakegpu"

@@ -18,14 +18,14 @@ import torch
 from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
-from ckv_core.comparison.compare import compare
+from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
 from ckv_core.engine.rows import PolicyRow
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
 from ckv_core.worker.runner import EngineRunner
 from tests.factories.combinations import combinations
 from tests.factories.models import saved_model, tiny_model_on

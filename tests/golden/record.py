@@ -17,13 +17,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from ckv_core.comparison.compare import compare
 from ckv_core.engine import head_tables
+from ckv_core.engine.compare import compare
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import VariantResult
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "assets" / "examples"

@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
-from ckv_core.comparison import memory
-from ckv_core.comparison.compare import compare
+from ckv_core.engine import memory
+from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.variants import VariantSpec
 from tests.factories.models import tiny_model
 from tests.golden.record import LATER, VARIANTS
 

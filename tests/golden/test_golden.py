@@ -6,8 +6,8 @@ import torch
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.variants import VariantSpec
 from tests.golden.record import measure, read, runs
 
 SAME_ELSEWHERE = 0.9  # of the layers' sets: another kind of CPU rounds otherwise, near a cut

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import Perturbation, VariantResult
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import Perturbation, VariantResult
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, evictable_layers, head_l1, hidden_l1, kl_divergence
 from tests.reference.keep import agreement, entries, kept_sets

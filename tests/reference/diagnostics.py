@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import VariantResult
+from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.records import VariantResult
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, Tap, evictable_layers
 from tests.reference.head_alpha import head_alphas

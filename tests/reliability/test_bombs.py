@@ -5,13 +5,13 @@ import time
 
 import pytest
 
+from ckv_core.base.process_limits import memory_limited
 from ckv_core.errors import CkvError
-from ckv_core.request.external_selection import read_external_selection
-from ckv_core.results.kept_record import read_record
-from ckv_core.runtime.process_limits import memory_limited
-from ckv_core.studies.data import read_samples
-from ckv_core.studies.export import read_export
-from ckv_core.studies.spec import read_study
+from ckv_core.experiment.data import read_samples
+from ckv_core.experiment.export import read_export
+from ckv_core.experiment.study_file import read_study
+from ckv_core.records.external_selection import read_external_selection
+from ckv_core.records.kept_record import read_record
 from storage.import_reader import reading
 from tests.storage.bundles import sealed
 from ui.api.routes import _read_object

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import read_external_selection
-from ckv_core.results.events import RunEvent
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunEvent
+from ckv_core.records.external_selection import read_external_selection
 from storage.bundle import entry_name, write_bundle
 from storage.bundle_import import import_bundle
 from storage.database import Database

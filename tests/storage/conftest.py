@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunEvent
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunEvent
 from storage import repository
 from storage.database import MIGRATIONS, Database, open_database
 from storage.recorder import Recorder, create_run

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from cli.main import main
 from storage import sqlite
 from storage.database import default_url, open_database

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import StorageError
+from ckv_core.experiment.result_json import to_json
 from storage import library
 from storage.bundle import MAX_RUNS, is_same_content, run_json, write_bundle
 from storage.bundle_import import ImportReport, import_bundle

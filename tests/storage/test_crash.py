@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 import pytest
 from sqlalchemy import text
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from storage import library
 from storage.database import Database, open_database
 from storage.recorder import Recorder

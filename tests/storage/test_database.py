@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from storage import library
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder

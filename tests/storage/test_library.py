@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from ckv_core.errors import StorageError
-from ckv_core.results.events import VariantFinished
-from ckv_core.results.outcomes import Tally
-from ckv_core.results.records import VariantResult
+from ckv_core.records.events import VariantFinished
+from ckv_core.records.outcomes import Tally
+from ckv_core.records.records import VariantResult
 from storage import library, repository
 from storage.recorder import Recorder
 from storage.records import Lineage, RunFilter, RunNotes

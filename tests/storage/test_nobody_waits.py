@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
-from ckv_core.results.events import RunFinished
+from ckv_core.records.events import RunFinished
 from storage import audit, bundle_import, credentials, database, library, sqlite
 from storage.bundle import write_bundle
 from storage.bundle_import import import_bundle

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.studies.records import SampleResult
+from ckv_core.experiment.study import SampleResult
+from ckv_core.records.compare_request import CompareRequest
 from storage import library, repository, servers
 from storage.database import Database, open_database
 from storage.recorder import Recorder

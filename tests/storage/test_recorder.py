@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Generated, Progress, VariantFinished
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Generated, Progress, VariantFinished
 from storage import library
 from storage.database import BUSY_TIMEOUT_S
 from storage.recorder import Recorder, title_of

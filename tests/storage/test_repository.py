@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import event, select, text
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import read_external_selection
-from ckv_core.results.records import RetainedSet
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import read_external_selection
+from ckv_core.records.records import RetainedSet
 from storage import library, repository
 from storage.models import Run
 from storage.recorder import Recorder, create_run

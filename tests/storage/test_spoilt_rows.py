@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from storage import credentials, library, repository
 from storage.bundle import write_bundle, write_bundles
 from storage.database import default_url, open_database

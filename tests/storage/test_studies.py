@@ -8,9 +8,9 @@ from sqlalchemy import func, select, text, update
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
-from ckv_core.results.records import ModelInfo
-from ckv_core.studies.export import Exported
-from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.experiment.export import Exported
+from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.records.records import ModelInfo
 from storage import library
 from storage.models import ResultRow, Run, SampleRow
 from storage.recorder import fail_unfinished

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import JSON, LargeBinary, String, select, type_coerce
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from storage import library
 from storage.database import Database
 from storage.models import AnyText, Array, ResultRow, Run, SampleRow

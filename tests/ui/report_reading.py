@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from ckv_core.results.records import VariantResult
+from ckv_core.records.records import VariantResult
 from tests.factories.app import request, snapshot
 from tests.factories.runs import analysed
 from ui.services.live_runs import RunSnapshot

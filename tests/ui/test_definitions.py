@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.results.figures import FIGURES
+from ckv_core.records.figures import FIGURES
 from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.ablation import ablation_figure
 

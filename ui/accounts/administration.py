@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ckv_core.base.home import home_folder
 from ckv_core.errors import ConfigError
-from ckv_core.results.kept_folder import KeptFolder, unclaimed
-from ckv_core.runtime.home import home_folder
+from ckv_core.records.kept_folder import KeptFolder, unclaimed
 from storage import audit, credentials, library, repository, usage
 from storage.audit import AuditFilter, AuditRecord
 from storage.credentials import AccountRecord

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import anyio
 import anyio.to_thread
 
+from ckv_core.base.checkpoints import checked_by
 from ckv_core.errors import CkvError
-from ckv_core.runtime.checkpoints import checked_by
 from ui.accounts.access import Viewer
 
 P = ParamSpec("P")

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ckv_core.analysis.verdict import verdict_of
-from ckv_core.results.codec import measured_json
-from ckv_core.results.events import RunResult
+from ckv_core.experiment.verdict import verdict_of
+from ckv_core.records.codec import measured_json
+from ckv_core.records.events import RunResult
 from ui.services.live_runs import RunSnapshot
 
 # What get_run tells of a variant; the rest may be megabytes.

@@ -14,12 +14,12 @@ from gradio.context import LocalContext
 from gradio.events import api
 from starlette.requests import Request
 
-from ckv_core.analysis.result_json import to_json
+from ckv_core.base.checked import chars, one_of, read, within
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.result_json import to_json
 from ckv_core.methods.parameters import DEFAULT_BUDGET
-from ckv_core.request.compare_request import CompareRequest, meaning
-from ckv_core.request.grid import with_points
-from ckv_core.runtime.checked import chars, one_of, read, within
+from ckv_core.records.compare_request import CompareRequest, meaning
+from ckv_core.records.grid import with_points
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ckv_core.base.json_text import NoJsonError
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.runtime.json_text import NoJsonError
 from storage.repository import RunMissingError
 from ui.accounts.access import AccessError
 from ui.accounts.turns import in_turn

@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import gradio as gr
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError
-from ckv_core.results.kept_folder import KeptEntry
-from ckv_core.runtime.memory_line import human_bytes
+from ckv_core.records.kept_folder import KeptEntry
 from ui.accounts.turns import in_turn
 from ui.services.caches import CacheJob, Caches
 from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from ckv_core.errors import CkvError, ConfigError, about
-from ckv_core.results.outcomes import writes_same_text
+from ckv_core.records.outcomes import writes_same_text
 from ui.caches.jobs import follow_job, job_sentence
 from ui.compare.controls import late_dropdown, text
 from ui.components.notice import Notice

@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.ablation import AblationStepResult, ablation_of
 from ckv_core.errors import ConfigError
-from ckv_core.results.events import RunResult
+from ckv_core.experiment.ablation import AblationStepResult, ablation_of
+from ckv_core.records.events import RunResult
 from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.looks.palette import SPARE, bar_marker
 from ui.tables.csv_text import csv_text, number

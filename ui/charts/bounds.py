@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.results.chain import (
+from ckv_core.records.chain import (
     ASSUMED_MASS,
     chain_of,
     check_chain,
@@ -21,8 +21,8 @@ from ckv_core.results.chain import (
     shared_kv_heads,
     tightness_of,
 )
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import Float32Array
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import Float32Array
 from ui.charts.layers import ORACLE_LOOKS
 from ui.charts.layout import (
     TEXT_COLOR,

@@ -7,10 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.analysis.rounding import in_type, short
-from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import ARRAYS, QUANTITIES
-from ckv_core.results.records import Float32Array, RetainedSet
+from ckv_core.experiment.rounding import in_type, short
+from ckv_core.records.events import RunResult
+from ckv_core.records.quantities import ARRAYS, QUANTITIES
+from ckv_core.records.records import Float32Array, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
     line_chart,
@@ -40,7 +40,7 @@ def layer_figure(
 ) -> go.Figure:
     """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
-    Definition: see ckv_core/results/quantities.py; hidden L1 is ||x_l - x^_l||_1 of the residual
+    Definition: see ckv_core/records/quantities.py; hidden L1 is ||x_l - x^_l||_1 of the residual
     stream after block l, the variant's run against the full cache's, before the final norm. Against
     the base, which is the variant's own settings without CriticalKV: `reduction` is Q_base - Q and
     `ratio` is Q / Q_base, a gap where Q_base is 0 or where the two differ by no more than the

@@ -11,11 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.analysis import names
-from ckv_core.analysis.regimes import marked_name, run_regimes
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.experiment import names
+from ckv_core.experiment.regimes import marked_name, run_regimes
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import Look
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.points import BUDGET_UNITS, METRICS, Curve, Points, Row, varied_units
-from ckv_core.analysis.regimes import marked_name
-from ckv_core.analysis.rounding import short
-from ckv_core.analysis.sweep import ORACLES
+from ckv_core.experiment.points import BUDGET_UNITS, METRICS, Curve, Points, Row, varied_units
+from ckv_core.experiment.regimes import marked_name
+from ckv_core.experiment.rounding import short
 from ckv_core.experiment.stats import Interval
+from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
-from ckv_core.results.outcomes import is_cut
-from ckv_core.results.quantities import Figure
+from ckv_core.records.outcomes import is_cut
+from ckv_core.records.quantities import Figure
 from ui.charts.chart import Chart, Choices, Control, Source
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
 from ui.charts.layout import BAR_PX, budget_axis, budget_line, empty_figure, new_figure

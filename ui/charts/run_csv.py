@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ckv_core.analysis.runs import together
-from ckv_core.analysis.sweep import alpha_optima
-from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import ARRAYS
-from ckv_core.results.records import Float32Array
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.sweep import alpha_optima
+from ckv_core.records.events import RunResult
+from ckv_core.records.quantities import ARRAYS
+from ckv_core.records.records import Float32Array
 from ui.charts.layers import entry_counts
 from ui.tables.csv_text import Cell, csv_text, number, short
 from ui.tables.measured import floor_values, values_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.studies.records import FULL, Point
+from ckv_core.experiment.study import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
 from ui.charts.layout import empty_figure, new_figure

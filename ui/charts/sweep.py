@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.runs import together
-from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima
-from ckv_core.results.events import RunResult
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima
+from ckv_core.records.events import RunResult
 from ui.charts.chart import Chart, Control
 from ui.charts.heads import alpha_grid
 from ui.charts.layout import TEXT_COLOR, new_figure

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckv_core.request.compare_request import CompareRequest, Scenario
+from ckv_core.records.compare_request import CompareRequest, Scenario
 
 EXAMPLES_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "examples"
 

@@ -7,14 +7,14 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from ckv_core.experiment.harness import has_harness
+from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
-from ckv_core.request.compare_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
-from ckv_core.request.external_selection import MAX_VARIANTS
-from ckv_core.studies.harness import has_harness
-from ckv_core.studies.scores import METRICS
-from ckv_core.studies.tasks import TASKS
+from ckv_core.records.compare_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
+from ckv_core.records.external_selection import MAX_VARIANTS
 from ui.compare.controls import dropdown, number, text
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues

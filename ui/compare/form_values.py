@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError, about
+from ckv_core.experiment.ablation import ablation
+from ckv_core.experiment.study import DEFAULT_TOLERANCE
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
-from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
-from ckv_core.request.external_selection import MAX_VARIANTS
-from ckv_core.request.grid import SweepGrid, sweep_cost, with_points
-from ckv_core.request.variants import VariantSpec
-from ckv_core.studies.records import DEFAULT_TOLERANCE
+from ckv_core.records.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.records.external_selection import MAX_VARIANTS
+from ckv_core.records.grid import SweepGrid, sweep_cost, with_points
+from ckv_core.records.variants import VariantSpec
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 

@@ -9,7 +9,7 @@ import psutil
 from ckv_core.methods import METHODS, PARAMETERS, Method
 from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.models.catalog import SUGGESTED
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import look_of
 
 DEFAULT_VARIANTS = (

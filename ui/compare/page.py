@@ -9,7 +9,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, PromptError, about
 from ckv_core.models.catalog import SUGGESTED
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.models import SAMPLES

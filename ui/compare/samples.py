@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
-from ckv_core.request.grid import SweepGrid
-from ckv_core.studies.data import COLUMNS, LINE_BOUNDS, read_samples
-from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import Cost
-from ckv_core.studies.spec import read_study, write_study
+from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, read_samples
+from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study_file import read_study, write_study
+from ckv_core.experiment.study_runner import Cost
+from ckv_core.records.grid import SweepGrid
 from storage.repository import is_slug
 from ui.compare.form_values import FormValues, read_list
 from ui.results.views import duration

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ckv_core.methods import METHODS
-from ckv_core.request.external_selection import OWN
-from ckv_core.request.identity import identify
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import VariantResult
+from ckv_core.records.external_selection import OWN
+from ckv_core.records.identity import identify
+from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec
 
 Reading = Literal["plain", "printed", "pooled", "auto"]
 

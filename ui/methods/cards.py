@@ -9,7 +9,7 @@ from typing import Any
 
 from ckv_core.methods import METHODS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from ui.compare.offers import MethodClass, by_class
 from ui.looks.theme import ASSETS
 

@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from ckv_core.errors import CkvError
-from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult, Study
 from storage.records import RunNotes
 from ui.components.modules import joined
 from ui.looks.theme import CSS_PATHS, build_theme

@@ -3,10 +3,10 @@
 import math
 from typing import Any, SupportsFloat
 
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
-from ckv_core.results.outcomes import outcome_word
-from ckv_core.results.records import Candidate, FollowUp, VariantResult
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.outcomes import outcome_word
+from ckv_core.records.records import Candidate, FollowUp, VariantResult
 from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ckv_core.analysis.points import Points
-from ckv_core.analysis.regimes import run_regimes
-from ckv_core.results.events import RunResult
+from ckv_core.experiment.points import Points
+from ckv_core.experiment.regimes import run_regimes
+from ckv_core.records.events import RunResult
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
 from ui.charts.chart import Chart, chart_values
 from ui.charts.points import POINTS_CHART

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from ckv_core.analysis.sweep import curves
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.experiment.sweep import curves
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
 from storage.repository import RunMissingError, is_slug

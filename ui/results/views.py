@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any
 
-from ckv_core.analysis.runs import together
-from ckv_core.analysis.verdict import verdict_of
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import STAGES, RunResult, Stage
-from ckv_core.results.records import PromptInfo, VariantResult
-from ckv_core.runtime.spans import read_ranges
+from ckv_core.base.spans import read_ranges
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.verdict import verdict_of
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import STAGES, RunResult, Stage
+from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of

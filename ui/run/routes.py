@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
-from ckv_core.results.events import RunResult
-from ckv_core.studies.export import export
-from ckv_core.studies.inspect_log import inspect_log
-from ckv_core.studies.records import SampleResult
-from ckv_core.studies.spec import write_study
+from ckv_core.experiment.export import export
+from ckv_core.experiment.inspect_log import inspect_log
+from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.study import SampleResult
+from ckv_core.experiment.study_file import write_study
+from ckv_core.records.events import RunResult
 from storage.repository import is_slug
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv

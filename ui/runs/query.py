@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from ckv_core.errors import StorageError
 from ckv_core.methods import METHODS
-from ckv_core.request.variants import written_parameters
-from ckv_core.results.outcomes import Tally
+from ckv_core.records.outcomes import Tally
+from ckv_core.records.variants import written_parameters
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort, RunSummary
 from storage.repository import is_slug

@@ -8,8 +8,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ckv_core.base.json_text import JsonBounds
 from ckv_core.errors import ConfigError
-from ckv_core.runtime.json_text import JsonBounds
 from ui.accounts.access import EVERYBODY, SCOPE_KEY
 from ui.server.rules import rule_of
 

@@ -8,7 +8,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ckv_core.runtime.checkpoints import checked_by
+from ckv_core.base.checkpoints import checked_by
 from ui.accounts.access import SCOPE_KEY
 from ui.accounts.turns import LINE_KEY, TURN_KEY, BusyError, Line, OverError, Turn
 from ui.server.bodies import received_again

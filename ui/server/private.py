@@ -24,7 +24,7 @@ from gradio.routes import App
 from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ckv_core.runtime.checkpoints import checked_by
+from ckv_core.base.checkpoints import checked_by
 from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, AccessError, Viewer, acting_as
 from ui.accounts.turns import (
     BUSY,

@@ -10,11 +10,11 @@ from typing import Literal
 from uuid import uuid4
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.request.cache_requests import AskRequest, KeepRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Generated, Progress, RunEvent
-from ckv_core.results.kept_folder import KeptEntry, KeptFolder
-from ckv_core.results.kept_record import read_record
+from ckv_core.records.cache_requests import AskRequest, KeepRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Generated, Progress, RunEvent
+from ckv_core.records.kept_folder import KeptEntry, KeptFolder
+from ckv_core.records.kept_record import read_record
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, Reply
 from storage.database import Database

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from ckv_core.results.kept_folder import KeptFolder
+from ckv_core.records.kept_folder import KeptFolder
 from storage import audit, library, repository, usage
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary

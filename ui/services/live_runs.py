@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 
-from ckv_core.results.events import Progress, RunEvent, RunResult
+from ckv_core.records.events import Progress, RunEvent, RunResult
 from storage.records import RunState, StoredRun
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled"})

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ckv_core.base.logs import fields
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.results.events import RunEvent
-from ckv_core.runtime.logs import fields
+from ckv_core.records.events import RunEvent
 from storage import repository, servers
 from storage.database import Database
 from storage.library import NOT_OVER

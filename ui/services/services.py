@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.request.compare_request import CompareRequest, check_text
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import RetainedSet
-from ckv_core.studies.cluster import Cluster
+from ckv_core.experiment.cluster import Cluster
+from ckv_core.records.compare_request import CompareRequest, check_text
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,

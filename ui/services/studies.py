@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError, StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.studies.cluster import Cluster
-from ckv_core.studies.data import read_samples, samples_of_runs
-from ckv_core.studies.export import read_export
-from ckv_core.studies.harness import LM_EVAL, harness_samples
-from ckv_core.studies.records import Sample, SampleResult, Study
-from ckv_core.studies.runner import (
+from ckv_core.experiment.cluster import Cluster
+from ckv_core.experiment.data import read_samples, samples_of_runs
+from ckv_core.experiment.export import read_export
+from ckv_core.experiment.harness import LM_EVAL, harness_samples
+from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.experiment.study_file import write_study
+from ckv_core.experiment.study_runner import (
     Commit,
     Cost,
     Progress,
@@ -29,8 +29,8 @@ from ckv_core.studies.runner import (
     request_of,
     run_study,
 )
-from ckv_core.studies.spec import write_study
-from ckv_core.studies.tasks import make_samples
+from ckv_core.experiment.tasks import make_samples
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
 from storage import studies as stored_studies
 from storage.database import Database

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from uuid import uuid4
 
+from ckv_core.base.checkpoints import checkpoint
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Outcome, RunResult
-from ckv_core.results.records import ModelInfo
-from ckv_core.runtime.checkpoints import checkpoint
-from ckv_core.studies.runner import PromptSize
+from ckv_core.experiment.study_runner import PromptSize
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.records import ModelInfo
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckv_core.analysis.points import Points
-from ckv_core.analysis.runs import together
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.points import Points
+from ckv_core.experiment.runs import together
 from storage.repository import is_slug
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services

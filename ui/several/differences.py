@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.analysis.agreement import first_difference
-from ckv_core.analysis.regimes import regime_named, run_regimes
-from ckv_core.request.external_selection import OWN
-from ckv_core.request.identity import Identity, identify, unique_specs
-from ckv_core.request.variants import spec_without
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import FIGURES
-from ckv_core.results.outcomes import outcome_word
-from ckv_core.results.quantities import Figure
-from ckv_core.results.records import RetainedSet, VariantResult
+from ckv_core.experiment.regimes import regime_named, run_regimes
+from ckv_core.records.agreement import first_difference
+from ckv_core.records.events import RunResult
+from ckv_core.records.external_selection import OWN
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.identity import Identity, identify, unique_specs
+from ckv_core.records.outcomes import outcome_word
+from ckv_core.records.quantities import Figure
+from ckv_core.records.records import RetainedSet, VariantResult
+from ckv_core.records.variants import spec_without
 from ui.services.live_runs import RunSnapshot
 from ui.tables.data_table import Cells, column, data_table, table_row, text_column
 from ui.tables.summary import four_digits

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ckv_core.analysis.points import Points
-from ckv_core.analysis.points_table import points_json
-from ckv_core.analysis.runs import together
+from ckv_core.experiment.points import Points
+from ckv_core.experiment.points_table import points_json
+from ckv_core.experiment.runs import together
 from ui.charts.points import POINTS_CHART
 from ui.results.figure_routes import drawn_routes, reading
 from ui.server.route_answers import NO_STORE

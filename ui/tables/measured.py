@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ckv_core.request.identity import base_index
-from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import ARRAYS, array_of
-from ckv_core.results.records import Float32Array
+from ckv_core.records.events import RunResult
+from ckv_core.records.identity import base_index
+from ckv_core.records.quantities import ARRAYS, array_of
+from ckv_core.records.records import Float32Array
 
 
 def values_of(result: RunResult, index: int, name: str) -> Float32Array | None:

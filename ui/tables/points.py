@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ckv_core.analysis.points import METRICS, Points, Row
-from ckv_core.analysis.points_table import NOTE, columns_of, csv_rows
-from ckv_core.analysis.savings import Saving
+from ckv_core.experiment.points import METRICS, Points, Row
+from ckv_core.experiment.points_table import NOTE, columns_of, csv_rows
+from ckv_core.experiment.savings import Saving
 from ui.looks.palette import Look, looks_of
 from ui.tables.csv_text import csv_text
 from ui.tables.data_table import column, data_table, table_row, text_column

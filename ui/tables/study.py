@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.analysis.points import Points, with_bases
-from ckv_core.analysis.savings import saving_rows
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import PointDecision
-from ckv_core.request.variants import VariantSpec
-from ckv_core.studies.decision import Decision, MethodDecision, decide_study
-from ckv_core.studies.reading import l1_answers, point_of, read_results
-from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
+from ckv_core.experiment.decision import Decision, MethodDecision, decide_study
+from ckv_core.experiment.points import Points, with_bases
+from ckv_core.experiment.reading import l1_answers, point_of, read_results
+from ckv_core.experiment.savings import saving_rows
+from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
+from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import Look
 from ui.tables.data_table import (
     Cells,

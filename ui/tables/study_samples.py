@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
+from ckv_core.records.compare_request import CompareRequest
 from ui.tables.data_table import Cells, Column, column, table_row, text_column
 from ui.tables.study import StudyReading, points_cell, table_of
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis.figure_rows import figure_rows
-from ckv_core.analysis.names import display_names
-from ckv_core.analysis.regimes import run_regimes
-from ckv_core.analysis.rounding import floor_by_figure, floor_sentence, short
-from ckv_core.results.byte_budget import requested_bytes
-from ckv_core.results.events import RunResult
-from ckv_core.results.figures import figures_in
-from ckv_core.results.outcomes import cut_note, has_exact_match, outcome_word
-from ckv_core.results.quantities import Figure
-from ckv_core.results.records import VariantResult
+from ckv_core.experiment.figure_rows import figure_rows
+from ckv_core.experiment.names import display_names
+from ckv_core.experiment.regimes import run_regimes
+from ckv_core.experiment.rounding import floor_by_figure, floor_sentence, short
+from ckv_core.records.byte_budget import requested_bytes
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import figures_in
+from ckv_core.records.outcomes import cut_note, has_exact_match, outcome_word
+from ckv_core.records.quantities import Figure
+from ckv_core.records.records import VariantResult
 from ui.looks.palette import looks_of
 from ui.tables.csv_text import csv_text
 from ui.tables.data_table import Column, column, data_table, table_row, text_column

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis import names
-from ckv_core.analysis.rounding import floor_sentence
-from ckv_core.analysis.runs import together
-from ckv_core.analysis.savings import saving_rows
-from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima, matched_figures, nobody_answers
-from ckv_core.analysis.verdict import alpha_outcome
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
-from ckv_core.results.outcomes import cut_note
-from ckv_core.results.passages import spans_of
+from ckv_core.experiment import names
+from ckv_core.experiment.rounding import floor_sentence
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.savings import saving_rows
+from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima, matched_figures, nobody_answers
+from ckv_core.experiment.verdict import alpha_outcome
+from ckv_core.records.events import RunResult
+from ckv_core.records.outcomes import cut_note
+from ckv_core.records.passages import spans_of
+from ckv_core.records.variants import VariantSpec
 from ui.tables.data_table import column, data_table, figure, table_row, text_column
 from ui.tables.points import SAVINGS_NOTE, points_value, savings_value
 

@@ -14,15 +14,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ckv_core.base.device_memory import available_bytes
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.engine.cache.slots import Keep, PromptSlots, compact, held_slots
 from ckv_core.engine.rows import PromptRows, RowPlan
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.kept_record import KeptRecord, metadata_of, read_record
-from ckv_core.runtime.device_memory import available_bytes
-from ckv_core.runtime.memory_line import human_bytes
+from ckv_core.records.kept_record import KeptRecord, metadata_of, read_record
+from ckv_core.records.variants import VariantSpec
 
 _TENSOR = re.compile(r"layers\.(\d{1,4})\.(\d{1,4})\.(\w+(?:\.\w+)?)", re.ASCII)
 _TEXT, _TOKENS, _HEADS, _POSITIONS = "context", "token_ids", "heads", "positions"

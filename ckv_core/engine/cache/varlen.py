@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckv_core.base.devices import is_cuda_like
 from ckv_core.errors import is_out_of_memory
-from ckv_core.runtime.devices import is_cuda_like
 
 try:
     from torch.nn.attention.varlen import AuxRequest, varlen_attn

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
+from ckv_core.base.lazy_torch import Generator, Tensor, torch
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import Generator, Tensor, torch
 
 Parameters = Mapping[str, ParameterValue]
 

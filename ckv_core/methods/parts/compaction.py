@@ -1,10 +1,10 @@
 """Compaction: what is generated is cut down now and then (CriticalKV, appendix K)."""
 
+from ckv_core.base.lazy_torch import Tensor
 from ckv_core.methods.base import POLICIES
 from ckv_core.methods.parameters import integer
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.runtime.lazy_torch import Tensor
 
 EVERY = integer("every", 256, (2, 4096)).means(
     "After so many generated tokens, again and again, the generated entries are cut down, by "

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice, number
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.rules import safeguarded
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 # Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "paper", "pooled": "reference code"}

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar, Literal
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, PerEntry
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class Uniform(BudgetRule):

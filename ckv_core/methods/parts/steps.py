@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, cast
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.parameters import integer
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class Segment(ABC):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parameters import number
 from ckv_core.methods.parts.base import Parameters, PerEntry
@@ -21,7 +22,6 @@ from ckv_core.methods.parts.store import (
     older,
 )
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _INT8_MOST = 127
 _INT8_SCALE_BYTES = 4

@@ -1,7 +1,7 @@
 """Order of a row by its score: a method keeps the first entries of it."""
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.parts.base import Candidates, Kept, Selector
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class TopK(Selector):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, Protocol
 
-from ckv_core.runtime.lazy_torch import Tensor, torch
+from ckv_core.base.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import Tensor, torch
 
 WINDOW = integer("window", 32, (1, 1024), kvpress=64).means(
     "Observation window: the last tokens of the prompt, whose queries give the scores. Always kept."

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ablation
-from ckv_core.analysis.runs import together
 from ckv_core.cli.tables import number, print_points, share
-from ckv_core.results.records import HeldSeries, VariantResult
+from ckv_core.experiment.ablation import ablation
+from ckv_core.experiment.runs import together
+from ckv_core.records.records import HeldSeries, VariantResult
 from tests.factories.printed import printed, table
 from tests.factories.runs import array, keeping, measured, on_prompt, receipt, variant
 

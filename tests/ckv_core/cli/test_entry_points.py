@@ -16,7 +16,7 @@ import pytest
 from ckv_core import cli
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job
 from cli import main as ckv

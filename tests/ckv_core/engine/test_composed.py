@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ckv_core.comparison.choose import row_plan
 from ckv_core.engine.candidates import PromptLayer
+from ckv_core.engine.choose import row_plan
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PolicyRow
 from ckv_core.engine.select import select
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES
 from ckv_core.methods.base import MethodRegistry, budget_rules, plain_selectors
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import CLOSE, decoder_of, masked, prefilled
 from tests.factories.models import plain_model, prompt_ids, tiny_model
 from tests.reference.budgets import adaptive_heads, pyramid_layers

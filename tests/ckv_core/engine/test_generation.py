@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ckv_core.comparison import generate
-from ckv_core.comparison.compare import compare
+from ckv_core.engine import generate
 from ckv_core.engine import generation as module
+from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Generated, RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Generated, RunResult
+from ckv_core.records.records import VariantResult
 from tests.factories.models import tiny_model, tiny_tokenizer
 from tests.factories.tiny_runs import short_request
 from tests.reference.report import report

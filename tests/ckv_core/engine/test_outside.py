@@ -11,7 +11,7 @@ from ckv_core.methods.base import Method
 from ckv_core.methods.parts.base import RECENT, BudgetRule, Kept, Scorer, Selector
 from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.top_k import TOP_K
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import prefilled
 from tests.factories.models import prompt_ids, tiny_model
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from ckv_core.comparison.compare import compare
-from ckv_core.comparison.generate import generate
 from ckv_core.engine import candidates
 from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.candidates import PromptLayer
+from ckv_core.engine.compare import compare
+from ckv_core.engine.generate import generate
 from ckv_core.engine.prefill import (
     CHUNK,
     KEPT_QUERIES,
@@ -21,8 +21,8 @@ from ckv_core.engine.prefill import (
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import RunResult
 from tests.factories.events import folded, without_times
 from tests.factories.models import SLIDING_WINDOW, drained, prompt_ids, tiny_model
 
@@ -135,7 +135,7 @@ def test_scores_are_let_go_after_selection_where_nobody_asks_for_them_again(monk
         held.append(prefilled)
         return generate(of_run, prefilled, *rest)
 
-    monkeypatch.setattr("ckv_core.comparison.compare.generate", keep)
+    monkeypatch.setattr("ckv_core.engine.compare.generate", keep)
     asked = {"variants": ("snapkv+critical:budget=48",), "analysis": analysis}
     for prefills in (None, PrefillCache(2**30)):
         run(prefills, **asked)

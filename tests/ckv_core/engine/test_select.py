@@ -16,7 +16,7 @@ from ckv_core.engine.rows import PromptRows, RowPlan
 from ckv_core.engine.select import Selection, receipt, select, select_all, stage_one
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO, first_stage, second_score
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import prefilled
 from tests.factories.models import SPECS as REGISTERED
 from tests.factories.models import prompt_ids, tiny_model

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckv_core.comparison.choose import row_plan
 from ckv_core.engine import generation
+from ckv_core.engine.choose import row_plan
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Chosen, Generation, RunningRows
 from ckv_core.engine.rows import Rows
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import PROMPT_LEN, decoder_of, prefilled, selected
 from tests.factories.models import prompt_ids, tiny_model
 

@@ -19,8 +19,8 @@ from ckv_core.kvpress import sets, side
 from ckv_core.kvpress.sets import Job, kept_by_presses, kvpress_python, parse_press
 from ckv_core.kvpress.side import Runner, _module
 from ckv_core.methods.parts.press import VERSION, press_code
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import read_external_selection
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import read_external_selection
 from tests.factories.models import plain_model, tiny_model
 
 JOB = Job(0, (("SnapKVPress", {}),), 5)

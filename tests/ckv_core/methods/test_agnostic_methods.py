@@ -15,7 +15,7 @@ from ckv_core.methods.capkv import QuerySum
 from ckv_core.methods.compactor import NonCausalAttention, sketches
 from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.models.rope import LayerRotary
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.layers import (
     DIM,
     ROTARY,

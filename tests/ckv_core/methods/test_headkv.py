@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.cli import main
-from ckv_core.comparison.compare import compare
 from ckv_core.engine import head_tables
 from ckv_core.engine import needle_probe as needle
 from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.candidates import PromptLayer
+from ckv_core.engine.compare import compare
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.head_tables import keep_table, kept_table, parse_table, table_of
 from ckv_core.engine.prefill import Needs, Prefill, prefill
@@ -27,9 +27,9 @@ from ckv_core.methods.headkv import shared_budgets
 from ckv_core.methods.kvzip import Reconstruction
 from ckv_core.methods.parts.views import PromptShape, PromptTokens, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import Progress, RunResult
+from ckv_core.records.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.records.events import Progress, RunResult
+from ckv_core.records.variants import VariantSpec
 from tests.factories.models import drained, plain_model, tiny_model, tiny_tokenizer
 from tests.factories.tiny_runs import short_request
 from tests.reference import kvzip as literal

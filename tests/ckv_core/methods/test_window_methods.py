@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.comparison.compare import compare
+from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS, r_kv
 from ckv_core.methods.parts.rules import top_counts
-from ckv_core.request.compare_request import SCENARIOS
+from ckv_core.records.compare_request import SCENARIOS
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded
 from tests.factories.layers import GivenCandidates, GivenStates, kept, random_layer, scorer

@@ -17,14 +17,14 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError
 from ckv_core.models import default_model as sources
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.request.grid import DEFAULT_PARAMETERS
-from ckv_core.runtime.home import models_folder
+from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.grid import DEFAULT_PARAMETERS
 from tests.ckv_core.models.prepare_process import WEIGHTS
 from tests.ckv_core.models.tiny_gguf import read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError, RunCancelledError
 from ckv_core.models import checkpoint, loading
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.geometry import context_limit
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import STEP_S, Step
-from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
 from tests.factories.models import saved_model, tiny_config
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from ckv_core.base.home import models_folder
 from ckv_core.errors import ConfigError, ModelError, RunCancelledError
 from ckv_core.models import checkpoint, steps
 from ckv_core.models.checkpoint import find_checkpoint
@@ -20,7 +21,6 @@ from ckv_core.models.geometry import check_config, read_geometry
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, Step
-from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
 from tests.factories.models import (
     ARCHITECTURES,

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from ckv_core.results.events import RunResult
+from ckv_core.records.events import RunResult
 from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
 from tests.factories.events import folded
 from tests.processes import PATIENCE_S

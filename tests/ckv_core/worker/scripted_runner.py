@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.models.steps import Report, Step
-from ckv_core.request.cache_requests import AskRequest, KeepRequest
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
-from ckv_core.results.records import ModelInfo, PromptInfo
+from ckv_core.records.cache_requests import AskRequest, KeepRequest
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.records.records import ModelInfo, PromptInfo
 from ckv_core.worker.counting import Steps
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import bare, model_info, prompt_info

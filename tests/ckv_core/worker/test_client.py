@@ -13,7 +13,7 @@ from functools import partial
 import psutil
 import pytest
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, ModelStatus, Reply
 from tests.ckv_core.worker.reply_log import ENDS, Log

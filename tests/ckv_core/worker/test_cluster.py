@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from ckv_core.errors import ConfigError, ModelError
-from ckv_core.studies.cluster import LOST, TRIES, Cluster
-from ckv_core.studies.engine import LocalEngine
-from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from ckv_core.studies.tasks.turns import TURNS
+from ckv_core.experiment.cluster import LOST, TRIES, Cluster
+from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study_engine import LocalEngine
+from ckv_core.experiment.tasks.turns import TURNS
 
 # Ray warns of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

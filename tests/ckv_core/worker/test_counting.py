@@ -8,7 +8,7 @@ from contextlib import closing
 import psutil
 import pytest
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker import counting
 from ckv_core.worker.counting import TRIES, CountRunner, TokenCounter
 from tests.processes import PATIENCE_S, wait_for

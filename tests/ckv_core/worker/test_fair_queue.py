@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import Job
 

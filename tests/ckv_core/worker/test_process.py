@@ -19,7 +19,7 @@ APP = """
     import json, os, sys, time
 
     def main(scripts):
-        from ckv_core.request.compare_request import CompareRequest
+        from ckv_core.records.compare_request import CompareRequest
         from ckv_core.worker.client import WorkerClient
         from ckv_core.worker.messages import Job, JobEvent
         from tests.ckv_core.worker.reply_log import Log

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from ckv_core.models.steps import silent
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,

@@ -10,8 +10,8 @@ import pytest
 
 from ckv_core.errors import OUT_OF_MEMORY
 from ckv_core.models.steps import STALL_S, STEP_S
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunFinished, RunPrepared
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress, RunFinished, RunPrepared
 from ckv_core.worker.messages import (
     Cancel,
     Deadline,

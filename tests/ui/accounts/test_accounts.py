@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import CkvError
-from ckv_core.studies.records import Study
+from ckv_core.experiment.study import Study
 from storage import audit
 from storage.audit import AuditFilter
 from storage.credentials import hash_token

@@ -16,7 +16,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
-from ckv_core.results.codec import from_json
+from ckv_core.records.codec import from_json
 from tests.factories.app import (
     ENDLESS,
     SLUG,

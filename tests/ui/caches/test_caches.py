@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results import kept_folder
-from ckv_core.results.kept_folder import KeptFolder
-from ckv_core.results.kept_record import KeptRecord, metadata_of
+from ckv_core.records import kept_folder
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.kept_folder import KeptFolder
+from ckv_core.records.kept_record import KeptRecord, metadata_of
 from tests.factories.app import FakeServices, snapshot, wait_for
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import receipt, run_of, variant

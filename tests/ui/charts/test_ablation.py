@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.ablation import ablation
 from ckv_core.methods import METHODS
-from ckv_core.request.external_selection import MAX_VARIANTS
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.external_selection import MAX_VARIANTS
+from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from tests.factories.tables import numbers, rows_of
 from ui.charts.ablation import ablation_csv

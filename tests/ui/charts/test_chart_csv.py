@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result, with_changes
 from tests.factories.tables import numbers, rows_of
 from tests.ui.charts.test_ablation import ablation_run

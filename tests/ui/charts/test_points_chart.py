@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.analysis.points import METRICS, varied_units
+from ckv_core.experiment.points import METRICS, varied_units
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes

@@ -6,10 +6,10 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from ckv_core.request.identity import base_index
-from ckv_core.results.chain import check_chain
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import RetainedSet, RoundingFloor
+from ckv_core.records.chain import check_chain
+from ckv_core.records.events import RunResult
+from ckv_core.records.identity import base_index
+from ckv_core.records.records import RetainedSet, RoundingFloor
 from tests.factories.app import snapshot
 from tests.factories.runs import (
     QUERY_HEADS,

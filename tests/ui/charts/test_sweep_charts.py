@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.sweep import SWEPT, alpha_optima
+from ckv_core.experiment.sweep import SWEPT, alpha_optima
 from tests.factories.runs import Swept, sweep_result, with_changes
 from tests.factories.tables import rows_of
 from ui.charts.catalog import CHARTS, figure_of

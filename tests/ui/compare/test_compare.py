@@ -14,8 +14,8 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import PARAMETERS, POLICIES
-from ckv_core.request.external_selection import MAX_TEXT_CHARS, read_external_selection
-from ckv_core.results.figures import figures_in
+from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
+from ckv_core.records.figures import figures_in
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
 from tests.factories.app import (

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from tests.e2e.steps import expect_well_made
 from tests.factories.app import request, store_run

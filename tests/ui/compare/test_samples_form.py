@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.studies.data import read_samples
-from ckv_core.studies.records import Sample
+from ckv_core.experiment.data import read_samples
+from ckv_core.experiment.study import Sample
 from ui.compare.form_values import CONTROL_NAMES, FormValues
 from ui.compare.samples import (
     MOST_CHARS,

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ckv_core.results.records import HeldSeries, RetainedSet
+from ckv_core.records.records import HeldSeries, RetainedSet
 from ui.components.data_table import DataTable
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens

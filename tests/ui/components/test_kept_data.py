@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from ckv_core.results.records import RetainedSet
+from ckv_core.records.records import RetainedSet
 from ui.components.modules import joined
 
 DATA = "ui/components/kept_tokens/data.js"

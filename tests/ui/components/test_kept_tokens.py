@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, expect
 
-from ckv_core.analysis.evidence import evidence as evidence_shares
-from ckv_core.results.records import RetainedSet
+from ckv_core.experiment.evidence import evidence as evidence_shares
+from ckv_core.records.records import RetainedSet
 from tests.ui.components.lab import HOSTILE, card, generating_run, large_run, small_run
 from ui.looks.palette import STOPS
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ckv_core.methods import METHODS
-from ckv_core.results.records import VariantResult
+from ckv_core.records.records import VariantResult
 from tests.factories.runs import variant
 from ui.looks.palette import (
     _METHODS,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.cli.tables import print_generation, print_verdict
-from ckv_core.results.codec import from_json
-from ckv_core.results.events import Generated, RunFinished, RunPrepared, VariantFinished
-from ckv_core.results.outcomes import OUTCOME_WORDS
-from ckv_core.results.records import VariantResult
+from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import from_json
+from ckv_core.records.events import Generated, RunFinished, RunPrepared, VariantFinished
+from ckv_core.records.outcomes import OUTCOME_WORDS
+from ckv_core.records.records import VariantResult
 from storage import library
 from storage.recorder import Recorder
 from tests.factories.app import request

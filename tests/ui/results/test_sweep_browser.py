@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.results.events import RunResult
+from ckv_core.records.events import RunResult
 from tests.e2e.steps import PHONE
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import sweep_result

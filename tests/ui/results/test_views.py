@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
-from ckv_core.results.events import Progress, RunResult
+from ckv_core.records.events import Progress, RunResult
 from ckv_core.worker.messages import TokensCounted
 from tests.factories.app import (
     SLUG,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from storage.bundle import FROM_RESULT
 from storage.records import Lineage
 from tests.factories.app import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.records.compare_request import CompareRequest
 from tests.e2e.steps import PHONE, expect_well_made, expect_well_made_everywhere, see_everything
 from tests.factories.app import STUDY, store_study
 from tests.ui.served_app import Served

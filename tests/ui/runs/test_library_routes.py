@@ -6,7 +6,7 @@ from io import BytesIO
 
 import pytest
 
-from ckv_core.analysis.result_json import to_json
+from ckv_core.experiment.result_json import to_json
 from storage.bundle import entry_name
 from tests.factories.app import finished
 from tests.ui.served_app import by

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.results.outcomes import Tally
+from ckv_core.records.outcomes import Tally
 from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage

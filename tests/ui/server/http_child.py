@@ -6,7 +6,7 @@ import threading
 
 from starlette.types import Receive, Scope, Send
 
-from ckv_core.runtime import logs
+from ckv_core.base import logs
 from ui.server.http_server import HttpServer
 
 FILES = 400

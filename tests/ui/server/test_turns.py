@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ckv_core.base.checkpoints import checked_by, checkpoint
 from ckv_core.errors import CkvError
-from ckv_core.runtime.checkpoints import checked_by, checkpoint
 from ui.accounts import turns as rules
 from ui.accounts.access import EVERYBODY, Viewer
 from ui.accounts.turns import LINE_KEY, BusyError, OverError, Turn, Turns, in_turn, taking_turns

@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import ExternalSelection
+from ckv_core.experiment.result_json import to_json
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import ExternalSelection
 from storage.models import Run
 from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script
 from tests.ui.run.test_routes import client

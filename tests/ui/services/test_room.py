@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.results.kept_folder import KeptFolder, unclaimed
+from ckv_core.records.kept_folder import KeptFolder, unclaimed
 from storage.repository import load_run
 from tests.factories.app import end_of, finished, script
 from tests.factories.kept import kept_bytes

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, Reply
 from storage import repository

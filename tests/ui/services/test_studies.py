@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import Progress, failed_sample, open_samples
+from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study_runner import Progress, failed_sample, open_samples
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.worker import counting
 from storage import library
 from tests.factories.app import TIMEOUT_S, end_of, wait_for

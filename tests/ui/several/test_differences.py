@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.request.external_selection import read_external_selection
-from ckv_core.results.records import RetainedSet, VariantResult
+from ckv_core.records.external_selection import read_external_selection
+from ckv_core.records.records import RetainedSet, VariantResult
 from tests.factories.app import request, running, snapshot
 from tests.factories.runs import done_result, full_variant, kept_variant, selection_file
 from ui.several.differences import (

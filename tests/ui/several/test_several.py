@@ -8,10 +8,10 @@ import gradio as gr
 import numpy as np
 import pytest
 
-from ckv_core.analysis.points import METRICS
-from ckv_core.analysis.points_table import points_json
-from ckv_core.analysis.runs import together
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.points import METRICS
+from ckv_core.experiment.points_table import points_json
+from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import MIN_PROMPTS
 from tests.factories.app import (
     BAD_SLUGS,

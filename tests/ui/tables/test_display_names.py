@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ckv_core.request.external_selection import ExternalSelection
-from ckv_core.request.variants import VariantSpec
+from ckv_core.records.external_selection import ExternalSelection
+from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import bare, drawn_result
 from ui.charts.layers import layer_figure
 from ui.charts.layout import display_names

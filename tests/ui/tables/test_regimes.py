@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from ckv_core.analysis.regimes import Regimes, regimes_of
-from ckv_core.analysis.verdict import verdict_of
+from ckv_core.experiment.regimes import Regimes, regimes_of
+from ckv_core.experiment.verdict import verdict_of
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
 from ui.charts.catalog import CHARTS

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.results.byte_budget import requested_bytes
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import RoundingFloor
+from ckv_core.records.byte_budget import requested_bytes
+from ckv_core.records.events import RunResult
+from ckv_core.records.records import RoundingFloor
 from tests.factories.runs import (
     FULL_BYTES,
     KV_HEADS,

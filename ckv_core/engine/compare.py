@@ -1,0 +1,208 @@
+"""One comparison: prefill once, select per variant, measure, decode all variants together."""
+
+import math
+import platform
+from collections.abc import Callable, Generator, Iterator
+
+import torch
+import transformers
+
+from ckv_core.base.device_memory import PeakMemory, give_back
+from ckv_core.base.stopwatch import Stopwatch
+from ckv_core.base.version import __version__
+from ckv_core.engine.choose import choose, compact_rows, protected_ranges, score
+from ckv_core.engine.external_selection import mean_kept, own_mask
+from ckv_core.engine.further_passes import Planned, further_passes
+from ckv_core.engine.generate import follow_up_prompts, generate
+from ckv_core.engine.generation import SharedDecode
+from ckv_core.engine.head_tables import kept_table, table_of
+from ckv_core.engine.memory import check_memory
+from ckv_core.engine.needle_probe import probe
+from ckv_core.engine.prefill import Needs, Prefill, prefill
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.prompt import build_prompt, prompt_tokens
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import resolve_budget
+from ckv_core.engine.sweep import sweep
+from ckv_core.errors import PromptError
+from ckv_core.methods.headkv import NEEDLE
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rope import movers
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.records.records import PromptInfo, VariantResult
+
+
+@torch.inference_mode()
+def compare(
+    request: CompareRequest,
+    loaded: LoadedModel,
+    should_stop: Callable[[], bool] = lambda: False,
+    prefills: PrefillCache | None = None,
+    shared: SharedDecode | None = None,
+) -> Generator[RunEvent]:
+    """Run one comparison and report it as it goes.
+
+    Args:
+        request: what to compare.
+        loaded: the model; its name need not be looked at again.
+        should_stop: called at every layer of every pass.
+        prefills: of this model; a prompt found there is not processed again, and the run's
+            `prefill` time is then 0. Of one that starts alike the shared chunks are taken over.
+        shared: where rows wait for those of other runs, which the reader of the next event has
+            decoded meanwhile; None to decode them here.
+
+    Yields:
+        Events to be folded by `RunResult.apply`; RunFinished is the last.
+
+    Raises:
+        CkvError: a setting, the prompt or the model cannot be used; says what to do.
+        RunCancelledError: should_stop returned true.
+    """
+    run = prepare(request, loaded, should_stop)
+    run.shared = shared
+    give_back()  # what earlier runs left would hide what this one takes
+    memory = check_memory(run, prefills)
+    peak = PeakMemory(*loaded.devices)
+    yield RunPrepared(
+        model=loaded.info,
+        prompt=run.prompt,
+        variants=tuple(
+            VariantResult(
+                spec=spec.spec, label=spec.label, method=spec.method.name, critical=spec.critical
+            )
+            for spec in run.specs
+        ),
+        environment=environment(),
+        kind=request.kind,
+        memory=memory,
+    )
+    try:
+        yield from _stages(run, prefills)
+    finally:
+        if prefills is not None:
+            prefills.trim()
+    growth = peak.growth()
+    measured = run.memory if growth is None else {**run.memory, "measured_peak": growth}
+    if run.prefix_tokens:
+        # Rounded up, so that the tokens can be computed from it.
+        measured["prefill_reused"] = math.ceil(
+            memory["cache"] * run.prefix_tokens / run.prompt.compressed_tokens
+        )
+    yield RunFinished(dict(run.stopwatch.timings_ms), measured)
+
+
+def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
+    prefilled = yield from read_prompt(run, prefills)
+    if run.request.kind == "sweep":
+        yield from sweep(run, prefilled)
+        return
+    yield Progress("select", None, f"{len(run.specs)} variants")
+    selections, bases = choose(run, prefilled)
+    rows = yield from compact_rows(run, prefilled, selections)
+    if prefills is None and not run.request.analysis:
+        prefilled.memo.clear()  # no later run needs a score
+    yield from generate(run, prefilled, rows, selections, bases)
+
+
+def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
+    """The prompt, read or known, with all that the variants' scores ask for."""
+    token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
+    prefilled = None if prefills is None else prefills.get(token_ids, run.needs)
+    if prefilled is not None:
+        run.stopwatch.timings_ms["prefill"] = 0.0
+        yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
+    else:
+        prefix = None if prefills is None else prefills.prefix(token_ids, run.needs)
+        run.prefix_tokens = 0 if prefix is None else prefix.tokens
+        done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
+        yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
+        with run.stopwatch.measure("prefill"):
+            prefilled = yield from prefill(
+                run.loaded, list(token_ids), run.needs, run.should_stop, prefix
+            )
+        if prefills is not None:
+            prefills.put(token_ids, prefilled)
+    with run.stopwatch.measure("score"):
+        yield from further_passes(prefilled, run.further_passes, run.should_stop)
+        if run.probes:
+            yield from probe(run.loaded, run.should_stop)
+    yield from score(run, prefilled)
+    return prefilled
+
+
+def environment() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # a TorchVersion would load torch where it is unpickled
+        "transformers": transformers.__version__,
+        "app": __version__,
+    }
+
+
+def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
+    """Tokens, SPECs, budgets and passes of a run; a CkvError where one of them cannot be."""
+    request.validate()
+    prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
+    further = follow_up_prompts(loaded.tokenizer, request, prompt)
+    for rendered in (prompt, *further):
+        check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
+    passages = protected_ranges(prompt, request.protect)
+    tokens, question = prompt.compressed_tokens, prompt.question
+    specs = [spec.protecting(passages, tokens, question) for spec in request.specs]
+    info = loaded.info
+    if any(spec.policy is not None and spec.policy.moves(spec.params) for spec in specs):
+        movers(loaded, info.evictable_layers)
+    entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
+    planned = _planned(loaded, prompt, Needs.of(specs))
+    tables = {name for spec in specs for name in spec.tables}
+    for name in sorted(tables - {NEEDLE}):
+        table_of(info, name)
+    own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
+    budgets = [
+        resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
+        for spec in specs[: len(request.variants)]
+    ]
+    return Run(
+        request=request,
+        loaded=loaded,
+        should_stop=should_stop,
+        specs=specs,
+        prompt=prompt,
+        budgets=[*budgets, *(int(mean_kept(mask, info)) for mask in own_masks)],
+        stopwatch=Stopwatch(loaded.device),
+        follow_up_prompts=further,
+        own_masks=own_masks,
+        further_passes=planned,
+        probes=NEEDLE in tables and kept_table(info, NEEDLE) is None,
+        passages=passages,
+    )
+
+
+def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
+    """The passes that variants ask for; PromptError where they reach over the model's limit."""
+    if not needs.passes:
+        return ()
+    given = prompt_tokens(loaded.tokenizer, prompt)
+    planned = [(each, each.passes(given)) for each in needs.passes]
+    for each, passes in planned:
+        longest = max(len(one.token_ids) for one in passes)
+        over = prompt.compressed_tokens + longest - loaded.info.context_limit
+        if over > 0:
+            raise PromptError(
+                f"A further pass reads {longest:,} tokens behind the prompt's "
+                f"{prompt.compressed_tokens:,}; that is {over:,} over the model's limit of "
+                f"{loaded.info.context_limit:,}. Lower {each.shorter_by!r} by as much, or shorten "
+                "the context."
+            )
+    return planned
+
+
+def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
+    """Refuse a prompt that does not fit (PromptError); nothing is ever cut silently."""
+    over = prompt_tokens + max_new_tokens - limit
+    if over > 0:
+        raise PromptError(
+            f"The prompt has {prompt_tokens:,} tokens; with {max_new_tokens:,} new tokens that is "
+            f"{over:,} over the model's limit of {limit:,}. Shorten the context by {over:,} tokens."
+        )

@@ -1,0 +1,389 @@
+"""The diagnostics's quantities at the measured step: distances, bounds and oracles per variant."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ckv_core.base.lazy_torch import check_shape
+from ckv_core.engine.candidates import PromptLayer, protected_mask
+from ckv_core.engine.decode import Decoder
+from ckv_core.engine.first_step import (
+    METRICS,
+    MeasuredStep,
+    distances,
+    head_weights,
+    log_attention,
+    moved_heads,
+    project_heads,
+)
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import Selection, stage_one
+from ckv_core.errors import RunCancelledError
+from ckv_core.methods.attention import value_norm
+from ckv_core.methods.parts.critical import ALPHA, CRITICAL
+from ckv_core.records.events import Progress, RunEvent, VariantAnalysed
+from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.records import Float32Array
+from ckv_core.records.variants import VariantSpec
+
+
+def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) -> dict[str, Tensor]:
+    """Masses and bounds of the perturbation of every query head, in the type of `attention`.
+
+    Symbols of the paper (section 3, appendix F): A attention of the decoding query in the full
+    run, v_i the L1 norm of V_i W_O, N' the entries of stage 1, N'' those of stage 2, N = N' + N''.
+
+    With D = sum of A v over the dropped entries and S = the same over the kept ones, theta =
+    C - (2 - 1/sigma_N) S is computed as D + (1 - sigma_N)/sigma_N S (the paper's eq. 11), and
+    theta-hat and its relaxed form likewise, so that no digits are lost where little is dropped.
+
+    L1 <= theta always. theta <= theta_hat always. theta_hat <= theta_relaxed where sigma >= 0.5;
+    below that the factor 2 - 1/sigma is negative and the last step turns around.
+
+    Args:
+        attention: [query_heads, entries], rows sum to 1.
+        norms: [query_heads, entries].
+        kept: [kv_heads, entries] bool, N.
+        stage_one: [kv_heads, entries] bool, N'; part of N.
+
+    Returns:
+        sigma_stage1, sigma_kept, value_mass, theta, theta_hat and theta_relaxed, each
+        [query_heads]; theta is NaN where the kept mass underflows.
+    """
+    check_shape("attention", attention, "query_heads entries", {})
+    kv_heads = kept.shape[0]
+    masks = torch.stack([kept, ~kept, stage_one, ~stage_one, kept & ~stage_one], dim=-1)
+    weighted = attention * norms
+    least = norms.amin(-1, keepdim=True)
+    parts = torch.stack([attention, weighted, attention * (norms - least)])
+    grouped = parts.view(3, kv_heads, -1, attention.shape[1])
+    sums = grouped @ masks.to(attention.dtype)
+    mass, valued, above = sums.flatten(1, 2)
+    tiny = torch.finfo(attention.dtype).tiny
+    sigma_kept, dropped, sigma, outside, _ = mass.unbind(-1)
+    kept_value, dropped_value = valued[:, 0], valued[:, 1]
+    theta = dropped_value + dropped / sigma_kept.clamp_min(tiny) * kept_value
+    # Attention too small for its type says nothing of what the kept entries would be weighted by.
+    theta = theta.masked_fill(sigma_kept < tiny, torch.nan)
+    theta_hat = dropped_value + outside / sigma.clamp_min(tiny) * kept_value
+    slack = (sigma - outside) / sigma.clamp_min(tiny) * above[:, 4]
+    return {
+        "sigma_stage1": sigma,
+        "sigma_kept": sigma_kept,
+        "value_mass": weighted.sum(-1),
+        "theta": theta,
+        "theta_hat": theta_hat,
+        "theta_relaxed": theta_hat + slack,
+    }
+
+
+def sigma_oracle(attention: Tensor, counts: Tensor) -> Tensor:
+    """Largest attention mass that so many entries can hold, [query_heads].
+
+    Of attention [query_heads, entries] and entries in N' per KV head, [kv_heads] int64 from 1 on.
+    """
+    mass = attention.sort(dim=-1, descending=True).values.cumsum(-1)
+    group_size = attention.shape[0] // counts.shape[0]
+    last = counts.repeat_interleave(group_size)[:, None] - 1
+    return mass.gather(-1, last)[:, 0]
+
+
+_BLOCK_SHARE = 32  # each round of the greedy oracle drops 1/32 of what it may still drop
+_CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] product
+
+
+def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
+    """Keep the protected entries and the best of the others; ties go to the earlier entry.
+
+    Args:
+        score: [kv_heads, entries].
+        protected: [entries] bool, kept in any case.
+        counts: [kv_heads] int64 of True in each row of the result, protected ones included.
+    """
+    order = score.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, ranks) < counts[:, None]
+
+
+def greedy_mask(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    protected: Tensor,
+    candidates: Tensor,
+    count: int,
+) -> Tensor:
+    """What a greedy search for the smallest head L1 keeps in one KV head.
+
+    From the candidates kept, each round computes for every entry that may go the sum over the
+    query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the
+    smallest; ties drop the later one.
+
+    Args:
+        attention: [group_size, entries] of the KV head's query heads, rows sum to 1.
+        values: [entries, value_dim].
+        output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
+        protected: [entries] bool, never dropped.
+        candidates: [entries] bool, the set to begin with; holds the protected ones.
+        count: entries to keep, the protected ones included.
+
+    Returns:
+        [entries] bool with `count` True.
+    """
+    # Sums that nearly cancel: in float32 the rounding of a CPU's kernels would choose.
+    attention, values = attention.double(), values.double()
+    attention = attention / attention.sum(-1, keepdim=True)
+    mask = candidates.clone()
+    remaining = (candidates & ~protected).nonzero()[:, 0]
+    most = count - int(protected.sum())  # read once: each round would wait for the device
+    target = attention @ values
+    kept = attention * candidates
+    kept_sum, kept_mass = kept @ values, kept.sum(-1)
+    while (excess := len(remaining) - most) > 0 and len(remaining):
+        losses = torch.cat(
+            [
+                _losses(
+                    attention[:, part], values[part], output_weight, target, kept_sum, kept_mass
+                )
+                for part in torch.split(remaining, _CANDIDATES)
+            ]
+        )
+        block = min(-(-len(remaining) // _BLOCK_SHARE), excess)
+        order = losses.argsort(descending=True, stable=True)
+        dropped = remaining[order[-block:]]
+        mask[dropped] = False
+        remaining = remaining[order[:-block]].sort().values
+        kept_sum -= attention[:, dropped] @ values[dropped]
+        kept_mass -= attention[:, dropped].sum(-1)
+    return mask
+
+
+def _losses(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    target: Tensor,
+    kept_sum: Tensor,
+    kept_mass: Tensor,
+) -> Tensor:
+    """Head L1 of the group without each candidate, [candidates]."""
+    tiny = torch.finfo(attention.dtype).tiny
+    without = kept_sum[:, None] - attention[..., None] * values
+    mass = (kept_mass[:, None] - attention).clamp_min(tiny)
+    moved = target[:, None] - without / mass[..., None]
+    return (moved.to(output_weight.dtype) @ output_weight).abs().sum(-1).sum(0)
+
+
+_SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that it keeps
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerStep:
+    """One layer of the full run at the measured step; entries are prompt and tail."""
+
+    log_attention: Tensor  # [kv_heads, group_size, entries]
+    attention: Tensor  # the same, not as logarithms
+    norms: Tensor  # [kv_heads, group_size, entries] value norms
+    values: Tensor  # [kv_heads, entries, value_dim] float32
+    weights: Tensor  # [query_heads, value_dim, hidden], W_O by head
+    tail: int  # entries after the compressed prompt
+
+    def extend(self, mask: Tensor | None) -> Tensor:
+        """A mask of the prompt with the tail, all of which is kept, [kv_heads, entries]."""
+        kv_heads, _, entries = self.attention.shape
+        everything = self.attention.new_ones(kv_heads, entries, dtype=torch.bool)
+        if mask is not None:
+            everything[:, : entries - self.tail] = mask
+        return everything
+
+    def head_l1(self, keep_mask: Tensor) -> Tensor:
+        """Isolated head L1 of a kept set, [query_heads]."""
+        moved = moved_heads(self.log_attention, self.values, keep_mask)
+        return project_heads(moved[None], self.weights)[0].abs().sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One variant in one layer: N, N' and what it never drops, with the tail."""
+
+    row: int  # of the variant
+    # mask, stage_one: [kv_heads, entries] bool.
+    mask: Tensor
+    stage_one: Tensor
+    protected: Tensor  # [entries] bool
+    key: Hashable  # variants that share it protect the same entries
+
+    @property
+    def counts(self) -> Tensor:
+        return self.mask.sum(-1)
+
+
+def analyse(
+    run: Run, step: MeasuredStep, decoder: Decoder, prefilled: Prefill, selections: list[Selection]
+) -> Iterator[RunEvent]:
+    """Arrays of every variant but `full`; NaN in layers that are not evicted.
+
+    N', the set that sigma and theta-hat speak of, holds what a variant never drops (sinks,
+    window, everything after the compressed prompt) and the first floor(alpha * B) of its other B
+    entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the
+    run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
+    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has
+    everything in N'.
+    """
+    rows = [row for row in range(len(run.specs)) if row != run.reference]
+    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
+    # Where a variant has a score and no stage 1 of its own, the run's alpha makes one.
+    specs = [
+        spec
+        if spec.critical or spec.method.scorer is None
+        else spec.with_selector(CRITICAL, alpha=alpha)
+        for spec in (run.specs[row] for row in rows)
+    ]
+    stages = [
+        stage_one(spec, prefilled, selections[row]) for row, spec in zip(rows, specs, strict=True)
+    ]
+    info, wanted = run.loaded.info, run.request.analysis
+    arrays: list[dict[str, Float32Array]] = [{} for _ in rows]
+    if "bounds" in wanted:
+        for row, spec, found in zip(rows, specs, arrays, strict=True):
+            found.update(_hidden(step, run.reference, row))
+            if "alpha" in spec.params:
+                found["stage1_alpha"] = np.array([spec.params["alpha"]], np.float32)
+    for done, layer in enumerate(info.evictable_layers):
+        yield Progress("analyse", done / len(info.evictable_layers), f"layer {layer + 1}")
+        _check(run)
+        with run.stopwatch.measure("analyse"):
+            state = _layer_step(decoder, prefilled, layer, run.reference)
+            kept = [
+                _kept(state, row, run.specs[row], selections[row].keep_masks[layer], stage[layer])
+                for row, stage in zip(rows, stages, strict=True)
+            ]
+            if "bounds" in wanted:
+                outputs = step.heads[layer]
+                for found, variant in zip(arrays, kept, strict=True):
+                    moved = outputs[run.reference] - outputs[variant.row]
+                    _put(found, layer, info.layers, _measure(state, variant, moved))
+            if "greedy" in wanted:
+                for found, losses in zip(arrays, _greedy(run, state, kept), strict=True):
+                    _put(found, layer, info.layers, {"oracle_greedy_l1": losses})
+    for row, found in zip(rows, arrays, strict=True):
+        yield VariantAnalysed(row, found)
+
+
+def _check(run: Run) -> None:
+    if run.should_stop():
+        raise RunCancelledError
+
+
+def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:
+    context, states = decoder.context, prefilled.layers[layer]
+    info = prefilled.loaded.info
+    tail_keys, tail_values = context.tail(layer, reference)
+    output_weight = cast(nn.Linear, prefilled.loaded.attentions[layer].o_proj).weight
+    keys = torch.cat([states.keys, tail_keys], dim=1)
+    logarithms = log_attention(cast(Tensor, context.recorded[layer]), keys, states.scaling)
+    norms = torch.cat(
+        [PromptLayer(prefilled, layer).value_norms(), value_norm(tail_values, output_weight)], dim=1
+    )
+    shape = (info.kv_heads, -1, keys.shape[1])
+    return _LayerStep(
+        log_attention=logarithms.view(shape),
+        attention=logarithms.exp().view(shape),
+        norms=norms.view(shape),
+        values=torch.cat([states.values, tail_values], dim=1).float(),
+        weights=head_weights(output_weight, info.query_heads),
+        tail=tail_keys.shape[1],
+    )
+
+
+def _kept(
+    state: _LayerStep, row: int, spec: VariantSpec, mask: Tensor | None, stage: Tensor | None
+) -> _Kept:
+    protected = state.extend(None)[0]
+    protected[: len(protected) - state.tail] = protected_mask(spec, len(protected) - state.tail)
+    key = (*spec.protected_counts.items(), spec.passages)
+    return _Kept(row, state.extend(mask), state.extend(stage), protected, key)
+
+
+def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
+    """Distances, bounds and the two ranked oracles of one variant in one layer.
+
+    `cascaded` is the full run's head outputs minus its own, [query_heads, value_dim].
+    """
+    attention, norms = state.attention.flatten(0, 1), state.norms.flatten(0, 1)
+    measured = bounds(attention, norms, variant.mask, variant.stage_one)
+    measured["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
+    scores = {"attention": state.attention, "critical": state.attention * state.norms}
+    for name, score in scores.items():
+        best = oracle_mask(score.mean(1), variant.protected, variant.counts)
+        measured[f"oracle_{name}_l1"] = state.head_l1(best)
+    full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
+    isolated = moved_heads(state.log_attention, state.values, variant.mask)
+    both = project_heads(torch.stack([isolated, cascaded]), state.weights)
+    for suffix, moved in zip(("", "_cascaded"), both, strict=True):
+        heads, summed = distances(full, moved), distances(full.sum(0), moved.sum(0))
+        measured |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
+        measured |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
+    # The isolated head L1 is part of every run's perturbation.
+    return {name: value for name, value in measured.items() if name in QUANTITIES}
+
+
+def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
+    """Head L1 of each variant's greedy oracle, [query_heads].
+
+    The search of a KV head begins with the entries of largest A v, three times as many as the
+    variant keeps there. Where one of the two ranked oracles does better, its set is taken.
+    """
+    kv_heads, _, entries = state.attention.shape
+    scores = [state.attention.mean(1), (state.attention * state.norms).mean(1)]
+    searched: dict[tuple[Hashable, int, int], Tensor] = {}
+    best_losses = []
+    for variant in kept:
+        most = (variant.counts * _SEARCH_FACTOR).clamp_max(entries)
+        start = oracle_mask(scores[1], variant.protected, most)
+        keys = [(variant.key, head, count) for head, count in enumerate(variant.counts.tolist())]
+        for key in keys:
+            if key not in searched:
+                _check(run)
+                head, group = key[1], state.attention.shape[1]
+                searched[key] = greedy_mask(
+                    state.attention[head],
+                    state.values[head],
+                    state.weights[head * group : (head + 1) * group],
+                    variant.protected,
+                    start[head],
+                    key[2],
+                )
+        masks = [oracle_mask(score, variant.protected, variant.counts) for score in scores]
+        masks.append(torch.stack([searched[key] for key in keys]))
+        losses = torch.stack([state.head_l1(mask) for mask in masks]).view(3, kv_heads, -1)
+        best = losses.sum(-1).argmin(0)
+        best_losses.append(losses[best, torch.arange(kv_heads, device=best.device)].flatten())
+    return best_losses
+
+
+def _put(
+    arrays: dict[str, Float32Array], layer: int, layers: int, measured: dict[str, Tensor]
+) -> None:
+    """Write one layer's values into its place of arrays that begin as NaN."""
+    for name, value in measured.items():
+        if name not in arrays:
+            arrays[name] = np.full((layers, *value.shape), np.nan, dtype=np.float32)
+        arrays[name][layer] = value.cpu().numpy()
+
+
+def _hidden(step: MeasuredStep, reference: int, row: int) -> dict[str, Float32Array]:
+    """Distances of the residual stream after each layer, and after the final norm."""
+    place = step.normed.device  # layers may lie on several GPUs
+    stream = torch.stack([hidden[[reference, row]].to(place) for hidden in step.hidden])
+    layers = distances(stream[:, 0], stream[:, 0] - stream[:, 1])
+    normed = distances(step.normed[reference], step.normed[reference] - step.normed[row])
+    found = {f"hidden_{metric}": layers[metric] for metric in ("l2", "cosine")}
+    found["hidden_norm_l1"] = stream[:, 0].abs().sum(-1)
+    found |= {f"normed_{metric}": normed[metric][None] for metric in METRICS}
+    return {name: value.float().cpu().numpy() for name, value in found.items()}

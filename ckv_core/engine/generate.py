@@ -1,0 +1,245 @@
+"""Decode all variants of a comparison together, measure the first step, answer what follows."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.diagnostics import analyse
+from ckv_core.engine.first_step import MeasuredStep, measured_step, perturbations
+from ckv_core.engine.generation import (
+    Generation,
+    RunningRows,
+    fetches_late,
+    next_tokens,
+)
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.rounding_floor import control_rows, rounding_floor
+from ckv_core.engine.rows import PolicyRow, PromptRows
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import Selection, held_bytes
+from ckv_core.engine.teacher_forced import teacher_forced
+from ckv_core.errors import EngineError, PromptError
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.records.agreement import agreement, answer_found, answer_scores, first_difference
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import (
+    FloorMeasured,
+    FollowUpsAnswered,
+    Progress,
+    RunEvent,
+    VariantFinished,
+    VariantMeasured,
+)
+from ckv_core.records.records import FollowUp, HeldSeries, PromptInfo
+
+
+def generate(
+    run: Run,
+    prefilled: Prefill,
+    rows: PromptRows,
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    """Read what was not compressed, measure the first decoding step, decode to the end.
+
+    The requested diagnostics follow: quantities of the measured step at once, the full
+    cache's text read by all variants and the follow-up questions at the end. `bases` has, per
+    variant with CriticalKV, what it would keep without.
+    """
+    request, loaded = run.request, run.loaded
+    rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
+    capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
+    controls = control_rows(prefilled, run.rows, len(rest) + 1) if run.measures_floor else []
+    parts = rows.start(capacity)
+    context = DecodeContext(loaded, [*parts, *controls], run.should_stop)
+    decoder = Decoder(loaded, context)
+    yield Progress("decode", 0.0, "question" if rest else "first token")
+    with run.stopwatch.measure("question"):
+        logits = prefilled.logits.expand(run.rows, -1)
+        if rest:
+            logits = decoder.read(rest)[: run.rows]
+        tokens = next_tokens(logits)
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
+    generation.append(tokens)
+    # Where all rows agree on the first token, the measured step is also their own next step.
+    same = len(set(tokens)) == 1
+    with run.stopwatch.measure("decode" if same else "measure"):
+        step = measured_step(decoder, tokens[run.reference], run.reference, commit=same)
+    if controls:
+        with run.stopwatch.measure("measure"):
+            floor = rounding_floor(step, run.reference, run.rows)
+        yield FloorMeasured(floor)
+        context.drop(controls)
+        step = step.first(run.rows)
+    held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
+    run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
+    yield from _measured(run, step, decoder, prefilled, (selections, bases))
+    if request.max_new_tokens == 0:  # a sweep that only measures
+        return
+    yield generation.event(len(run.specs))
+    yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
+    series = {
+        part.row: part.series(len(generation.token_ids[part.row]))
+        for part in parts
+        if isinstance(part, PolicyRow)
+    }
+    del parts, context, decoder, step  # what follows has tails of its own
+    yield from _finish(run, generation, series)
+    continuation = generation.token_ids[run.reference]
+    if "forced" in request.analysis and continuation:
+        yield from teacher_forced(run, prefilled, rows, continuation)
+    yield from follow_ups(run, rows)
+
+
+def _decode(
+    run: Run,
+    generation: Generation,
+    decoder: Decoder,
+    tokens: list[int],
+    next_logits: Tensor | None,
+) -> Iterator[RunEvent]:
+    """Feed each running row its own tokens until all have stopped, or with those of other runs.
+
+    `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
+    have been fed already.
+    """
+    if run.shared is not None:
+        if next_logits is not None and generation.running:
+            tokens = next_tokens(next_logits)
+            generation.append(tokens)
+        if generation.running:
+            run.shared.join(decoder.context.parts, generation, tokens)
+            yield Progress("decode", None, "with other prompts")
+            if generation.running:
+                raise EngineError("A run went on before its rows were decoded.")
+        yield generation.event(len(run.specs))
+        return
+    max_new_tokens = run.request.max_new_tokens
+    rows = RunningRows(decoder, generation, tokens)
+    waits = not fetches_late(run.loaded.device)
+    while generation.running:
+        with run.stopwatch.measure("decode", waits=waits):
+            rows.step(next_logits)
+            next_logits = None
+        generation.append(rows.tokens)
+        if generation.due():
+            yield generation.event(len(run.specs))
+            longest = max(len(ids) for ids in generation.token_ids)
+            detail = f"token {longest:,} of {max_new_tokens:,}"
+            yield Progress("decode", longest / max_new_tokens, detail)
+
+
+def _finish(
+    run: Run, generation: Generation, series: dict[int, HeldSeries | None]
+) -> Iterator[RunEvent]:
+    reference = generation.token_ids[run.reference]
+    for row in range(len(run.specs)):
+        ids = generation.token_ids[row]
+        is_reference = row == run.reference
+        yield VariantFinished(
+            index=row,
+            agreement=None if is_reference else agreement(ids, reference),
+            first_difference=None if is_reference else first_difference(ids, reference),
+            answer_found=answer_found(generation.text(row), run.request.answer),
+            answer_scores=answer_scores(generation.text(row), run.request.answer),
+            held=series.get(row),
+        )
+
+
+def _measured(
+    run: Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    chosen: tuple[list[Selection], dict[int, Selection]],
+) -> Iterator[RunEvent]:
+    """What the step shows of every row but the full cache's; `chosen` as `choose` gives it."""
+    selections, bases = chosen
+    kept = [(row, each, bases.get(row)) for row, each in enumerate(selections)]
+    evicted = [each for each in kept if each[0] != run.reference]
+    with run.stopwatch.measure("measure"):
+        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
+    for row, perturbation in measured:
+        yield VariantMeasured(row, perturbation)
+    if {"bounds", "greedy"} & set(run.request.analysis):
+        yield from analyse(run, step, decoder, prefilled, selections)
+
+
+def follow_up_prompts(
+    tokenizer: PreTrainedTokenizerBase, request: CompareRequest, prompt: PromptInfo
+) -> list[PromptInfo]:
+    """The prompt of each follow-up question, rendered as the first question's was.
+
+    PromptError where the context would be tokenised otherwise with one of them, so that the
+    compressed prompt would not be the same.
+    """
+    first = prompt.token_ids[: prompt.compressed_tokens]
+    prompts = []
+    for question in request.follow_ups:
+        other = build_prompt(tokenizer, request.context, question, request.scenario)
+        if other.token_ids[: other.compressed_tokens] != first:
+            raise PromptError(
+                f"The follow-up question {question[:60]!r} changes how the end of the context is "
+                "cut into tokens, so the same cache cannot serve it; end the context with a full "
+                "stop, or ask a first question too."
+            )
+        prompts.append(other)
+    return prompts
+
+
+def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
+    """Answer every follow-up question with every variant, from the rows as selection left them."""
+    answers: list[list[FollowUp]] = [[] for _ in run.specs]
+    prompts = run.follow_up_prompts
+    for done, (question, prompt) in enumerate(zip(run.request.follow_ups, prompts, strict=True)):
+        yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
+        with run.stopwatch.measure("follow_ups"):
+            tail = prompt.token_ids[prompt.compressed_tokens :]
+            loaded, limit = run.loaded, run.request.max_new_tokens
+            ends = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
+            generation = Generation(loaded.tokenizer, run.rows, limit, ends)
+            for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
+                pass
+        for row, found in enumerate(answers):
+            found.append(_follow_up(question, generation, row, run.reference))
+            yield FollowUpsAnswered(row, tuple(found))
+
+
+def answer(
+    loaded: LoadedModel,
+    rows: PromptRows,
+    tail: Sequence[int],
+    generation: Generation,
+    should_stop: Callable[[], bool],
+) -> Iterator[None]:
+    """Have rows read a question and generate; stops after every token.
+
+    Rows stay as selection left them; `tail`, at least one token, is the question and what follows.
+    """
+    context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
+    decoder = Decoder(loaded, context)
+    running = RunningRows(decoder, generation, next_tokens(decoder.read(tail)))
+    generation.append(running.tokens)
+    yield
+    while generation.running:
+        running.step()
+        generation.append(running.tokens)
+        yield
+
+
+def _follow_up(question: str, generation: Generation, row: int, reference: int) -> FollowUp:
+    ids, full = generation.token_ids[row], generation.token_ids[reference]
+    is_reference = row == reference
+    return FollowUp(
+        question=question,
+        text=generation.text(row),
+        token_ids=tuple(ids),
+        token_texts=generation.token_texts(row),
+        stopped=generation.stopped[row] or "length",
+        agreement=None if is_reference else agreement(ids, full),
+        first_difference=None if is_reference else first_difference(ids, full),
+    )

@@ -1,0 +1,115 @@
+"""Compress once, ask many: keep the cache of one variant in a file, and answer from such a file."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from ckv_core.base.stopwatch import Stopwatch
+from ckv_core.engine.cache.kept import KeptCache, read_cache, write_cache
+from ckv_core.engine.choose import choose, resolved, row_plan
+from ckv_core.engine.compare import check_length, environment, prepare, read_prompt
+from ckv_core.engine.generate import answer
+from ckv_core.engine.generation import Generation
+from ckv_core.engine.memory import check_memory
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.rows import prompt_rows
+from ckv_core.engine.select import receipt
+from ckv_core.errors import ConfigError, PromptError
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.records.cache_requests import AskRequest, KeepRequest
+from ckv_core.records.events import Progress, RunEvent, RunFinished
+from ckv_core.records.kept_folder import write_whole
+from ckv_core.records.kept_record import KeptRecord
+
+
+@torch.inference_mode()
+def keep(
+    request: KeepRequest,
+    loaded: LoadedModel,
+    should_stop: Callable[[], bool] = lambda: False,
+    prefills: PrefillCache | None = None,
+) -> Iterator[RunEvent]:
+    """Compress a context as a comparison does, and write what is left of it.
+
+    Yields:
+        Progress, and RunFinished once the file is whole.
+
+    Raises:
+        CkvError: the request, the prompt, the model or the disk does not allow it.
+        RunCancelledError: should_stop returned true; there is no file then.
+    """
+    run = prepare(request.comparison(), loaded, should_stop)
+    check_memory(run, prefills)
+    prefilled = yield from read_prompt(run, prefills)
+    yield Progress("select", None, run.specs[0].spec)
+    (spec,), info = run.specs, loaded.info
+    not_measured = frozenset({spec.base().settings()} if spec.critical else ())
+    (selection,), _ = choose(run, prefilled, not_measured)
+    rows = prompt_rows(prefilled, [row_plan(spec, selection, prefilled)])
+    record = KeptRecord(
+        model=info,
+        spec=spec.spec,
+        label=spec.label,
+        params=resolved(run, spec, selection),
+        compressed_tokens=prefilled.prompt_len,
+        receipt=receipt(selection, info, rows, 0),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=environment(),
+    )
+    token_ids = run.prompt.token_ids[: prefilled.prompt_len]
+    cache = KeptCache(record, run.request.context, token_ids, rows)
+    if prefills is not None:
+        prefills.trim()
+    yield Progress("select", None, "writing the file")
+    path = Path(request.path)
+    if path.exists():
+        raise ConfigError(f"A cache {path.stem!r} is kept already; choose another name.")
+    write_whole(path, lambda beside: write_cache(beside, cache, selection.keep_masks))
+    yield RunFinished(dict(run.stopwatch.timings_ms))
+
+
+@torch.inference_mode()
+def ask(
+    request: AskRequest, loaded: LoadedModel, should_stop: Callable[[], bool] = lambda: False
+) -> Iterator[RunEvent]:
+    """Answer a question from the cache in a file, which stays as it is.
+
+    Yields:
+        Progress and Generated, of one row; RunFinished is the last.
+
+    Raises:
+        CkvError: the file, the question or the model does not allow it.
+        RunCancelledError: should_stop returned true.
+    """
+    request.validate()
+    stopwatch = Stopwatch(loaded.device)
+    yield Progress("load", None, "reading the cache")
+    with stopwatch.measure("read"):
+        cache = read_cache(Path(request.path), loaded)
+    tail = question_tokens(cache, request, loaded)
+    yield Progress("decode", 0.0, "question")
+    limit = request.max_new_tokens
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, 1, limit, end_tokens)
+    with stopwatch.measure("decode"):
+        for _ in answer(loaded, cache.rows, tail, generation, should_stop):
+            if generation.due():
+                done = len(generation.token_ids[0])
+                yield generation.event(1)
+                yield Progress("decode", done / limit, f"token {done:,} of {limit:,}")
+    yield RunFinished(dict(stopwatch.timings_ms))
+
+
+def question_tokens(cache: KeptCache, request: AskRequest, loaded: LoadedModel) -> tuple[int, ...]:
+    """What is read after the context; PromptError where the context's own tokens would change."""
+    prompt = build_prompt(loaded.tokenizer, cache.context, request.question, "context-only")
+    if prompt.token_ids[: prompt.compressed_tokens] != cache.token_ids:
+        raise PromptError(
+            "With this question, or with this tokenizer, the context is cut into other tokens than "
+            "those of the kept cache; begin the question with a letter, or keep the context again."
+        )
+    check_length(prompt.tokens, request.max_new_tokens, loaded.info.context_limit)
+    return prompt.token_ids[prompt.compressed_tokens :]

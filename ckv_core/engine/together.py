@@ -1,0 +1,140 @@
+"""Several comparisons whose rows are decoded in one batch, such as a study's samples."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ckv_core.engine.compare import compare
+from ckv_core.engine.generation import SharedDecode
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.sweep import GROUP_ROWS
+from ckv_core.errors import (
+    OUT_OF_MEMORY,
+    CkvError,
+    NoRoomError,
+    RunCancelledError,
+    is_out_of_memory,
+)
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Outcome, RunEvent, RunResult
+
+# Reading a longer prompt takes a CPU seconds to minutes, and decoding it with others saves little.
+GROUP_TOKENS = 4_096
+
+
+def compare_together(
+    requests: Iterable[CompareRequest],
+    loaded: LoadedModel,
+    should_stop: Callable[[], bool] = lambda: False,
+    prefills: PrefillCache | None = None,
+) -> Iterator[Outcome]:
+    """Run comparisons one after another, but decode their rows together.
+
+    Each goes on until its rows are to be decoded. All that wait are decoded in one batch once
+    `GROUP_ROWS` rows wait, or on a CPU prompts of `GROUP_TOKENS` tokens together, or nothing else
+    is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
+    no room beside others, or fails in a batch, is run again alone.
+
+    `requests`: the next one is taken only when it can begin. `should_stop`: called at every
+    layer of every pass.
+
+    Yields:
+        (place of the request, its result or why it has none), in the order in which they end.
+        The time of decoding together is in no result's timings.
+
+    Raises:
+        RunCancelledError: should_stop returned true.
+    """
+    return _Together(loaded, should_stop, prefills).run(requests)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    place: int
+    request: CompareRequest
+    events: Generator[RunEvent]
+    result: RunResult = field(default_factory=RunResult)
+
+
+class _Together:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        should_stop: Callable[[], bool],
+        prefills: PrefillCache | None,
+    ) -> None:
+        self._loaded, self._should_stop, self._prefills = loaded, should_stop, prefills
+        self._shared = SharedDecode(loaded, should_stop)
+        self._waiting: list[_Run] = []
+
+    def run(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        for place, request in enumerate(requests):
+            yield from self._go_on(self._begun(place, request))
+            while self._shared.rows >= GROUP_ROWS or self._waiting_tokens() >= GROUP_TOKENS:
+                yield from self._decode()
+        while self._waiting:
+            yield from self._decode()
+
+    def _waiting_tokens(self) -> int:
+        """Tokens of the prompts whose rows wait; 0 where long prompts need not be decoded alone."""
+        prompts = [run.result.prompt for run in self._waiting if self._loaded.device.type == "cpu"]
+        return sum(prompt.tokens for prompt in prompts if prompt)
+
+    def _begun(self, place: int, request: CompareRequest) -> _Run:
+        events = compare(request, self._loaded, self._should_stop, self._prefills, self._shared)
+        return _Run(place, request, events)
+
+    def _go_on(self, run: _Run) -> Iterator[Outcome]:
+        """Until the run ends or its rows wait."""
+        before = self._shared.rows
+        outcome: RunResult | CkvError = run.result
+        try:
+            for event in run.events:
+                run.result.apply(event)
+                if self._shared.rows > before:
+                    self._waiting.append(run)
+                    return
+        except (CkvError, MemoryError, RuntimeError) as error:
+            outcome = _expected(error)
+        lacks_room = isinstance(outcome, NoRoomError) or str(outcome) == OUT_OF_MEMORY
+        if self._waiting and lacks_room:
+            while self._waiting:
+                yield from self._decode()
+            yield from self._go_on(self._begun(run.place, run.request))
+        else:
+            yield run.place, outcome
+
+    def _decode(self) -> Iterator[Outcome]:
+        """All that wait, and each to where it waits again or ends."""
+        waiting, self._waiting = self._waiting, []
+        failed = False
+        try:
+            self._shared.decode()
+        except (CkvError, MemoryError, RuntimeError) as error:
+            _expected(error)
+            failed = True  # acted on outside, where no traceback holds what the batch held
+        if not failed:
+            for run in waiting:
+                yield from self._go_on(run)
+            return
+        again = [(run.place, run.request) for run in waiting]
+        for run in waiting:
+            run.events.close()
+        for place, request in again:
+            outcome: RunResult | CkvError
+            outcome = result = RunResult()
+            try:
+                for event in compare(request, self._loaded, self._should_stop, self._prefills):
+                    result.apply(event)
+            except (CkvError, MemoryError, RuntimeError) as error:
+                outcome = _expected(error)
+            yield place, outcome
+
+
+def _expected(error: Exception) -> CkvError:
+    """What somebody can read of an error that ends one run; others, and a stop, are raised."""
+    if is_out_of_memory(error):
+        return CkvError(OUT_OF_MEMORY)
+    if isinstance(error, RunCancelledError) or not isinstance(error, CkvError):
+        raise error
+    return error

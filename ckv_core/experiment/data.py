@@ -1,0 +1,214 @@
+"""Samples from files: JSON Lines, CSV with its columns named, LongBench as published. No torch."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ckv_core.base.checked import read
+from ckv_core.base.json_text import JsonBounds, NoJsonError
+from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.study import MAX_ANSWERS, MAX_SAMPLES, Sample
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.external_selection import MAX_TEXT_CHARS
+
+MAX_FILE_BYTES = 256 * 2**20
+MAX_VALUES = 2**21  # in all lines of JSON
+LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
+COLUMNS = ("id", "context", "question", "answers", "metric", "source")
+ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
+# LongBench's published files: the metric of each data set is part of its definition.
+_LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
+_LONGBENCH_COLUMNS = {"id": "_id", "question": "input"}
+_LONGBENCH_METRICS = {
+    **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l"),
+    "trec": "classification",
+    "passage_retrieval_en": "retrieval",
+    "passage_count": "count",
+    **dict.fromkeys(("lcc", "repobench-p"), "code_similarity"),
+}
+_CHINESE = {"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"}
+
+
+def read_file(path: Path) -> str:
+    """The text of a data file.
+
+    Raises:
+        ConfigError: it cannot be read, is too big or not UTF-8.
+    """
+    file = f"The data file {str(path)!r}"
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ConfigError(f"{file} has {size:,} bytes; the limit is {MAX_FILE_BYTES:,}.")
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        message = f"{file} is not UTF-8 text (byte {error.start:,}); convert it first."
+        raise ConfigError(message) from None
+
+
+def read_samples(
+    text: str, name: str = "samples.jsonl", columns: Mapping[str, str] | None = None
+) -> tuple[Sample, ...]:
+    """The samples of a data file.
+
+    Args:
+        text: hostile.
+        name: of the file; one that ends in .csv is read as CSV.
+        columns: of ours (COLUMNS) -> of the file, where they differ. Files as LongBench
+            publishes them need none.
+
+    Raises:
+        ConfigError: the first thing that is wrong, with its line.
+    """
+    for column in columns or {}:
+        if column not in COLUMNS:
+            raise ConfigError(
+                f"data.columns has {column!r}; it maps {', '.join(COLUMNS)} to the file's names."
+            )
+    own = partial(_samples, name=name, columns=dict(columns or {}))
+    # Nothing bounds the cells of a row before it is read; lines of JSON are counted.
+    if not _is_csv(name) or len(text) <= SMALL_BYTES:
+        return tuple(own(text))
+    with read_apart(own, text) as samples:
+        return tuple(samples)
+
+
+def _is_csv(name: str) -> bool:
+    return name.lower().endswith(".csv")
+
+
+def _samples(text: Data, name: str, columns: Mapping[str, str]) -> Iterator[Sample]:
+    rows = _csv_rows(str(text), columns) if _is_csv(name) else _json_rows(str(text))
+    lines: dict[str, int] = {}
+    for line, values in rows:
+        try:
+            sample = _sample(values, columns, f"line {line}")
+        except CkvError as error:
+            raise ConfigError(f"{name}, line {line}: {error}") from None
+        if sample.id in lines:
+            raise ConfigError(
+                f"{name}: lines {lines[sample.id]} and {line} have the same id "
+                f"{sample.id[:80]!r}; give each sample its own."
+            )
+        lines[sample.id] = line
+        if len(lines) > MAX_SAMPLES:
+            raise ConfigError(f"{name} has over {MAX_SAMPLES:,} samples; take fewer.")
+        yield sample
+    if not lines:
+        raise ConfigError(f"{name} has no samples; write one JSON object a line.")
+
+
+def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
+    """The texts of stored runs as samples; runs over one context are of one source.
+
+    Args:
+        runs: their requests by slug, which becomes the sample's id.
+
+    Raises:
+        ConfigError: a run has no reference answer, or the same texts as another one.
+    """
+    first: dict[str, str] = {}
+    slugs: dict[tuple[str, str], str] = {}
+    samples = []
+    for slug, run in runs.items():
+        if not run.answer.strip():
+            raise ConfigError(
+                f"Run {slug} has no reference answer to score by; open it in Compare, fill in "
+                "Expected answer and run it again, or leave it out."
+            )
+        twin = slugs.setdefault((run.context, run.question), slug)
+        if twin != slug:
+            raise ConfigError(f"Runs {twin} and {slug} ask the same; leave one of them out.")
+        source = first.setdefault(run.context, slug)
+        samples.append(
+            Sample(
+                id=slug,
+                context=run.context,
+                question=run.question,
+                answers=(run.answer.strip(),),
+                source=source,
+            )
+        )
+    return tuple(samples)
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines from 1, one by one; only a line feed ends a line, as a text may hold U+2028."""
+    for line, match in enumerate(re.finditer("^.*$", text, re.MULTILINE), start=1):
+        yield line, match[0]
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    left = MAX_VALUES
+    for line, content in numbered_lines(text):
+        if not content.strip():
+            continue
+        left -= LINE_BOUNDS.check(content.encode("utf-8", "surrogatepass"))
+        if left < 0:
+            raise ConfigError(f"Line {line}: the lines hold over {MAX_VALUES:,} values.")
+        try:
+            values = LINE_BOUNDS.read(content)
+        except NoJsonError as error:
+            raise ConfigError(f"Line {line} is no JSON object: {error}.") from None
+        except ConfigError as error:
+            raise ConfigError(f"Line {line}: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"Line {line} is no JSON object with context, question and answers.")
+        yield line, values
+
+
+def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The columns that are read, whatever others there are; a cell that is missing is None."""
+    csv.field_size_limit(MAX_TEXT_CHARS)
+    answers = columns.get("answers", "answers")
+    read = {columns.get(name, name) for name in COLUMNS} | _LONGBENCH | {"_id", "choices"}
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [(name, at) for at, name in enumerate(next(reader, [])) if name in read]
+        if len(dict(header)) < len(header):
+            raise ConfigError("The first line names a column twice; rename one.")
+        for cells in filter(None, reader):
+            row: dict[str, Any] = {
+                name: cells[at] if at < len(cells) else None for name, at in header
+            }
+            row[answers] = (row.get(answers) or "").split(ANSWER_SEPARATOR, MAX_ANSWERS)
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ConfigError(f"Line {reader.line_num} is no CSV: {error}.") from None
+
+
+def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -> Sample:
+    dataset = ""
+    if not columns and values.keys() >= _LONGBENCH:
+        columns = _LONGBENCH_COLUMNS
+        dataset = str(values["dataset"]).removesuffix("_e")
+        if dataset in _CHINESE:
+            raise ConfigError(
+                f"the data set {dataset} needs Chinese word splitting, which is not built in; "
+                "take an English one."
+            )
+    given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
+    given["choices"] = values.get("all_classes" if dataset else "choices")
+    given = {name: value for name, value in given.items() if value is not None}
+    answers = given.get("answers", [])
+    answers = answers if isinstance(answers, list) else [answers]
+    given["answers"] = [each for each in answers if each not in (None, "")]
+    if not given["answers"]:
+        raise ConfigError("answers is empty; give at least one reference answer.")
+    if not str(given.get("id", "")).strip():
+        given["id"] = place
+    if dataset:
+        given["metric"] = _LONGBENCH_METRICS.get(dataset, "token_f1")
+        given["tags"] = {"task": dataset}
+    sample = read(Sample, {"question": "", "context": "", **given}, "sample", metrics=[*METRICS])
+    stripped = filter(None, map(str.strip, sample.answers))
+    return replace(sample, answers=tuple(stripped))

@@ -1,0 +1,238 @@
+"""The answer of a study: which method keeps the full cache's score, at which smallest budget.
+
+`ckv_core/experiment/decide.py` decides and `sentences.py` says it; here are the study's samples
+and results as they take them. No torch.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ckv_core.experiment import sentences
+from ckv_core.experiment.decide import (
+    FEWEST_SOURCES,
+    Choice,
+    PointDecision,
+    counted,
+    decide,
+)
+from ckv_core.experiment.names import display_names
+from ckv_core.experiment.reading import FULL_POINT, full_row, source
+from ckv_core.experiment.stats import Interval
+from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.methods.parameters import Budget
+from ckv_core.records.outcomes import raise_sentence
+from ckv_core.records.variants import VariantSpec
+
+Outcome = Literal["keeps", "undecided", "loses", "unmeasured"]
+_RANK: dict[Outcome, int] = {"keeps": 0, "undecided": 1, "unmeasured": 2, "loses": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodDecision:
+    """One variant.
+
+    Attributes:
+        name: what a reader sees.
+        outcome: `keeps` where any budget does, else that of its largest.
+        budget: the smallest that keeps, else the largest, which is tested first.
+        points: by budget, rising; none where nothing counts.
+    """
+
+    variant: str
+    name: str
+    outcome: Outcome
+    budget: str
+    points: Mapping[str, PointDecision]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer.
+
+    Attributes:
+        sentence: the answer, in at most three sentences.
+        tolerance: 0 to 1.
+        n: sources that count.
+        full: score of the full cache over all samples; None before any result.
+        methods: those that keep the score first, by rising budget.
+        cautions: what a reader has to know beside it.
+    """
+
+    sentence: str
+    tolerance: float
+    n: int
+    full: Interval | None
+    methods: tuple[MethodDecision, ...]
+    cautions: tuple[str, ...]
+
+    @property
+    def recommended(self) -> MethodDecision | None:
+        """The method with the smallest budget that keeps."""
+        first = self.methods[0] if self.methods else None
+        return first if first is not None and first.outcome == "keeps" else None
+
+
+def decide_study(
+    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
+) -> Decision:
+    """Decide with the results that are there, all or some.
+
+    `samples`: in their stored order, which is random (`random_order`).
+    """
+    study_points = study.points()
+    by_key = {result.key: result for result in results}
+    done = [
+        all((sample.id, point.variant, point.budget) in by_key for point in study_points)
+        for sample in samples
+    ]
+    places = counted(done, [source(sample) for sample in samples])
+    if study.read_once and not all(done):
+        places = []
+    choice = _choose(study, [samples[at] for at in places], by_key)
+    methods = _methods(study, choice)
+    full = full_row(samples, results)
+    full_score = full.mean("score")
+    what = "samples" if len({*map(source, samples)}) == len(samples) else "texts"
+    if study.read_once and not places:
+        sentence = sentences.read_later(f"{len(samples):,} samples")
+    elif choice.n < FEWEST_SOURCES:
+        all_cut = bool(full.outcomes.get("cut")) and full_score is None
+        limit = study.max_new_tokens
+        sentence = sentences.nothing_counts(len(results), limit, all_cut=all_cut)
+    else:
+        score = full_score.mean if full_score else 0.0
+        sentence = _sentence(study, choice, methods, score, f"{choice.n:,} {what}")
+    return Decision(
+        sentence=sentence,
+        tolerance=study.tolerance / 100,
+        n=choice.n,
+        full=full_score,
+        methods=tuple(methods),
+        cautions=(
+            *_about_results(study, results),
+            *_about_size(study, samples, methods, what),
+            *_about_full(full_score),
+            *_about_order(study, samples, places, len(results), what),
+        ),
+    )
+
+
+def _choose(study: Study, samples: Sequence[Sample], by_key: Mapping[Key, SampleResult]) -> Choice:
+    def scores(variant: str, budget: str | None) -> list[float]:
+        found = [by_key[sample.id, variant, budget].score for sample in samples]
+        return [np.nan if score is None else score for score in found]
+
+    _, *points = study.points()
+    variants = list(dict.fromkeys(point.variant for point in points))
+    budgets = list(dict.fromkeys(point.budget for point in points))
+    table = [[scores(variant, budget) for budget in budgets] for variant in variants]
+    return decide(
+        np.array(scores(FULL_POINT.variant, None), np.float64),
+        np.array(table, np.float64),
+        [source(sample) for sample in samples],
+        study.tolerance / 100,
+        former=len(study.earlier_variants),
+        once=study.read_once,
+    )
+
+
+def _methods(study: Study, choice: Choice) -> list[MethodDecision]:
+    _, *points = study.points()
+    variants = list(dict.fromkeys(point.variant for point in points))
+    names = display_names([VariantSpec.parse(variant) for variant in variants])
+    budgets = list(dict.fromkeys(point.budget or "" for point in points))
+    methods = [
+        _method(variant, name, dict(zip(budgets, found, strict=True)), choice.n)
+        for variant, name, found in zip(variants, names, choice.points, strict=True)
+    ]
+    return sorted(methods, key=_rank)
+
+
+def _method(variant: str, name: str, points: Mapping[str, PointDecision], n: int) -> MethodDecision:
+    *_, largest = points
+    budget = next((each for each, found in points.items() if found.state == "keeps"), largest)
+    outcome: Outcome = "unmeasured" if n < FEWEST_SOURCES else points[budget].state
+    sentence = sentences.of_method(name, budget, points[budget])
+    return MethodDecision(
+        variant=variant,
+        name=name,
+        outcome=outcome,
+        budget=budget,
+        points=points,
+        sentence=sentences.unmeasured(name) if outcome == "unmeasured" else sentence,
+    )
+
+
+def _rank(method: MethodDecision) -> tuple[float, ...]:
+    """Smaller budgets that keep first, then smaller losses."""
+    found = method.points[method.budget]
+    keeps = Budget.parse(method.budget).amount if method.outcome == "keeps" else 0.0
+    loss = found.at_most if found.loss is None or method.outcome == "keeps" else found.loss
+    return (_RANK[method.outcome], keeps, loss)
+
+
+def _sentence(
+    study: Study, choice: Choice, methods: Sequence[MethodDecision], full: float, of: str
+) -> str:
+    """Of a decision with sources enough; `of` names them."""
+    first, tolerance = methods[0], study.tolerance / 100
+    found = first.points[first.budget]
+    if not choice.can_show_loss and full < sentences.LEAST_FULL:
+        return sentences.low_full(full, tolerance)
+    if first.outcome == "keeps":
+        kept = sentences.kept(first.name, first.budget, found.at_most, tolerance, len(methods), of)
+        return f"{kept} {sentences.full_score(full)}"
+    if first.outcome == "undecided":
+        return sentences.undecided(first.name, first.budget, found, choice.n, of)
+    least = found.at_least or 0.0
+    return sentences.lost(first.name, first.budget, least, tolerance, len(methods), of)
+
+
+def _about_results(study: Study, results: Collection[SampleResult]) -> Iterator[str]:
+    """Results without a score."""
+    cut = [each for each in results if each.outcome == "cut"]
+    if cut:
+        advice = raise_sentence(len(cut), sum(bool(each.reason) for each in cut))
+        again = " Run the samples under another study name." if advice.startswith("Raise") else ""
+        yield sentences.cut(len(cut), len(results), study.max_new_tokens, f"{advice}{again}")
+    failed = [result for result in results if result.outcome == "failed"]
+    for for_good in (True, False):
+        reasons = Counter(result.reason for result in failed if result.for_good == for_good)
+        if reasons:
+            reason = reasons.most_common(1)[0][0]
+            yield sentences.failed(reasons.total(), reason, for_good=for_good)
+
+
+def _about_size(
+    study: Study, samples: Sequence[Sample], methods: Sequence[MethodDecision], what: str
+) -> Iterator[str]:
+    """What so many samples can show; of what is shown already it needs no word."""
+    if study.read_once or any(method.outcome == "keeps" for method in methods):
+        return
+    n, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
+    if sentence := sentences.can_confirm(n, count, study.tolerance / 100, what):
+        yield sentence
+
+
+def _about_full(full: Interval | None) -> Iterator[str]:
+    if full is not None and full.mean < sentences.LEAST_FULL:
+        yield sentences.weak_full(full.mean)
+
+
+def _about_order(
+    study: Study, samples: Sequence[Sample], places: Sequence[int], results: int, what: str
+) -> Iterator[str]:
+    """What changed, and what does not count."""
+    if study.earlier_tolerances:
+        yield sentences.changed_tolerance(study.earlier_tolerances)
+    missing = len(samples) * len(study.points()) - results
+    if missing > 0:
+        sources, count = {*map(source, samples)}, {source(samples[at]) for at in places}
+        yield sentences.open_results(missing, len(count), f"{len(sources):,} {what}")
+    elif len(places) < len(samples):
+        yield sentences.added(len(samples) - len(places))

@@ -1,0 +1,97 @@
+"""`ckv_core.compare` and what it returns: a comparison in a script or a notebook."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckv_core.experiment.figure_rows import figure_rows
+from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.verdict import verdict_of
+from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.records.events import RunResult
+from ckv_core.records.grid import with_points
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ckv_core.models.loaded import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a comparison came to; `result` has every array and kept set."""
+
+    result: RunResult
+    answer: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The sentences that stand first on the page of a run, a line each."""
+        verdict = verdict_of(self.result)
+        return "\n".join(verdict.lines) if verdict else ""
+
+    def table(self) -> "pandas.DataFrame":
+        """A row per variant and budget, a column per metric, as the CSV file of a run has them."""
+        import pandas  # takes a second
+
+        head, rows = figure_rows(self.result)
+        return pandas.DataFrame(rows, columns=head)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result JSON, as `compare --json` does; the app imports it."""
+        document = json.dumps(to_json(self.result, [self.answer]), allow_nan=False)
+        Path(path).write_text(f"{document}\n", encoding="utf-8")
+
+
+def compare(
+    context: str,
+    question: str = "",
+    *,
+    methods: Sequence[str] = ("snapkv", "adakv", "streaming_llm"),
+    budgets: Sequence[str | int] = (),
+    model: str | None = None,
+    **settings: Any,
+) -> Run:
+    """Run several methods on one prompt, the full cache first.
+
+    Args:
+        context: the long text.
+        question: about it; empty for none.
+        methods: SPECs, such as `adakv+critical:alpha=0.5`.
+        budgets: entries per KV head (128) or shares of the prompt ("10%"); of several budgets the
+            kept sets are not stored.
+        model: a name, a Hugging Face id or a folder; None for that of CKV_MODEL, or the default.
+        settings: more fields of a `CompareRequest`: answer, scenario, max_new_tokens, device, ...
+
+    Raises:
+        CkvError: an argument is wrong or the run failed; one sentence says what to do.
+    """
+    request = with_points(
+        CompareRequest(
+            context=context,
+            question=question,
+            variants=tuple(dict.fromkeys(("full", *methods))),
+            model=model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+            **settings,
+        ),
+        [str(budget) for budget in budgets],
+    )
+    request.validate()
+    from ckv_core.engine.compare import compare as events_of
+
+    result = RunResult()
+    for event in events_of(request, _loaded(request.model, request.device, request.dtype)):
+        result.apply(event)
+    return Run(result, request.answer)
+
+
+@lru_cache(maxsize=1)
+def _loaded(model: str, device: str, dtype: str) -> "LoadedModel":
+    """The model, kept for the next call."""
+    from ckv_core.models.loading import load_model
+
+    return load_model(model, device, dtype)

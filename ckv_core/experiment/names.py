@@ -1,0 +1,54 @@
+"""What readers call the variants of a run, alike on pages, in files and on the command line."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ckv_core.records.external_selection import OWN
+from ckv_core.records.identity import NOT_RECORDED
+from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec, is_named, keys_in_label, written_parameters
+
+
+def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
+    """One name per variant: its label, or its SPEC where that says more.
+
+    A SPEC says more where it sets a parameter that the label does not show, or a budget that not
+    all have; and of two that share a label. Positions that were given are named by their label.
+    """
+    counts = Counter(variant.label for variant in variants)
+    written = [_spec_settings(v) for v in variants]
+    pairs = zip(variants, written, strict=True)
+    budgets = {
+        str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
+    } - {""}
+    silent = {"budget"} if len(budgets) == 1 else set()
+    return [
+        v.label
+        if counts[v.label] == 1 and parameters.keys() <= silent | keys_in_label(v.label)
+        else v.spec
+        for v, parameters in zip(variants, written, strict=True)
+    ]
+
+
+def curve_name(label: str, alpha: float | None, spec: str) -> str:
+    """The points of a method at several budgets: its label, and what else tells them apart.
+
+    Args:
+        label: of the method.
+        alpha: None where it has none, or where the name stands for several.
+        spec: theirs; the budget in it is passed over.
+    """
+    shown = {"budget", *keys_in_label(label), *(() if alpha is None else ("alpha",))}
+    written = {} if is_named(spec) else written_parameters(spec)
+    settings = [
+        f"{key} {'not recorded' if value == NOT_RECORDED else value}"
+        for key, value in written.items()
+        if key not in shown
+    ]
+    return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
+
+
+def _spec_settings(variant: VariantResult | VariantSpec) -> dict[str, str]:
+    """Return what a SPEC sets; nothing for given positions and for SPECs with a name."""
+    written = written_parameters(variant.spec)
+    return {} if variant.spec.partition(":")[0] == OWN or is_named(variant.spec) else written

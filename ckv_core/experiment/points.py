@@ -1,0 +1,257 @@
+"""The one long table: what each sample measured of each method and budget, and their means.
+
+Runs of one sample (`runs.together`) and of many (`studies.reading.read_results`) are read as this.
+No torch.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ckv_core.experiment.regimes import Regimes, regimes_of
+from ckv_core.experiment.stats import (
+    Difference,
+    Interval,
+    holm,
+    mean_interval,
+    paired,
+    score_interval,
+)
+from ckv_core.methods.parameters import Budget
+from ckv_core.records.figures import figures_in
+from ckv_core.records.identity import Identity, Settings
+from ckv_core.records.quantities import Figure
+from ckv_core.records.records import Outcome, VariantResult
+
+Values = Mapping[Hashable, float]  # by source
+SCORE = Figure(
+    key="score",
+    label="Score",
+    definition="The metric of a run of many samples: 0 to 1, a cut or failed text has none.",
+    unit="1",
+    group="outcome",
+    read=lambda _: None,
+    better="higher",
+    has_own_full=True,
+    places=frozenset({"sweep", "means"}),
+)
+METRICS: dict[str, Figure] = {SCORE.key: SCORE, **figures_in("means")}
+# What a pair is compared in: what says how close to the full cache, or to the answer, it is.
+COMPARED = tuple(
+    key for key, figure in METRICS.items() if figure.better and "sweep" in figure.places
+)
+# Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
+BUDGET_UNITS = {
+    "tokens": "entries per KV head",
+    "percent": "percent of the compressed prompt",
+    "mib": "MiB of the evicted cache",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Row:
+    """One variant at one budget over its samples.
+
+    Attributes:
+        identity: what decides its outcome.
+        name: what a reader sees, without the budget.
+        spec: one of its SPECs, with what distinguishes it from its namesakes.
+        curve_spec: the same without its budget; of all budgets of these settings.
+        place: of these settings among all, from 1 on; the full cache's is 0.
+        n: sources that it was run on; samples of one source are not independent.
+        budget: as requested; in one run of one sample as resolved, in tokens, unless all are in
+            MiB. None of what takes none.
+        read: key of `METRICS` -> value by source; of a source the mean over its samples.
+        floors: by key and source, what rounding alone moves.
+        outcomes: samples by what their text came to.
+        memory: mean bytes of its cache and of the full cache.
+        same: texts that are the full cache's token by token, of how many.
+        variants: records of runs of one sample; of a run of many one without results.
+        index: of the newest of them in its run.
+    """
+
+    identity: Identity
+    name: str
+    label: str
+    method: str
+    spec: str
+    curve_spec: str
+    place: int
+    n: int
+    budget: Budget | None
+    read: Callable[[str], Values]
+    outcomes: Mapping[Outcome, int]
+    memory: tuple[float, float] | None
+    same: tuple[int, int] | None = None
+    floors: Mapping[str, Values] = field(default_factory=dict)
+    variants: tuple[VariantResult, ...] = ()
+    index: int = 0
+    _known: dict[str, Values] = field(default_factory=dict)
+
+    def values(self, key: str) -> Values:
+        """One metric by source, of those that know it."""
+        if key not in self._known:
+            self._known[key] = self.read(key)
+        return self._known[key]
+
+    def mean(self, key: str) -> Interval | None:
+        """The mean over the sources with its interval; None where no source knows it."""
+        interval = score_interval if METRICS[key].is_share else mean_interval
+        return interval([*known.values()]) if (known := self.values(key)) else None
+
+    @property
+    def alpha(self) -> float | None:
+        """None where the method takes none."""
+        return self.identity.settings.alpha
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One row minus another on the same sources.
+
+    Attributes:
+        other: the base (the same settings and budget without CriticalKV) or the full cache.
+        differences: by key of COMPARED; only those that both know of some source.
+    """
+
+    row: Row
+    other: Row
+    differences: Mapping[str, Difference]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curve:
+    """One method with the same settings over the budgets that are requested, in one unit.
+
+    Attributes:
+        unit: of `BUDGET_UNITS`.
+        rows: by rising budget.
+    """
+
+    unit: str
+    rows: tuple[tuple[Budget, Row], ...]
+
+    @property
+    def first(self) -> Row:
+        return self.rows[0][1]
+
+    def means(self, key: str) -> list[tuple[Budget, Interval]]:
+        """(budget, mean) of the rows that know a metric."""
+        return [(budget, mean) for budget, row in self.rows if (mean := row.mean(key))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Points:
+    """All rows of what is read together.
+
+    Attributes:
+        model: its name.
+        n: sources.
+        rows: one per variant and budget, the full cache among them.
+        notes: sentences on what limits the means.
+        scenarios: of the samples.
+    """
+
+    model: str
+    n: int
+    rows: Sequence[Row]
+    notes: Sequence[str]
+    scenarios: frozenset[str]
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Each row against its base, then each against the full cache; p adjusted over all."""
+        found = [*_with_bases(self.rows), *_with_full(self.rows)]
+        return _with_holm([pair for pair in found if pair.differences])
+
+    @property
+    def regimes(self) -> Regimes:
+        """Of the rows, in their order."""
+        return regimes_of([row.method for row in self.rows], self.scenarios)
+
+    @property
+    def marks(self) -> dict[int, str]:
+        """The regime by the place of the settings, where there are both."""
+        pairs = zip(self.rows, self.regimes.marks, strict=True)
+        return {row.place: mark for row, mark in pairs}
+
+    @property
+    def curves(self) -> list[Curve]:
+        """In the order of the rows; what takes no budget is in none."""
+        rows_of: dict[tuple[Settings, str], dict[Budget, Row]] = {}
+        for row in self.rows:
+            if (budget := row.budget) is not None:
+                rows_of.setdefault((row.identity.settings, budget.unit), {}).setdefault(budget, row)
+        return [
+            Curve(unit=unit, rows=tuple(sorted(rows.items(), key=lambda row: row[0].amount)))
+            for (_, unit), rows in rows_of.items()
+        ]
+
+
+def with_bases(curves: Sequence[Curve]) -> list[tuple[Curve, Curve]]:
+    """Each curve with CriticalKV and the same settings without, where both are there."""
+    found = {(curve.first.identity.settings, curve.unit): curve for curve in curves}
+    return [
+        (curve, found[base.settings, curve.unit])
+        for curve in curves
+        if (base := curve.first.identity.base) and (base.settings, curve.unit) in found
+    ]
+
+
+def varied_units(curves: Sequence[Curve], key: str) -> list[str]:
+    """Units in which some curve knows a metric at two budgets or more."""
+    wide = {curve.unit for curve in curves if len(curve.means(key)) > 1}
+    return [unit for unit in BUDGET_UNITS if unit in wide]
+
+
+def _with_bases(rows: Sequence[Row]) -> Iterator[Pair]:
+    by_identity = {row.identity: row for row in rows}
+    for row in rows:
+        base = row.identity.base
+        if base is not None and base in by_identity:
+            yield _pair(row, by_identity[base], COMPARED)
+
+
+def _with_full(rows: Sequence[Row]) -> Iterator[Pair]:
+    """Only in metrics that the full cache has of its own; in others it is at 0 or 1."""
+    full = next((row for row in rows if not row.place), None)
+    own = [key for key in COMPARED if METRICS[key].has_own_full]
+    for row in rows if full else ():
+        if full is not None and row.place:
+            yield _pair(row, full, own)
+
+
+def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:
+    found = {key: _difference(row, other, key) for key in keys}
+    known = {key: each for key, each in found.items() if each is not None}
+    return Pair(row=row, other=other, differences=known)
+
+
+def _difference(row: Row, other: Row, key: str) -> Difference | None:
+    own, theirs = row.values(key), other.values(key)
+    is_yes_no = METRICS[key].has_own_full and {*own.values(), *theirs.values()} <= {0.0, 1.0}
+    return paired(
+        own,
+        theirs,
+        is_share=METRICS[key].is_share,
+        is_yes_no=is_yes_no,
+        floors=[each.floors.get(key, {}) for each in (row, other)],
+    )
+
+
+def _with_holm(pairs: Sequence[Pair]) -> list[Pair]:
+    """Each p also adjusted over all pairs that are compared in its metric."""
+    adjusted: dict[str, Iterator[float]] = {}
+    for key in COMPARED:
+        known = [pair.differences[key].p for pair in pairs if key in pair.differences]
+        adjusted[key] = iter(holm([p for p in known if p is not None]))
+    return [
+        replace(
+            pair,
+            differences={
+                key: each if each.p is None else replace(each, holm_p=next(adjusted[key]))
+                for key, each in pair.differences.items()
+            },
+        )
+        for pair in pairs
+    ]

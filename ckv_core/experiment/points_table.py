@@ -1,0 +1,279 @@
+"""The one table of points: its columns, what each says of a row, and the same as JSON. No torch.
+
+The page, the terminal and the files show it alike, a row per method and budget.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from ckv_core.experiment.points import COMPARED, METRICS, Pair, Points, Row
+from ckv_core.experiment.stats import Difference, Interval
+from ckv_core.records.figures import FIGURES, figures_in
+from ckv_core.records.outcomes import outcome_word
+from ckv_core.records.quantities import Figure
+from ckv_core.records.records import Outcome
+
+MIB = 2**20
+NOTE = (
+    "A row is a variant over its samples: mean and 95 % interval (Wilson's of shares and scores, "
+    "else Student's). To compare two rows, read a column with a minus: the difference on the same "
+    "samples (Tango's interval of shares and scores; of yes or no the samples gained + and lost -, "
+    "p of the exact McNemar test, and the same after Holm over all rows). The base is the same "
+    "method and settings without CriticalKV."
+)
+_OUTCOMES: dict[Outcome, str] = {
+    "answered": "Generations that hold the expected answer.",
+    "missed": "Generations that ended without the expected answer.",
+    "cut": "The limit of new tokens ended the text before the answer: neither right nor wrong.",
+    "failed": "Generations that failed, which are neither right nor wrong.",
+}
+_SCORES = ("score", "answer", "agreement")
+_MECHANISM = ("head", "final")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is read of a row, and what it is sorted by and saved as."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.
+
+    Attributes:
+        is_extra: shown on demand; in the terminal below the table, a line per row.
+        read: its cell; None where nothing is known.
+    """
+
+    key: str
+    label: str
+    unit: str = ""
+    definition: str = ""
+    is_text: bool = False
+    is_extra: bool = False
+    read: Callable[[Row], Cell | None]
+
+
+def columns_of(points: Points) -> list[Column]:
+    """The columns in which something is known, the extra ones last."""
+    # Of one sample the outcome says what these two do.
+    left_out = () if points.n > 1 else ("answer", "exact_match")
+    scores = [_mean(METRICS[key]) for key in _SCORES if key not in left_out]
+    moved = [_mean(METRICS[key]) for key in _MECHANISM]
+    shown = set() if points.n > 1 else set(figures_in("sweep"))
+    others = [f for key, f in METRICS.items() if key not in (*_SCORES, *_MECHANISM, *left_out)]
+    every = (
+        Column(key="variant", label="Variant", is_text=True, read=lambda row: Cell(row.name)),
+        Column(key="budget", label="Budget", unit="requested", read=_budget),
+        *(_counts(points) if points.n > 1 else (_OUTCOME,)),
+        *scores,
+        *((_SAME_TEXT,) if points.n > 1 else ()),
+        _MEMORY,
+        *moved,
+        *(_mean(figure, is_extra=figure.key not in shown) for figure in others),
+        *(_differences(points) if points.n > 1 else ()),
+        Column(
+            key="spec", label="SPEC", is_text=True, is_extra=True, read=lambda row: Cell(row.spec)
+        ),
+    )
+    return [column for column in every if any(map(column.read, points.rows))]
+
+
+def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False) -> str:
+    """`1.2 (1.1 to 1.3)`, or the mean alone where there is no interval or one prompt."""
+
+    def text(value: float) -> str:
+        sign = "+" if is_signed else ""
+        return format(value, f"{sign}z.1%" if is_share else f"{sign}z,.4g")
+
+    if interval.low is None or interval.high is None or interval.n == 1:
+        return text(interval.mean)
+    return f"{text(interval.mean)} ({text(interval.low)} to {text(interval.high)})"
+
+
+def difference_text(key: str, difference: Difference) -> str:
+    """The mean with its interval; of yes or no also `+2 -1, p = 1`."""
+    text = interval_text(difference.mean, is_share=METRICS[key].is_share, is_signed=True)
+    if difference.p is None:
+        return text + difference.level_note
+    after = f", {difference.holm_p:.2g} after Holm" if difference.holm_p != difference.p else ""
+    return f"{text}; +{difference.higher} -{difference.lower}, p = {difference.p:.2g}{after}"
+
+
+def _budget(row: Row) -> Cell | None:
+    return Cell(str(row.budget), row.budget.amount) if row.budget else None
+
+
+def _outcome(row: Row) -> Cell | None:
+    word = outcome_word(row.variants[0])
+    return Cell(word, float(bool(row.variants[0].is_right))) if word else None
+
+
+_OUTCOME = Column(
+    key="outcome",
+    label="Outcome",
+    definition=FIGURES["answer"].definition,
+    is_text=True,
+    read=_outcome,
+)
+
+
+def _counts(points: Points) -> Iterator[Column]:
+    yield Column(key="n", label="n", unit="samples", read=lambda row: Cell(f"{row.n:,}", row.n))
+    known = {word for row in points.rows for word in row.outcomes}
+    shown = known | {"answered", "missed"} if known & {"answered", "missed", "cut"} else known
+    for word, definition in _OUTCOMES.items():
+        if word in shown:
+            yield Column(
+                key=word,
+                label=word.capitalize(),
+                unit="samples",
+                definition=definition,
+                read=partial(_count, word),
+            )
+
+
+def _count(word: Outcome, row: Row) -> Cell:
+    count = row.outcomes.get(word, 0)
+    return Cell(f"{count:,}", count)
+
+
+_SAME_TEXT = Column(
+    key="same",
+    label="Same text",
+    unit="as the full cache",
+    definition="Generations that are the full cache's, token by token.",
+    read=lambda row: Cell(f"{row.same[0]} of {row.same[1]}", row.same[0]) if row.same else None,
+)
+
+
+def _mean(figure: Figure, *, is_extra: bool = False) -> Column:
+    def read(row: Row) -> Cell | None:
+        mean = row.mean(figure.key)
+        if mean is None:
+            return None
+        return Cell(interval_text(mean, is_share=figure.is_share) + _of(mean, row), mean.mean)
+
+    return Column(
+        key=figure.key,
+        label=figure.mean_label,
+        unit=figure.unit_name,
+        definition=figure.definition,
+        is_extra=is_extra,
+        read=read,
+    )
+
+
+def _of(mean: Interval, row: Row) -> str:
+    """How many sources a mean is of, where it is not of all that the variant was run on."""
+    return "" if mean.n == row.n else f", n = {mean.n}"
+
+
+def _memory(row: Row) -> Cell | None:
+    if row.memory is None:
+        return None
+    mean, full = row.memory
+    return Cell(f"{mean / MIB:,.2f} ({mean / full:.1%})", mean / MIB)
+
+
+_MEMORY = Column(
+    key="memory",
+    label="Memory (MiB)",
+    unit="share of the full cache",
+    definition=FIGURES["cache_bytes"].definition,
+    read=_memory,
+)
+
+
+def _differences(points: Points) -> Iterator[Column]:
+    """Each compared metric minus the full cache's, then minus the base's."""
+    for kind, words, is_full in (("full", "the full cache's", True), ("base", "the base's", False)):
+        pairs = {pair.row.spec: pair for pair in points.pairs if (not pair.other.place) == is_full}
+        yield from (_difference(key, f"{key}_{kind}", words, pairs) for key in COMPARED)
+
+
+def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Column:
+    def read(row: Row) -> Cell | None:
+        pair = pairs.get(row.spec)
+        difference = pair.differences.get(key) if pair else None
+        if difference is None:
+            return None
+        text = difference_text(key, difference) + _of(difference.mean, row)
+        return Cell(text, difference.mean.mean)
+
+    return Column(
+        key=name,
+        label=f"{METRICS[key].label} minus {words}",
+        unit="on the same samples",
+        definition=METRICS[key].definition,
+        is_extra=key != "score",  # whose differences stand in the table itself
+        read=read,
+    )
+
+
+def points_json(points: Points) -> dict[str, Any]:
+    """Every mean, interval and difference; docs/result_json.md describes it."""
+    rows = {row.spec: at for at, row in enumerate(points.rows)}
+    return {
+        "schema": 1,
+        "kind": "means",
+        "model": points.model,
+        "n": points.n,
+        "notes": list(points.notes),
+        "variants": [
+            {
+                "spec": row.spec,
+                "label": row.label,
+                "n": row.n,
+                "figures": {key: asdict(mean) for key in METRICS if (mean := row.mean(key))},
+                "outcomes": dict(row.outcomes),
+            }
+            for row in points.rows
+        ],
+        "pairs": [
+            {
+                "variant": rows[pair.row.spec],
+                "other": rows[pair.other.spec],
+                "figures": differences_json(pair),
+            }
+            for pair in points.pairs
+        ],
+    }
+
+
+def differences_json(pair: Pair) -> dict[str, Any]:
+    """By key of a metric: the interval, then how many sources moved which way, and p."""
+    found = {key: asdict(each) for key, each in pair.differences.items()}
+    return {key: each.pop("mean") | each for key, each in found.items()}
+
+
+Line = tuple[Any, ...]
+
+
+def csv_rows(points: Points) -> tuple[Sequence[str], list[Line]]:
+    """Head and lines of the long table: every mean, then every difference of a pair."""
+    head = ("spec", "budget", "budget_unit", "figure", "label", "unit", "minus")
+    ends = ("mean", "low", "high", "samples", "lower", "higher", "level", "p", "holm_p")
+
+    def line(row: Row, key: str, minus: str, mean: Interval, *more: float | None) -> Line:
+        budget = (f"{row.budget.amount:.10g}", row.budget.unit) if row.budget else ("", "")
+        words = (key, METRICS[key].mean_label, METRICS[key].unit_name, minus)
+        return (row.spec, *budget, *words, mean.mean, mean.low, mean.high, mean.n, *more)
+
+    means = [
+        line(row, key, "", mean, *(None,) * 5)
+        for row in points.rows
+        for key in METRICS
+        if (mean := row.mean(key))
+    ]
+    moved = [
+        line(pair.row, key, pair.other.spec, d.mean, d.lower, d.higher, d.level, d.p, d.holm_p)
+        for pair in points.pairs
+        for key, d in pair.differences.items()
+    ]
+    return (*head, *ends), [*means, *moved]

@@ -1,0 +1,183 @@
+"""The result JSON with what pages and commands read off it: `compare --json`, Export; no torch.
+
+The readings are for programs that read the file elsewhere. All of them follow from the rest of the
+file, so they are never read back. docs/result_json.md describes them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ckv_core.errors import ConfigError
+from ckv_core.experiment.ablation import ablation_of
+from ckv_core.experiment.evidence import held
+from ckv_core.experiment.points import METRICS, Curve
+from ckv_core.experiment.savings import Saving, savings
+from ckv_core.experiment.sweep import alpha_optima, curves, matched_figures
+from ckv_core.records.chain import check_chain
+from ckv_core.records.codec import array_json, measured_json, number_json
+from ckv_core.records.events import RunResult
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.passages import spans_of
+
+# A sweep of 255 points has up to 64,770 pairs of curves.
+MAX_PAIRS = 256
+
+
+def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
+    """A run, whole or partial, as plain JSON values; no NaN or infinity among them.
+
+    `passages`: texts whose kept slots are counted in `readings`; one that does not occur in the
+    compressed prompt is there without spans.
+    """
+    return measured_json(result) | {"readings": derived_json(result, passages)}
+
+
+def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
+    """Evidence, bounds, ablation and, of a sweep, curves, savings and best alphas.
+
+    A list is empty where the run has no such thing, also where an imported run says what nothing
+    can be read off.
+
+    `passages`: texts to look for in the compressed prompt; one that does not occur has no spans,
+    and one that no kept set is known of no variants. Blank ones ask for nothing.
+    """
+    lines = curves(result) if result.kind == "sweep" else []
+    return {
+        "evidence": _evidence(result, passages),
+        "bounds": _bounds(result),
+        "ablation": _ablation(result),
+        "curves": _curves(lines),
+        "savings": _savings(result, lines),
+        "alpha_optima": _alpha_optima(result),
+    }
+
+
+def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]]:
+    if result.prompt is None or result.model is None:
+        return []
+    layers, documents = result.model.evictable_layers, []
+    for text in filter(str.strip, dict.fromkeys(passages)):
+        spans = spans_of(result.prompt, text)
+        rows = [
+            {
+                "variant": index,
+                "entries": each.entries,
+                "slots": each.slots,
+                "share": each.mean,
+                "by_chance": each.chance,
+                "whole": each.whole,
+                "heads": each.heads,
+                "layer_share": array_json(each.per_layer),
+                "layer_by_chance": array_json(each.chance_per_layer),
+            }
+            for index, variant in enumerate(result.variants)
+            if (each := held(variant, spans, layers)) is not None
+        ]
+        documents.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
+    return documents
+
+
+def _bounds(result: RunResult) -> list[dict[str, Any]]:
+    figures = ("sigma_over_half", "oracle_over_half", "tightness", "group_tightness")
+    return [
+        {
+            "variant": index,
+            **{key: _number(FIGURES[key].read(variant)) for key in figures},
+            "heads": chain.heads,
+            "covered": chain.covered,
+            "violations": chain.violations,
+        }
+        for index, variant in enumerate(result.variants)
+        if (chain := check_chain(variant)) is not None
+    ]
+
+
+def _ablation(result: RunResult) -> list[dict[str, Any]]:
+    try:
+        steps = ablation_of(result)
+    except ConfigError:  # an imported SPEC that nobody can parse
+        return []
+    return [
+        {
+            "variant": each.index,
+            "label": each.step.label,
+            "change": each.step.change,
+            "head_l1": _number(each.head_l1),
+            "better_heads": _number(each.better_heads),
+            "heads": each.heads,
+            "final_hidden_l1": _number(each.final_hidden_l1),
+            "kl": _number(each.kl),
+        }
+        for each in steps
+    ]
+
+
+def _curves(lines: Sequence[Curve]) -> list[dict[str, Any]]:
+    return [
+        {
+            "spec": line.first.curve_spec,
+            "alpha": _number(line.first.alpha),
+            "unit": line.unit,
+            "budgets": [budget.amount for budget, _ in line.rows],
+            "variants": [row.index for _, row in line.rows],
+            "figures": {
+                key: [_number(mean.mean if mean else None) for mean in means]
+                for key in METRICS
+                if any(means := [row.mean(key) for _, row in line.rows])
+            },
+        }
+        for line in lines
+    ]
+
+
+def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
+    """What each curve needs for every point of each other one, by each metric."""
+    if len(lines) < 2:
+        return []
+    plain_first = sorted(lines, key=lambda line: line.first.identity.settings.critical)
+    return [
+        {
+            "figure": figure.key,
+            "target": target.first.curve_spec,
+            "target_budgets": [budget.amount for budget, _ in target.means(figure.key)],
+            "methods": [
+                _method(line, list(savings(line, target, figure.key)))
+                for line in lines
+                if line is not target
+            ],
+        }
+        for figure in matched_figures(result)
+        for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]
+        if target.means(figure.key)
+    ]
+
+
+def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
+    return {
+        "spec": line.first.curve_spec,
+        "budgets": [_number(each.match.budget) for each in needed],
+        "outcomes": [each.match.outcome for each in needed],
+        "saved": [_number(each.share) for each in needed],
+    }
+
+
+def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
+    if result.kind != "sweep" or result.model is None:
+        return []
+    return [
+        {
+            "spec": each.spec,
+            "budget": each.budget.amount,
+            "alphas": [_number(alpha) for alpha in each.alphas],
+            "best_fixed": _number(each.best_fixed),
+            "layer_alpha": array_json(each.layer_alpha),
+            "head_alpha": array_json(each.head_alpha),
+            "layer_gain": _number(each.layer_gain),
+            "head_gain": _number(each.head_gain),
+        }
+        for each in alpha_optima(result)
+    ]
+
+
+def _number(value: float | None) -> float | str | None:
+    return None if value is None else number_json(float(value))

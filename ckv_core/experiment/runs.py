@@ -1,0 +1,206 @@
+"""Runs of one sample read together: a prompt, and a variant on it, counts once. No torch."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import fsum, isnan
+
+from ckv_core.errors import ConfigError
+from ckv_core.experiment.names import curve_name
+from ckv_core.experiment.points import METRICS, Points, Row
+from ckv_core.experiment.rounding import floor_by_figure
+from ckv_core.experiment.stats import interval_note
+from ckv_core.methods.parameters import Budget
+from ckv_core.records.events import RunResult
+from ckv_core.records.identity import Identity, identify, unique_specs
+from ckv_core.records.outcomes import cut_note, writes_same_text
+from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.records import RoundingFloor, VariantResult
+from ckv_core.records.variants import spec_without
+
+_NAMED = 4  # SPECs in a sentence; of more it says how many
+
+
+@dataclass(slots=True)
+class _Joined:
+    """One variant by prompt, the floor of the run that it is from, and its index in the newest."""
+
+    variants: dict[int, VariantResult] = field(default_factory=dict)
+    floors: dict[int, RoundingFloor | None] = field(default_factory=dict)
+    index: int = 0
+
+    @property
+    def first(self) -> VariantResult:
+        return next(iter(self.variants.values()))
+
+    @property
+    def is_full(self) -> bool:
+        return self.first.method == "full"
+
+
+def together(results: Sequence[RunResult]) -> Points:
+    """Runs of the same prompt as one, and variants of the same settings over the prompts.
+
+    Args:
+        results: oldest first: of a variant that several runs of one prompt have, the last counts.
+
+    Raises:
+        ConfigError: no run, other models, or no variant that any two of several prompts share.
+    """
+    if not results:
+        raise ConfigError("There is nothing to average; run at least one prompt.")
+    _check_models(results)
+    scenarios = frozenset(run.prompt.scenario for run in results if run.prompt)
+    joined: dict[Identity, _Joined] = {}
+    prompts, repeats = _prompts(results), 0
+    for run, prompt in zip(results, prompts, strict=True):
+        # Means over both scenarios would be of neither.
+        more = {"scenario": run.prompt.scenario} if run.prompt and len(scenarios) > 1 else {}
+        for index, variant in enumerate(run.variants):
+            own = joined.setdefault(identify(variant, **more), _Joined())
+            repeats += prompt in own.variants and variant.method != "full"
+            own.variants[prompt], own.floors[prompt], own.index = variant, run.floor, index
+    n = len(set(prompts))
+    shared = [len(each.variants) > 1 for each in joined.values() if not each.is_full]
+    if n > 1 and shared and not any(shared):
+        raise ConfigError(
+            "The runs have no variant in common; run the same methods with the same budget, alpha "
+            "and parameters on each prompt, in the same scenario."
+        )
+    rows = _rows(joined, is_one=len(results) == 1)
+    notes = [_repeats_note(repeats)] if repeats else []
+    if len(scenarios) > 1:
+        notes.append("The runs mix the scenarios regular and context-only: a row each.")
+    model = results[0].model
+    return Points(
+        model=model.name if model else "",
+        n=n,
+        rows=rows,
+        notes=[*notes, *_notes(n, rows)] if len(results) > 1 else [],
+        scenarios=scenarios,
+    )
+
+
+def _prompts(results: Sequence[RunResult]) -> list[int]:
+    """A number per run, equal where the prompt is the same; a run without one is alone."""
+    keys: dict[Hashable, int] = {}
+    return [
+        keys.setdefault((p.scenario, p.compressed_tokens, p.token_ids) if p else at, at)
+        for at, run in enumerate(results)
+        for p in [run.prompt]
+    ]
+
+
+def _check_models(results: Sequence[RunResult]) -> None:
+    models = [run.model for run in results if run.model]
+    weights = {model.sha256 or model.name for model in models}
+    if len(weights) > 1:
+        names = ", ".join(sorted({model.name for model in models}))
+        raise ConfigError(
+            f"The runs are of {len(weights)} different models ({names}); their metrics have no "
+            "common scale. Choose runs of one model."
+        )
+    if len(dtypes := {model.dtype for model in models}) > 1:
+        raise ConfigError(
+            f"The runs computed in {' and '.join(sorted(dtypes))}, which moves every metric. "
+            "Choose runs of one type."
+        )
+
+
+def _rows(joined: Mapping[Identity, _Joined], *, is_one: bool) -> list[Row]:
+    specs = unique_specs({identity: each.first.spec for identity, each in joined.items()})
+    others = dict.fromkeys(same.settings for same, each in joined.items() if not each.is_full)
+    places = {settings: place for place, settings in enumerate(others, 1)}
+    curves: dict[object, str] = {}
+    for identity, spec in specs.items():
+        curves.setdefault(identity.settings, spec_without(spec, "budget"))
+    in_bytes = all(same.budget.unit == "mib" for same in joined if same.budget)
+    return [
+        replace(
+            _row(identity, each, specs[identity], curves[identity.settings]),
+            place=places.get(identity.settings, 0),
+            budget=_resolved(each.first) if is_one and not in_bytes else identity.budget,
+        )
+        for identity, each in joined.items()
+    ]
+
+
+def _resolved(variant: VariantResult) -> Budget | None:
+    """In tokens; None of the full cache, and of an external selection, which has none."""
+    tokens = variant.receipt.budget_tokens if variant.receipt else 0
+    return Budget(float(tokens), "tokens") if tokens and variant.method != "full" else None
+
+
+def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row:
+    by_prompt, variants = joined.variants, [*joined.variants.values()]
+    texts = [same for each in variants if (same := writes_same_text(each)) is not None]
+    receipts = [each.receipt for each in variants if each.receipt is not None]
+    bytes_of = [[r.cache_bytes for r in receipts], [r.full_cache_bytes for r in receipts]]
+    floors = {at: floor_by_figure(floor) for at, floor in joined.floors.items()}
+    return Row(
+        identity=identity,
+        name=curve_name(joined.first.label, identity.settings.alpha, spec),
+        label=joined.first.label,
+        method=joined.first.method,
+        spec=spec,
+        curve_spec=curve_spec,
+        place=0,
+        n=len(variants),
+        budget=identity.budget,
+        read=lambda key: _known(key, by_prompt),
+        floors={
+            key: {at: floor[key] for at, floor in floors.items() if key in floor}
+            for key in ("final", "kl")
+        },
+        outcomes=Counter(each.outcome for each in variants if each.outcome),
+        memory=(fsum(bytes_of[0]) / len(receipts), fsum(bytes_of[1]) / len(receipts))
+        if receipts
+        else None,
+        same=(sum(texts), len(texts)) if texts else None,
+        variants=tuple(variants),
+        index=joined.index,
+    )
+
+
+def _known(key: str, by_prompt: Mapping[int, VariantResult]) -> dict[Hashable, float]:
+    read = {prompt: METRICS[key].read(variant) for prompt, variant in by_prompt.items()}
+    return {at: value for at, value in read.items() if value is not None and not isnan(value)}
+
+
+def _notes(n: int, rows: Sequence[Row]) -> Iterator[str]:
+    """What a reader of the means has to know."""
+    compared = [row for row in rows if row.place]
+    fewer = [row.spec for row in compared if row.n < n]
+    if fewer:
+        more = len(fewer) - _NAMED
+        listed = ", ".join(fewer[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield (
+            f"{len(fewer)} of {len(compared)} variants were run on fewer than all {n} prompts "
+            f"({listed}); only metrics of the same prompts compare."
+        )
+    if note := interval_note(n, min((row.n for row in rows), default=n)):
+        yield note
+    yield from dict.fromkeys(note for row in rows if (note := _alpha_note(row.variants)))
+    if note := cut_note([variant for row in rows for variant in row.variants]):
+        yield note
+
+
+def _alpha_note(variants: Sequence[VariantResult]) -> str:
+    """SPEC and params of a method without CriticalKV do not distinguish such runs."""
+    bounded = [v for v in variants if "sigma_stage1" in v.analysis and not v.critical]
+    alphas = {read for v in bounded if (read := QUANTITIES["stage1_alpha"].read(v)) is not None}
+    if len(alphas) < 2:
+        return ""
+    return (
+        f"The runs' alphas of stage 1 differ ({', '.join(f'{a:g}' for a in sorted(alphas))}), and "
+        "sigma, theta-hat and relaxed theta of methods without CriticalKV with them; average runs "
+        "of one alpha to read these."
+    )
+
+
+def _repeats_note(repeats: int) -> str:
+    left = "1 result is" if repeats == 1 else f"{repeats:,} results are"
+    return (
+        f"{left} left out: a newer run has the same variant on the same prompt, and that counts "
+        "once."
+    )

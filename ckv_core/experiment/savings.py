@@ -1,0 +1,148 @@
+"""The budget at which one curve is as good as another at a budget of its own. No torch.
+
+As in the paper's Figure 1: of one run of one sample by each metric, of many samples by the score.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckv_core.experiment.points import METRICS, Curve
+from ckv_core.experiment.stats import (
+    Match,
+    MatchOutcome,
+    Values,
+    matching_budget,
+    matching_range,
+)
+from ckv_core.methods.parameters import Budget
+
+# What a saving says where it names no budget.
+MEANINGS: dict[MatchOutcome, str] = {
+    "better": "already reached at the smallest budget",
+    "worse": "not reached with the budgets tried",
+    "nothing": "the point to be matched is at 0 itself",
+    "rounding": "the point to be matched is below the rounding floor",
+}
+_WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "only rounding"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What one curve needs to match one point of another.
+
+    Attributes:
+        target_budget, value: of the point to be matched.
+        n: sources that both curves have at every budget.
+        tried: budgets at which the curve's value is known, rising.
+        match: the budget of the curve.
+        low, high: ends of its 95 % interval; None where there is none.
+        is_moot: whether no point answers, so that no budget is saved at all.
+    """
+
+    curve: Curve
+    target: Curve
+    target_budget: Budget
+    value: float
+    n: int
+    tried: tuple[Budget, ...]
+    match: Match
+    low: Match | None = None
+    high: Match | None = None
+    is_moot: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """Budget saved: 1 - needed / target; negative where more is needed."""
+        needed = self.match.budget
+        return None if needed is None else 1 - needed / self.target_budget.amount
+
+    @property
+    def text(self) -> str:
+        """`171, 33 % less`; `64 or less` and `over 512` where `MEANINGS` says more."""
+        text = self._of(self.match)
+        if self.share is None or self.is_moot:
+            return text
+        percent = round(100 * self.share)
+        change = f"{abs(percent)} % {'less' if percent > 0 else 'more'}" if percent else "the same"
+        return f"{text}, {change}"
+
+    @property
+    def full_text(self) -> str:
+        """The same with what it means: `64 or less (already reached at the smallest budget)`."""
+        meaning = MEANINGS.get(self.match.outcome)
+        return f"{self.text} ({meaning})" if meaning else self.text
+
+    @property
+    def interval(self) -> str:
+        """`5% or less to 12.5%`; empty where there is none."""
+        ends = [self._of(end) for end in (self.low, self.high) if end is not None]
+        return " to ".join(dict.fromkeys(ends))
+
+    def _of(self, match: Match) -> str:
+        if match.budget is None:
+            smallest, largest = self.tried[0], self.tried[-1]
+            ends = {"better": f"{smallest} or less", "worse": f"over {largest}"}
+            return (ends | _WORDS)[match.outcome]
+        unit = self.target_budget.unit
+        if unit == "tokens":
+            return f"{match.budget:,.0f}"
+        return f"{match.budget:.1f}%" if unit == "percent" else f"{match.budget:.3g}MiB"
+
+
+def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> Iterator[Saving]:
+    """What a curve needs for every point of another, by a metric that has a better direction.
+
+    Of shares of several sources with the interval of what is needed.
+    """
+    own, others = (
+        [(budget, row) for budget, row in each.rows if row.values(key)] for each in (curve, target)
+    )
+    if not (own and others) or curve.unit != target.unit:
+        return
+    rows = [row for _, row in (*own, *others)]
+    sources = sorted(set.intersection(*(set(row.values(key)) for row in rows)), key=str)
+    if not sources:
+        return
+    values = np.array([[row.values(key)[at] for at in sources] for row in rows])
+    amounts, figure = [budget.amount for budget, _ in own], METRICS[key]
+    for at, (budget, row) in enumerate(others, start=len(own)):
+        low = high = None
+        match = _match(amounts, values.mean(1), at, lower=figure.better == "lower")
+        floors = row.floors.get(key, {})
+        if any(row.values(key)[each] <= floors.get(each, -1.0) for each in sources):
+            match = Match(None, "rounding")
+        elif figure.is_share and len(sources) > 1 and match.outcome != "nothing":
+            low, high = matching_range(amounts, values[: len(own)], values[at], match)
+        yield Saving(
+            curve=curve,
+            target=target,
+            target_budget=budget,
+            value=float(values[at].mean()),
+            n=len(sources),
+            tried=tuple(each for each, _ in own),
+            match=match,
+            low=low,
+            high=high,
+            is_moot=is_moot,
+        )
+
+
+def _match(amounts: list[float], means: Values, target: int, *, lower: bool) -> Match:
+    # Sums of the same scores in another order are to be equal.
+    rounded = [float(f"{mean:.12g}") for mean in means]
+    points = list(zip(amounts, rounded, strict=False))
+    return matching_budget(points, rounded[target], lower=lower)
+
+
+def saving_rows(
+    pairs: Iterable[tuple[Curve, Curve]], keys: Iterable[str], *, is_moot: bool = False
+) -> list[dict[str, Saving]]:
+    """One per curve and point of its target that some metric knows, by metric."""
+    rows: dict[tuple[Curve, Curve, Budget], dict[str, Saving]] = {}
+    for key in keys:
+        for curve, target in pairs:
+            for each in savings(curve, target, key, is_moot=is_moot):
+                rows.setdefault((curve, target, each.target_budget), {})[key] = each
+    return [*rows.values()]

@@ -1,0 +1,116 @@
+"""How well a generated text answers: the metrics of LongBench and RULER, each 0 to 1. No torch."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import LCSseq
+
+from ckv_core.experiment.harness import LM_EVAL, harness_score
+from ckv_core.experiment.study import Sample
+from ckv_core.records.agreement import edit_similarity, exact_match, f1, spaced, token_f1
+
+_CODE_COMMENTS = ("`", "#", "//")
+
+
+def string_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """RULER: share of the answers that occur in the text, ignoring case."""
+    return sum(answer.lower() in text.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """RULER, of questions with several correct answers: whether one of them occurs."""
+    return float(any(answer.lower() in text.lower() for answer in answers))
+
+
+def rouge_l(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """ROUGE-L (Lin, 2004) over words of lower case: F1 of the longest common subsequence."""
+    own, wanted = _words(text), [_words(each) for each in answers]
+    return max(f1(own, each, LCSseq.similarity(own, each)) for each in wanted)
+
+
+def classification(text: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float:
+    """LongBench: 1 / number of classes that the text names, if the answer is among them.
+
+    A class that is part of the answer's own name does not count beside it.
+    """
+    return max(_classified(text, answer, choices or answers) for answer in answers)
+
+
+def retrieval(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench: share of the numbers in the text that are the answer's, e.g. `Paragraph 7`."""
+    return max(_share_of_numbers(text, re.findall(r"\d+", each)[:1]) for each in answers)
+
+
+def count(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench: share of the numbers in the text that equal the answer."""
+    return max(_share_of_numbers(text, [answer]) for answer in answers)
+
+
+def code_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench's code completion: edit ratio of the first line that is no comment."""
+    lines = text.lstrip("\n").split("\n")
+    first = next((line for line in lines if not any(c in line for c in _CODE_COMMENTS)), "")
+    return max(round(fuzz.ratio(first, answer)) / 100 for answer in answers)
+
+
+Metric = Callable[[str, Sequence[str], Sequence[str]], float]
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric
+    for metric in (
+        string_match,
+        string_match_part,
+        exact_match,
+        token_f1,
+        rouge_l,
+        classification,
+        retrieval,
+        count,
+        edit_similarity,
+        code_similarity,
+    )
+}
+
+
+def score(text: str, sample: Sample, metric: str) -> float:
+    """Of a generated text, 0 to 1; the sample's own metric wins.
+
+    Raises:
+        CkvError: the task of lm_eval that scores it cannot.
+    """
+    if sample.metric == LM_EVAL:
+        return harness_score(text, sample)
+    return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
+
+
+_ANY_SHARE = ("string_match_part", "classification", "retrieval", "count")
+
+
+def is_before_answer(text: str, score: float, sample: Sample, metric: str) -> bool:
+    """Whether a text that the limit of new tokens cut has not given its answer yet.
+
+    An answer is there with the whole score, with any where the metric looks for one of several,
+    and with an answer's own words, of which `string_match` wants all.
+    """
+    name = sample.metric or metric
+    if score == 1 or (name in _ANY_SHARE and score > 0):
+        return False
+    if name == "code_similarity":  # its first line is all that counts
+        return "\n" not in text.strip("\n")
+    return name == "string_match" or not any(spaced(a) in spaced(text) for a in sample.answers)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _classified(text: str, answer: str, choices: Sequence[str]) -> float:
+    named = [each for each in choices if each in text]
+    named = [each for each in named if each == answer or each not in answer]
+    return named.count(answer) / len(named) if answer in named else 0.0
+
+
+def _share_of_numbers(text: str, wanted: Sequence[str]) -> float:
+    numbers = re.findall(r"\d+", text)
+    right = sum(each in map(str.strip, wanted) for each in numbers)
+    return right / len(numbers) if numbers else 0.0

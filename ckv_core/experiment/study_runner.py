@@ -1,0 +1,310 @@
+"""Runs a study's samples: one prefill serves all points of one. Knows no model; no torch.
+
+What is done is never done again, and each sample's results are handed on together, so the code
+that stores them can stop, be killed and resume at any moment.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ckv_core.errors import CkvError, ConfigError, RunCancelledError
+from ckv_core.experiment.scores import is_before_answer, score
+from ckv_core.experiment.study import FULL, Key, Point, Sample, SampleResult, Study
+from ckv_core.records.chain import mean_head_l1
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.grid import estimate_seconds
+from ckv_core.records.outcomes import raise_sentence
+from ckv_core.records.records import ModelInfo, VariantResult
+from ckv_core.records.variants import VariantSpec
+
+Commit = Callable[[Sequence[SampleResult]], None]
+Served = Callable[[ModelInfo, Mapping[str, str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """Tokens of a prompt, of it those from which methods evict, and of these the question's."""
+
+    tokens: int
+    compressed: int
+    question: int = 0  # behind the context, with the chat template's end
+
+
+class Engine(Protocol):
+    """What runs samples: the model of this process, or the app's worker."""
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        """Of the request's prompt.
+
+        Raises:
+            CkvError: it cannot be tokenised.
+        """
+
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        """The place of each request and its result, or why it has none, as they end.
+
+        The next request is taken when it can begin.
+
+        Raises:
+            RunCancelledError: it was stopped, and so is the study.
+            CkvError: something that is no request's fault; the study ends with it.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What is left of a study.
+
+    Attributes:
+        seconds: expected of two CPU cores like those that the rates were measured on.
+    """
+
+    samples: int
+    points: int
+    tokens: int
+    longest: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a study is.
+
+    Attributes:
+        done, total: samples, those that stood before included.
+        sample: the one that ended last, empty before the first.
+        seconds_left: by the rate measured so far; None before the first sample.
+    """
+
+    done: int
+    total: int
+    sample: str
+    seconds_left: float | None
+
+
+def request_of(study: Study, sample: Sample, points: Sequence[Point]) -> CompareRequest:
+    """These points of a sample as one request to the engine."""
+    return CompareRequest(
+        context=sample.context,
+        question=sample.question,
+        scenario=study.scenario,
+        model=study.model,
+        variants=tuple(point.spec for point in points),
+        max_new_tokens=study.max_new_tokens,
+        kind="sweep",
+    )
+
+
+def part_of(samples: Sequence[Sample], number: int, of: int) -> list[Sample]:
+    """One of several equal parts; number is from 1."""
+    return [sample for at, sample in enumerate(samples) if at % of == number - 1]
+
+
+def open_points(study: Study, sample: Sample, standing: Collection[Key]) -> list[Point]:
+    """Points of a sample that have no result yet."""
+    return [
+        point
+        for point in study.points()
+        if (sample.id, point.variant, point.budget) not in standing
+    ]
+
+
+def open_samples(
+    study: Study, samples: Sequence[Sample], standing: Collection[Key]
+) -> list[tuple[Sample, list[Point]]]:
+    """Samples with points that have no result yet."""
+    points = [(sample, open_points(study, sample, standing)) for sample in samples]
+    return [(sample, left) for sample, left in points if left]
+
+
+def cost(
+    study: Study,
+    sizes: Mapping[str, PromptSize],
+    counts: Mapping[str, int],
+    parameters: int | None = None,
+) -> Cost:
+    """What is to be computed: open points `counts` of prompts of these sizes, both by sample."""
+    open_sizes = {key: sizes[key] for key, count in counts.items() if count and key in sizes}
+    seconds = sum(
+        estimate_seconds(size.tokens, counts[key], study.max_new_tokens, parameters)
+        for key, size in open_sizes.items()
+    )
+    tokens = [size.tokens for size in open_sizes.values()]
+    return Cost(
+        samples=len(open_sizes),
+        points=sum(counts.values()),
+        tokens=sum(tokens),
+        longest=max(tokens, default=0),
+        seconds=seconds,
+    )
+
+
+def run_study(
+    study: Study,
+    samples: Sequence[Sample],
+    standing: Collection[Key],
+    engine: Engine,
+    commit: Commit,
+) -> Iterator[Progress]:
+    """Run what is not there yet; yields before the first sample and after each.
+
+    `standing`: results that stand; the others are computed, also what failed and may pass.
+    `commit`: stores the results of one sample, all or none of them.
+
+    Raises:
+        RunCancelledError: the engine was stopped; what was committed stays.
+        StorageError: the results cannot be stored.
+    """
+    todo = open_samples(study, samples, standing)
+    stood, started = len(samples) - len(todo), time.monotonic()
+    yield Progress(done=stood, total=len(samples), sample="", seconds_left=None)
+    for count, results in enumerate(run_samples(study, todo, engine), 1):
+        commit(results)
+        left = (time.monotonic() - started) / count * (len(todo) - count)
+        last, done = results[0].sample, stood + count
+        yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
+
+
+def run_samples(
+    study: Study, todo: Iterable[tuple[Sample, Sequence[Point]]], engine: Engine
+) -> Iterator[list[SampleResult]]:
+    """Results of the given points of each sample, in the order in which samples end.
+
+    What cannot run fails with its reason, alone where it can.
+
+    Raises:
+        RunCancelledError: the engine was stopped.
+    """
+    pending: list[_PendingSample] = []
+    never: list[_PendingSample] = []
+
+    def requests() -> Iterator[CompareRequest]:
+        for sample, points in todo:
+            one = _pending(study, sample, points, engine)
+            if one.fit:
+                pending.append(one)
+                yield request_of(study, sample, one.fit)
+            else:
+                never.append(one)
+
+    for place, outcome in engine.run_all(requests()):
+        yield pending[place].results(outcome)
+        while never:
+            yield never.pop().results(RunResult())
+    while never:
+        yield never.pop().results(RunResult())
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingSample:
+    """Points of a sample, and why some cannot run on it."""
+
+    study: Study
+    sample: Sample
+    points: Sequence[Point]
+    refused: Mapping[Point, CkvError]
+
+    @property
+    def fit(self) -> list[Point]:
+        return [point for point in self.points if point not in self.refused]
+
+    def results(self, outcome: RunResult | CkvError) -> list[SampleResult]:
+        """Of every point."""
+        if isinstance(outcome, CkvError):
+            return failed_sample(self.sample, self.points, outcome, self.refused)
+        variants = dict(zip(self.fit, outcome.variants, strict=True))
+        return [
+            _failed(self.sample, point, self.refused[point])
+            if point in self.refused
+            else _scored(self.study, self.sample, point, variants[point], outcome)
+            for point in self.points
+        ]
+
+
+def _pending(
+    study: Study, sample: Sample, points: Sequence[Point], engine: Engine
+) -> _PendingSample:
+    refused: Mapping[Point, CkvError]
+    try:
+        refused = _unfit(points, engine.size(request_of(study, sample, points)))
+    except RunCancelledError:  # stopped while it was counted, which is no result
+        raise
+    except CkvError as error:
+        refused = dict.fromkeys(points, error)
+    return _PendingSample(study, sample, points, refused)
+
+
+def failed_sample(
+    sample: Sample,
+    points: Sequence[Point],
+    reason: CkvError,
+    refused: Mapping[Point, CkvError] | None = None,
+) -> list[SampleResult]:
+    """All points of a sample failed for one reason, but those that were refused for their own."""
+    return [_failed(sample, point, (refused or {}).get(point, reason)) for point in points]
+
+
+def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, CkvError]:
+    """Why points cannot run on a prompt of this size: the budget holds not what is always kept."""
+    reasons: dict[Point, CkvError] = {}
+    for point in points:
+        if point.budget is None:
+            continue
+        try:
+            VariantSpec.parse(point.spec).check_prompt(size.compressed, size.question)
+        except ConfigError as error:
+            reasons[point] = error
+    return reasons
+
+
+def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
+    return SampleResult(
+        sample=sample.id,
+        variant=point.variant,
+        budget=point.budget,
+        state="failed",
+        reason=str(error),
+        for_good=error.for_good,
+    )
+
+
+def _scored(
+    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+) -> SampleResult:
+    try:
+        return _result(study, sample, point, variant, run)
+    except CkvError as error:
+        return _failed(sample, point, error)
+
+
+def _result(
+    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+) -> SampleResult:
+    receipt, moved = variant.receipt, variant.perturbation
+    is_full = point.variant == FULL
+    found: float | None = score(variant.text, sample, study.metric)
+    if variant.stopped == "length" and is_before_answer(
+        variant.text, found or 0.0, sample, study.metric
+    ):
+        found = None
+    return SampleResult(
+        sample=sample.id,
+        variant=point.variant,
+        budget=point.budget,
+        state="done",
+        score=found,
+        reason=raise_sentence(1, 1) if found is None and variant.loops else "",
+        text=variant.text,
+        stopped=variant.stopped,
+        prompt_tokens=run.prompt.tokens if run.prompt else None,
+        budget_tokens=None if is_full or receipt is None else receipt.budget_tokens,
+        cache_bytes=receipt.cache_bytes if receipt else None,
+        full_cache_bytes=receipt.full_cache_bytes if receipt else None,
+        head_l1=None if is_full else mean_head_l1(variant),
+        final_l1=None if is_full or moved is None else moved.final_hidden_l1,
+        kl=None if is_full or moved is None else moved.kl,
+        agreement=variant.agreement,
+    )

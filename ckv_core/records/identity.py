@@ -1,0 +1,195 @@
+"""Which variants are the same: by what decides their outcome, not by how a SPEC was written.
+
+No torch.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
+from ckv_core.methods.parameters import Budget, ParameterValue
+from ckv_core.records.variants import NAME, selector_of, spec_without, written_parameters
+
+NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
+# Every other parameter is recorded with its value, so what a preset stands for is known without it.
+# Of what is protected, `protect` names the texts, `keep_question` the question; a name decides
+# nothing.
+_APART = frozenset({"budget", "preset", "protected", "question_at", NAME})
+_POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
+
+
+class Recorded(Protocol):
+    """What a run's record says of a variant; `results.records.VariantResult` is one."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def critical(self) -> bool: ...
+    @property
+    def params(self) -> Mapping[str, ParameterValue]: ...
+
+
+Given = Mapping[str, ParameterValue | None]
+Pairs = tuple[tuple[str, ParameterValue], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything but the budget that decides what a variant keeps of a prompt."""
+
+    name: str  # `snapkv+critical`
+    critical: bool  # as recorded beside it
+    # (SPEC key, value) by key; None where the run does not say it.
+    parameters: tuple[tuple[str, ParameterValue | None], ...]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Parameters that the method reads and the run does not say."""
+        return tuple(key for key, value in self.parameters if value is None)
+
+    @property
+    def alpha(self) -> float | None:
+        """None where the method takes none or the run does not say it."""
+        alpha = dict(self.parameters).get("alpha")
+        return float(alpha) if isinstance(alpha, int | float) else None
+
+    def without(self, key: str) -> "Settings":
+        """Equal for settings that differ in this parameter alone."""
+        return replace(self, parameters=tuple(pair for pair in self.parameters if pair[0] != key))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Equal for variants that keep the same of the same prompt."""
+
+    settings: Settings
+    # As requested, so that 10 % is the same of any prompt; None where none is.
+    budget: Budget | None
+
+    @property
+    def base(self) -> "Identity | None":
+        """The same settings and budget without CriticalKV; None of what has no such stage 2."""
+        own = self.settings
+        if not own.critical:
+            return None
+        parameters = tuple(pair for pair in own.parameters if pair[0] not in SELECTOR_PARAMETERS)
+        name = own.name.partition("+")[0].strip()
+        return replace(self, settings=Settings(name, critical=False, parameters=parameters))
+
+
+def identify(variant: Recorded, **more: ParameterValue) -> Identity:
+    """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
+
+    `more` is what else has to be the same, by name.
+    """
+    params = tuple(variant.params.items())
+    return _identity(variant.spec, variant.method, variant.critical, params, tuple(more.items()))
+
+
+@lru_cache(maxsize=4096)  # the same variants come again with every run and every chart
+def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs) -> Identity:
+    known = next((each for each in METHODS if each.name == method), None)
+    name = spec.partition(":")[0].strip()
+    written = written_parameters(spec)
+    # What has another method's parts is younger than records that leave parameters out.
+    whole = known is None or not {"rule", "select"}.isdisjoint(dict(params))
+    parameters: dict[str, ParameterValue | None] = dict.fromkeys(
+        () if whole or known is None else known.parameters(selector_of(name))
+    )
+    parameters |= {key: _parsed(key, text) for key, text in written.items()}
+    parameters |= dict(params)
+    left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())
+    kept = {key: value for key, value in parameters.items() if key not in left_out} | dict(more)
+    settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
+    budgeted = known is not None and known.evicts
+    budget = (
+        _requested_budget(written.get("budget"), dict(params).get("budget")) if budgeted else None
+    )
+    return Identity(settings, budget)
+
+
+def base_index(variants: Sequence[Recorded], index: int) -> int | None:
+    """The variant of the same method and parameters without CriticalKV, if it is among them."""
+    wanted = identify(variants[index]).base
+    if wanted is None:
+        return None
+    places = (at for at, other in enumerate(variants) if identify(other) == wanted)
+    return next(places, None)
+
+
+def unique_specs(specs: Mapping[Identity, str]) -> dict[Identity, str]:
+    """Return a unique SPEC for each: it also writes what differs from its namesakes."""
+    namesakes: dict[str, set[Settings]] = {}
+    for identity, spec in specs.items():
+        namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
+    named = {
+        identity: _with(
+            spec, _distinguishing(identity.settings, namesakes[spec_without(spec, "budget")])
+        )
+        for identity, spec in specs.items()
+    }
+    ways: tuple[Callable[[Identity], Given], ...] = (
+        lambda one: {"budget": str(one.budget)} if one.budget else {},
+        lambda one: dict(one.settings.parameters),
+    )
+    for more in ways:
+        counts = Counter(named.values())
+        named = {
+            identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
+            for identity, spec in named.items()
+        }
+    return named
+
+
+def _parsed(key: str, text: str) -> ParameterValue:
+    """As the engine would record it; the text itself of what it could not read."""
+    try:
+        return PARAMETERS[key].parse(text) if key in PARAMETERS else text
+    except ConfigError:
+        return text
+
+
+def _requested_budget(in_spec: str | None, recorded: ParameterValue | None) -> Budget | None:
+    """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
+    written, resolved = _budget(in_spec), _budget(recorded)
+    if written is None or (written.unit == "tokens" and resolved is not None):
+        return resolved
+    return written
+
+
+def _budget(value: ParameterValue | None) -> Budget | None:
+    try:
+        return Budget.parse(str(value))
+    except ConfigError:
+        return None
+
+
+def _distinguishing(settings: Settings, namesakes: Collection[Settings]) -> Given:
+    """The values of the parameters in which these settings and their namesakes differ."""
+    own = dict(settings.parameters)
+    settings_of_all = [dict(each.parameters) for each in namesakes]
+    differing = {
+        key: value
+        for key, value in own.items()
+        if len({each.get(key, "") for each in settings_of_all} - {None}) > 1
+    }
+    if differing or len(namesakes) == 1:
+        return differing
+    # They differ in what is recorded of them; alpha is what readers look for.
+    first = next(key for key in own if any(each.get(key, "") is None for each in settings_of_all))
+    return {first: own[first]} if first == "alpha" or own[first] is None else {}
+
+
+def _with(spec: str, parameters: Given) -> str:
+    """The SPEC with these parameters written at its end."""
+    if not parameters:
+        return spec
+    short = spec_without(spec, *parameters)
+    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in parameters.items()]
+    return short + ("," if ":" in short else ":") + ",".join(pairs)

@@ -1,0 +1,36 @@
+"""Where a text lies in a prompt: token spans of its occurrences. No torch."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from ckv_core.records.records import PromptInfo
+
+
+def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Token spans in which a text occurs, ignoring case and spacing as `answer_found` does.
+
+    Args:
+        pieces: text of each token, in order; give the compressed ones to search only those.
+        text: what to look for; it may begin and end inside a token.
+
+    Returns:
+        (first, end) token indices of each occurrence, in order, not overlapping; empty if the
+        text is blank or does not occur.
+    """
+    words = text.casefold().split()
+    folded = [piece.casefold() for piece in pieces]
+    ends = np.cumsum([len(piece) for piece in folded])
+    # A text longer than the prompt is not worth compiling: that may take seconds.
+    if not words or not folded or sum(map(len, words)) + len(words) - 1 > ends[-1]:
+        return []
+    matches = re.finditer(r"\s+".join(map(re.escape, words)), "".join(folded))
+    borders = np.array([(match.start(), match.end() - 1) for match in matches]).reshape(-1, 2)
+    tokens = np.searchsorted(ends, borders, side="right")
+    return [(int(first), int(last) + 1) for first, last in tokens]
+
+
+def spans_of(prompt: PromptInfo, text: str) -> list[tuple[int, int]]:
+    """Where a text occurs in the compressed prompt; empty if it does not."""
+    return occurrences(prompt.pieces[: prompt.compressed_tokens], text)

@@ -1,0 +1,412 @@
+"""One variant of a comparison, and the grammar of its SPEC. No torch.
+
+SPEC = METHOD[+critical|+critical_auto][:key=value,...]
+
+The key `name` is what readers see of it and decides nothing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+from ckv_core.base.spans import merged, without
+from ckv_core.errors import ConfigError, about
+from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
+from ckv_core.methods.base import KEEP_QUESTION, OWN_PART, composing_parameters
+from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
+from ckv_core.methods.parts.base import Part, Scorer, Selector
+from ckv_core.methods.parts.critical import READINGS
+from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
+from ckv_core.methods.parts.steps import StepPolicy
+from ckv_core.methods.parts.store import PLAIN, Store
+from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
+
+NAME = "name"
+_NAME = re.compile(r"\w(?:[\w .()%/-]{0,38}[\w)%])?")
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSpec:
+    """One variant with every parameter resolved; only the budget still depends on the prompt."""
+
+    method: Method  # composition of scorer and budget rule
+    selector: Selector  # plain top-k, CriticalKV's two stages, or those with an alpha per KV head
+    params: Mapping[str, ParameterValue]  # every parameter that this variant uses, by SPEC key
+    # The keys that the user wrote, so that the SPEC can be shown short.
+    given: tuple[str, ...] = field(default=())
+    # Positions that the request protects, beyond those that its parts do; the question, where it
+    # is kept, among them.
+    passages: tuple[range, ...] = ()
+    question_tokens: int = 0  # of the passages
+    own_name: str = ""  # what its author calls it; no part of what it is
+
+    @classmethod
+    def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
+        """Read `METHOD[+critical|+critical_auto][:key=value,...]`.
+
+        `defaults`: run-wide values for keys that the SPEC leaves out, if its method reads them.
+
+        Raises:
+            ConfigError: unknown method or key, or a value out of range.
+        """
+        head, _, tail = text.strip().partition(":")
+        name, plus, word = (part.strip() for part in head.strip().partition("+"))
+        tail, own_name = _without_name(tail)
+        method = _composed(METHODS.get(name), {**(defaults or {}), **written_parameters(text)})
+        selector = _selector(method, word) if plus else method.selector
+        parameters, options = method.parameters(selector), method.options()
+        known = {**parameters, **options}
+        _check_policies(method, written_parameters(text))
+        chosen: dict[str, ParameterValue] = {}
+        for key, value in (defaults or {}).items():
+            if key in known:
+                with about(key):
+                    chosen[key] = known[key].parse(value)
+        chosen |= _parse_pairs(tail, head.strip(), known)
+        preset = str(chosen.get("preset", "paper"))
+        params = {key: _default(parameter, preset) for key, parameter in parameters.items()}
+        params |= {
+            key: _default(parameter, preset)
+            for key, parameter in _requested_options(options, chosen).items()
+        }
+        for key in _redundant_keys(METHODS.get(name), chosen):
+            del chosen[key]
+        given = tuple(key for key in known if key in chosen)
+        variant = cls(method, selector, params | chosen, given, own_name=own_name)
+        for reason in (*(part.check(variant.params) for part in variant.parts), variant._unfit()):
+            if reason:
+                raise ConfigError(f"{variant.spec!r}: {reason}")
+        if "budget" in params and variant.budget.unit == "tokens":
+            is_own = "budget" in written_parameters(text)
+            with about("variants" if is_own else "budget"):
+                variant.check_budget(int(variant.budget.amount))
+        return variant
+
+    @property
+    def name(self) -> str:
+        """`snapkv`, `snapkv+critical` or `snapkv+critical_auto`."""
+        return self.method.name + (f"+{self.selector.name}" if self.critical else "")
+
+    def settings(self, *without: str) -> tuple[object, ...]:
+        """Equal where two SPECs resolve to the same, but for these keys."""
+        return (self.name, *sorted((k, v) for k, v in self.params.items() if k not in without))
+
+    @property
+    def critical(self) -> bool:
+        """Whether CriticalKV's two stages select, with one alpha or with one per KV head."""
+        return self.selector is not self.method.selector
+
+    @property
+    def policy(self) -> StepPolicy | None:
+        """What evicts while it generates."""
+        policies = (part for key, part in POLICIES.items() if key in self.params)
+        own = self.method.policy
+        return next(policies, own if own is not None and own.wanted(self.params) else None)
+
+    @property
+    def store(self) -> Store:
+        return STORES.get(str(self.params.get("store")), PLAIN)
+
+    @property
+    def scorer(self) -> Scorer:
+        """Of a variant that evicts by rank; ConfigError of another."""
+        if self.method.scorer is None:
+            raise ConfigError(f"{self.method.label} cannot rank entries.")
+        return self.method.scorer
+
+    @property
+    def spec(self) -> str:
+        """The SPEC with the keys that were given; parses back to an equal variant."""
+        written = [(key, self.params[key]) for key in self.given]
+        written += [(NAME, self.own_name)] if self.own_name else []
+        pairs = ",".join(f"{key}={value}" for key, value in written)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+    @property
+    def label(self) -> str:
+        """What a reader sees: its own name, or of CriticalKV also in which of two readings."""
+        if self.own_name:
+            return self.own_name
+        label = self.selector.label_of(self.params)
+        return f"{self.method.label} + {label}" if self.critical else self.method.label
+
+    @property
+    def budget(self) -> Budget:
+        """The budget as given; ConfigError of `full`, which has none."""
+        if "budget" not in self.params:
+            raise ConfigError(f"{self.method.label} takes no budget.")
+        return Budget.parse(str(self.params["budget"]))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        method = self.method
+        parts = (method.scorer, method.budget_rule, self.selector, self.policy, self.store)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def protected(self) -> dict[str, slice]:
+        """Positions at a prompt's ends that its parts never evict, by reason: sinks, window."""
+        if not self.method.evicts:
+            return {}
+        return {k: v for part in self.parts for k, v in part.protects(self.params).items()}
+
+    def protecting(
+        self, passages: Sequence[range], prompt_len: int, question: range = range(0)
+    ) -> "VariantSpec":
+        """The same variant, which never evicts these positions of a prompt either.
+
+        `question`: what stands behind the context; a variant with keep_question keeps it.
+        """
+        if not self.method.evicts:
+            return self
+        own = [range(*part.indices(prompt_len)) for part in self.protected.values()]
+        kept = (question,) if self.keeps_question and question else ()
+        return replace(
+            self,
+            passages=without(merged((*passages, *kept)), own),
+            question_tokens=sum(map(len, without(kept, own))),
+        )
+
+    @property
+    def keeps_question(self) -> bool:
+        return self.params.get(KEEP_QUESTION.name) == "on"
+
+    def always_kept(self, prompt_len: int) -> tuple[range, ...]:
+        """Positions of a prompt that it never evicts, for whatever reason."""
+        own = (range(*part.indices(prompt_len)) for part in self.protected.values())
+        return merged((*own, *self.passages))
+
+    @property
+    def protected_counts(self) -> dict[str, int]:
+        """How many tokens it never evicts, by reason."""
+        own = {name: _length(part) for name, part in self.protected.items()}
+        text = sum(map(len, self.passages)) - self.question_tokens
+        counts = {"question": self.question_tokens, "protected text": text}
+        return own | {name: count for name, count in counts.items() if count}
+
+    @property
+    def protected_tokens(self) -> int:
+        """How many those are together."""
+        return sum(self.protected_counts.values())
+
+    @property
+    def protected_text(self) -> str:
+        """`protected` in words, e.g. "sinks 4 + window 32"; empty where nothing is."""
+        counts = self.protected_counts.items()
+        return " + ".join(f"{name} {count}" for name, count in counts if count)
+
+    @property
+    def queries(self) -> int:
+        """Last queries of the prompt that its scores ask for."""
+        scorer = self.method.scorer
+        return 0 if scorer is None else scorer.queries(self.params)
+
+    @property
+    def norm_orders(self) -> frozenset[int]:
+        """Of the value norms that it asks for: 1 for L1, 2 for L2."""
+        scorer = self.method.scorer
+        own = {scorer.norm_order} if scorer is not None and scorer.needs_norms else set()
+        return frozenset(own | ({1} if self.selector.needs_norms else set()))
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """What must be gathered for it while the prompt is read."""
+        return tuple(each for part in self.parts for each in part.observes(self.params))
+
+    @property
+    def passes(self) -> tuple[FurtherPasses, ...]:
+        """What must be gathered for it in further passes, once the prompt is read."""
+        return tuple(each for part in self.parts for each in part.passes(self.params))
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the head tables that it asks for."""
+        return frozenset(name for part in self.parts for name in part.tables(self.params))
+
+    def work_bytes(self, shape: PromptShape) -> int:
+        """Upper bound of what its parts ask for while they work."""
+        return sum(part.work_bytes(shape, self.params) for part in self.parts)
+
+    def check_budget(self, tokens: int, prompt_len: int | None = None) -> None:
+        """Refuse a budget (entries per KV head) that does not hold what is always kept."""
+        if prompt_len is not None:
+            reasons = (part.refuses(tokens, prompt_len, self.params) for part in self.parts)
+            if reason := next(filter(None, reasons), ""):
+                raise ConfigError(f"{self.spec!r}: {reason}")
+        needed = max(self.protected_tokens, 1)
+        if tokens < needed:
+            raise ConfigError(
+                f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
+                f"kept ({self.protected_text or 'one token'}); raise the budget to at least "
+                f"{needed}."
+            )
+
+    def check_prompt(self, compressed: int, question: int) -> None:
+        """Refuse a budget in tokens or percent that is too small for a prompt of this length.
+
+        Args:
+            compressed: tokens from which methods evict.
+            question: how many of them stand behind the context.
+
+        Raises:
+            ConfigError: the budget does not hold what is always kept. Of a budget in MiB only the
+                model knows, and protected text is counted by the engine alone.
+        """
+        if not self.method.evicts or self.budget.unit == "mib":
+            return
+        spec = self.protecting((), compressed, range(compressed - question, compressed))
+        spec.check_budget(self.budget.resolve(compressed, 1), compressed)
+
+    def _unfit(self) -> str:
+        """Why it cannot have its layout; empty if it can."""
+        if is_shared(self.params) and self.policy:
+            return (
+                "heads evict by themselves while they generate, so that no layout would last; "
+                f"leave out {LAYOUT.name}."
+            )
+        if page_size(self.params) and self.selector.needs_entries:
+            return f"it chooses entry by entry, not whole pages; take {LAYOUT.name}=layer."
+        return ""
+
+    def base(self) -> "VariantSpec":
+        """The same variant without CriticalKV: what its improvement is measured against."""
+        return self.with_selector(self.method.selector)
+
+    def with_selector(self, selector: Selector, **params: ParameterValue) -> "VariantSpec":
+        """The same variant with another selector; its parameters as given or at default."""
+        parameters = {**self.method.parameters(selector), **self.method.options()}
+        kept = {k: v for k, v in self.params.items() if k in parameters}
+        defaults = {
+            k: parameter.default for k, parameter in self.method.parameters(selector).items()
+        }
+        given = tuple(k for k in self.given if k in kept)
+        params = {**defaults, **kept, **params}
+        return replace(self, selector=selector, params=params, given=given, own_name="")
+
+
+def written_parameters(spec: str) -> dict[str, str]:
+    """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
+    pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def is_named(spec: str) -> bool:
+    """Whether its author gave it a name."""
+    return NAME in written_parameters(spec)
+
+
+def selector_of(spec: str) -> Selector | None:
+    """The selector that a SPEC names after its '+', of any file; None where it names none."""
+    return SELECTORS.get(spec.partition(":")[0].partition("+")[2].strip())
+
+
+def keys_in_label(label: str) -> frozenset[str]:
+    """Return the parameters that a label shows, so that a name need not repeat them."""
+    return frozenset(
+        {"stage2"} if label.endswith(tuple(f"({reading})" for reading in READINGS.values())) else ()
+    )
+
+
+def spec_without(spec: str, *keys: str) -> str:
+    head, _, tail = spec.partition(":")
+    pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
+    return f"{head}:{','.join(pairs)}" if pairs else head
+
+
+def _length(part: slice) -> int:
+    """Positions of a slice at either end of a prompt."""
+    return int(part.stop) - int(part.start) if part.stop is not None else -int(part.start)
+
+
+def _selector(method: Method, word: str) -> Selector:
+    if word not in SELECTORS:
+        known = " and ".join(map(repr, SELECTORS))
+        raise ConfigError(f"After '+' only {known} are known, got {word!r}.")
+    reason = method.unfit(SELECTORS[word])
+    if reason:
+        raise ConfigError(f"{method.label} {reason}, so '+{word}' cannot apply to it.")
+    return SELECTORS[word]
+
+
+def _without_name(tail: str) -> tuple[str, str]:
+    """The pairs of a SPEC without the name, and the name; ConfigError for one that is none."""
+    pairs = tail.split(",")
+    rest = [pair for pair in pairs if pair.partition("=")[0].strip() != NAME]
+    names = [pair.partition("=")[2].strip() for pair in pairs if pair not in rest]
+    for name in names:
+        if len(names) > 1 or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"A variant's name has up to 40 letters, digits, spaces and . ( ) % / -, once; got "
+                f"{name[:60]!r}."
+            )
+    return ",".join(rest), "".join(names)
+
+
+def _composed(method: Method, written: Mapping[str, str]) -> Method:
+    """Return the method with the parts of other methods that a SPEC names, if it takes any."""
+    keys = method.options().keys() & {each.name for each in composing_parameters()}
+    return method.composed({key: written[key] for key in keys & written.keys()})
+
+
+def _check_policies(method: Method, written: Mapping[str, str]) -> None:
+    """Refuse a policy that a SPEC names and the method cannot have, with the reason."""
+    for key, part in POLICIES.items():
+        if key not in written or key in method.options() or method.scorer is None:
+            continue
+        reason = part.unfit(method.scorer) or "evicts while it generates by a policy of its own"
+        raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
+
+
+def _redundant_keys(method: Method, chosen: Mapping[str, ParameterValue]) -> list[str]:
+    """Return the keys that set what holds without them."""
+    own = method.own_parts.items()
+    plain = [key for key, name in own if chosen.get(key) in (OWN_PART, name)]
+    plain += [LAYOUT.name] if LAYOUT.name in chosen and not is_shared(chosen) else []
+    return plain
+
+
+def _requested_options(
+    options: Mapping[str, Parameter], chosen: Mapping[str, ParameterValue]
+) -> dict[str, Parameter]:
+    """Parameters of the optional parts that a SPEC asks for; none may stand without its part."""
+    word = str(chosen.get("store"))
+    parts: dict[str, tuple[bool, Part]]
+    parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
+    parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
+    wanted = (part for is_requested, part in parts.values() if is_requested)
+    options_of_parts = {
+        parameter.name: parameter for part in wanted for parameter in part.parameters
+    }
+    for key, (_, part) in parts.items():
+        for parameter in part.parameters:
+            if parameter.name in chosen and parameter.name not in options_of_parts:
+                raise ConfigError(
+                    f"{parameter.name!r} needs {key!r} beside it; give both or neither."
+                )
+    return options_of_parts
+
+
+def _parse_pairs(text: str, name: str, known: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
+    written: dict[str, ParameterValue] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ConfigError(f"{pair!r} in {name!r} must read key=value.")
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            keys = ", ".join(known) or "no keys"
+            raise ConfigError(f"{name!r} does not take {key!r}.{hint} It takes: {keys}.")
+        if key in written:
+            raise ConfigError(f"{key!r} is given twice in {name!r}.")
+        written[key] = known[key].parse(value)
+    return written
+
+
+def _default(parameter: Parameter, preset: str) -> ParameterValue:
+    return (
+        parameter.kvpress
+        if preset == "kvpress" and parameter.kvpress is not None
+        else parameter.default
+    )

@@ -1,0 +1,121 @@
+"""Laws of a sweep: it measures what a comparison measures, in groups, and keeps no kept sets."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.engine import sweep
+from ckv_core.engine.compare import compare
+from ckv_core.errors import RunCancelledError
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import (
+    FloorMeasured,
+    Progress,
+    RunResult,
+    VariantMeasured,
+    VariantSelected,
+)
+from ckv_core.records.figures import FIGURES
+from ckv_core.records.grid import SweepGrid
+from tests.factories.events import folded
+from tests.factories.models import tiny_model
+
+pytestmark = pytest.mark.slow
+
+TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
+GRID = SweepGrid(
+    methods=("snapkv+critical", "snapkv", "adakv+critical", "pyramidkv+critical_auto"),
+    budgets=("40", "64", "90"),
+    alphas=("0", "0.5"),
+)
+
+
+def run(request: CompareRequest) -> tuple[RunResult, list[object]]:
+    events = list(compare(request, tiny_model("llama")))
+    return folded(events), events
+
+
+def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
+    settings = {"question": "Who waved?", "scenario": scenario, "max_new_tokens": new_tokens}
+    settings |= {"kind": "sweep", "variants": GRID.variants(), "ignore_eos": True}
+    return CompareRequest(context=TEXT, **settings)
+
+
+@pytest.mark.parametrize(
+    ("rows", "scenario"), [(3, "context-only"), (5, "regular"), (32, "regular")]
+)
+def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenario, rows):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
+    request = sweep_request(3, scenario)
+    (swept, _), close = run(request), np.testing.assert_allclose
+    for start in range(0, len(request.variants), 12):
+        part = replace(request, kind="compare", variants=request.variants[start : start + 12])
+        for one, many in zip(run(part)[0].variants, swept.variants[start:], strict=False):
+            for name in ("spec", "token_ids", "text", "stopped", "agreement", "receipt"):
+                assert getattr(one, name) == getattr(many, name), name
+            assert set(many.analysis) == ({"head_alpha"} if "auto" in one.spec else set())
+            for name, values in many.analysis.items():
+                np.testing.assert_array_equal(values, one.analysis[name])
+            if one.spec == "full":
+                assert many.perturbation is None
+                continue
+            mine, its = many.perturbation, one.perturbation
+            assert mine.kl == pytest.approx(its.kl, rel=1e-3, abs=1e-5)
+            close(mine.layer_hidden_l1, its.layer_hidden_l1, rtol=1e-3, atol=1e-3)
+            close(mine.head_l1, its.head_l1, rtol=1e-4, atol=1e-4)
+            assert (mine.base_head_l1 is None) == (its.base_head_l1 is None)
+            if mine.base_head_l1 is not None:
+                close(mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4)
+
+
+def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 5)
+    request = replace(sweep_request(0), analysis=("bounds",))
+    swept, _ = run(request)
+    few = replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
+    alone, _ = run(few)
+    read = FIGURES["sigma_over_half"].read
+    for one, many in zip(alone.variants, swept.variants, strict=False):
+        assert set(one.analysis) == set(many.analysis)
+        for name, values in many.analysis.items():
+            np.testing.assert_allclose(values, one.analysis[name], rtol=1e-3, atol=1e-3)
+        assert (read(many) is None) == (one.spec == "full")
+        assert read(many) == read(one)
+
+
+def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 6)
+    result, events = run(sweep_request(0))
+    assert result.finished
+    assert result.kind == "sweep"
+    for variant in result.variants:
+        assert variant.receipt is not None
+        assert (variant.retained, variant.text, variant.token_ids) == (None, "", ())
+    selected = [event.index for event in events if isinstance(event, VariantSelected)]
+    measured = [event.index for event in events if isinstance(event, VariantMeasured)]
+    assert sorted(selected) == list(range(len(result.variants)))
+    assert sorted(measured) == list(range(1, len(result.variants)))
+    assert sum(isinstance(event, FloorMeasured) for event in events) == 1
+
+
+def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    _, events = run(sweep_request(2))
+    seen: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Progress) and event.fraction is not None:
+            assert seen.get(event.stage, 0.0) <= event.fraction <= 1.0
+            seen[event.stage] = event.fraction
+
+
+def test_a_sweep_can_be_cancelled_between_groups(monkeypatch):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    seen = []
+
+    def measured() -> int:
+        return sum(isinstance(event, VariantMeasured) for event in seen)
+
+    with pytest.raises(RunCancelledError):
+        seen.extend(compare(sweep_request(0), tiny_model("llama"), lambda: measured() > 0))
+    assert 0 < measured() < 10

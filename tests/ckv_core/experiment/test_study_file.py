@@ -1,0 +1,255 @@
+"""A study file is read whole or refused with one sentence; so is a data file."""
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.errors import ConfigError
+from ckv_core.experiment.data import read_samples
+from ckv_core.experiment.decide import fewest_sources
+from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.study import Point, Study
+from ckv_core.experiment.study_file import STUDY_KEYS, read_study, write_study
+from ckv_core.experiment.tasks import TASKS, make_samples
+from ckv_core.records.compare_request import MAX_SWEEP_POINTS
+
+FILE = """
+name: needles
+model: SmolLM2-135M-Instruct
+data: {file: samples.jsonl}        # or {task: niah_multikey_1, length: 2048, samples: 50, seed: 1}
+scenario: context-only
+variants: [full, snapkv, snapkv+critical]
+budgets: [20%, 10%]
+max_new_tokens: 16
+metric: string_match
+"""
+
+
+MANY = [*range(64, 81)]
+COLUMNS = {str(each): "x" for each in MANY}
+
+
+def changed(old: str, new: str) -> str:
+    assert old in FILE
+    return FILE.replace(old, new)
+
+
+def test_the_file_of_the_documentation_is_read():
+    study = read_study(FILE)
+    assert (study.name, study.scenario, study.max_new_tokens) == ("needles", "context-only", 16)
+    assert study.points() == (
+        Point("full", None),
+        Point("snapkv", "10%"),
+        Point("snapkv", "20%"),
+        Point("snapkv+critical", "10%"),
+        Point("snapkv+critical", "20%"),
+    )
+    assert study.points()[4].spec == "snapkv+critical:budget=20%"
+    # The full cache is part of every study.
+    assert read_study(changed("full, ", "")).points() == study.points()
+
+
+def test_a_sample_has_so_many_points_and_no_more():
+    budgets = [str(each) for each in range(100, 100 + MAX_SWEEP_POINTS)]
+    study = Study(name="many", data={}, variants=("snapkv",), budgets=tuple(budgets[1:]))
+    assert len(study.points()) == MAX_SWEEP_POINTS
+    with pytest.raises(ConfigError, match=f"has {MAX_SWEEP_POINTS + 1} points a sample; the limit"):
+        replace(study, budgets=tuple(budgets)).points()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "key: value lines"),
+        ("- a", "key: value lines"),
+        ("name: [", "no YAML at line"),
+        ("a: &x 1\nb: *x", "alias"),
+        ("[" * 100_000, "nested too deeply"),
+        (FILE + "name: again", "'name' twice"),
+        (FILE + "budget: 3", "unknown key 'budget'"),
+        (changed("name: needles", ""), "wrong at name"),
+        (changed("snapkv,", "snapkw,"), "Did you mean 'snapkv'?"),
+        (changed("snapkv,", "snapkv:budget=10%,"), "list it under budgets"),
+        (changed("snapkv,", "snapkv, snapkv,"), "listed twice"),
+        (changed("[full, snapkv, snapkv+critical]", "[full]"), "at least one variant that evicts"),
+        (changed("[20%, 10%]", "[]"), "at least one budget"),
+        (changed("[20%, 10%]", "[20%, 128]"), "all in percent"),
+        (changed("[20%, 10%]", "[12MiB]"), "all in percent"),
+        (changed("[20%, 10%]", "[8]"), "raise the budget to at least 32"),
+        (changed("context-only", "other"), "regular or context-only"),
+        (changed("tokens: 16", "tokens: 0"), "tokens: a number of at least 1"),
+        (changed("metric: string_match", "metric: best"), "wrong at metric"),
+        (changed("{file: samples.jsonl}", "{}"), "one of file, task"),
+        (changed("{file: samples.jsonl}", "{task: other, length: 100, samples: 1}"), "data.task"),
+        (
+            changed("{file: samples.jsonl}", "{file: a, task: vt}"),
+            "one of file, task",
+        ),
+        (
+            changed("samples.jsonl", f"a, columns: {COLUMNS}"),
+            "at most 16 val",
+        ),
+        (changed("file: samples.jsonl", f"task: vt, length: {MANY}, samples: 1"), "at most 16 val"),
+        (FILE + "tolerance: -1", "wrong at tolerance"),
+        (FILE + "tolerance: 2.55", "in steps of 0.1"),
+        ("x" * 200_000, "the limit is"),
+        ("!!python/object/apply:os.system [ls]", "YAML tag"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(text, sentence):
+    with pytest.raises(ConfigError) as refused:
+        read_study(text)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@given(
+    name=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=40),
+    budgets=st.sets(st.integers(1, 100), min_size=1, max_size=5),
+    tolerance=st.integers(0, 1000).map(lambda steps: steps / 10),
+    tokens=st.integers(1, 1024),
+)
+def test_what_is_written_is_read_back(name, budgets, tolerance, tokens):
+    study = Study(
+        name=name,
+        data={"task": "vt", "length": 512, "samples": 3, "seed": 0},
+        variants=("snapkv", "adakv+critical:alpha=0.5"),
+        budgets=tuple(f"{each}%" for each in budgets),
+        max_new_tokens=tokens,
+        tolerance=tolerance,
+    )
+    assert read_study(write_study(study)) == study
+
+
+@given(text=st.text(max_size=300))
+def test_no_text_is_more_than_refused(text):
+    for read in (read_study, read_samples):
+        with suppress(ConfigError):
+            read(text)
+
+
+LINE = {"id": "a", "context": "Long text.", "question": "Why?", "answers": ["because", "so"]}
+
+
+def lines(*rows: dict[str, object]) -> str:
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def test_samples_are_read_with_their_own_metric_and_id():
+    first, second = read_samples(lines(LINE, LINE | {"id": None, "metric": "token_f1"}))
+    assert (first.id, first.answers, first.metric) == ("a", ("because", "so"), "")
+    assert (second.id, second.metric) == ("line 2", "token_f1")
+    assert read_samples(lines(asdict(first), asdict(second))) == (first, second)
+
+
+def test_columns_and_csv():
+    text = "passage,ask,gold\nLong text.,Why?,because|so\n"
+    columns = {"context": "passage", "question": "ask", "answers": "gold"}
+    (sample,) = read_samples(text, "mine.csv", columns)
+    assert (sample.context, sample.question) == ("Long text.", "Why?")
+    assert sample.answers == ("because", "so")
+    (sample,) = read_samples(lines(LINE | {"answers": "a|b"}))
+    assert sample.answers == ("a|b",)  # a bar parts answers in CSV alone
+
+
+def test_longbench_as_published():
+    row = {
+        "input": "Which type?",
+        "context": "Some text.",
+        "answers": ["Food"],
+        "length": 3,
+        "dataset": "trec",
+        "language": "en",
+        "all_classes": ["Food", "City"],
+        "_id": "77",
+    }
+    (sample,) = read_samples(lines(row))
+    assert (sample.id, sample.question, sample.metric) == ("77", "Which type?", "classification")
+    assert sample.choices == ("Food", "City")
+    with pytest.raises(ConfigError, match="Chinese"):
+        read_samples(lines(row | {"dataset": "dureader"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "no samples"),
+        ("{", "Line 1 is no JSON object"),
+        ("[1]", "Line 1 is no JSON object"),
+        (lines(LINE, LINE), "lines 1 and 2 have the same id 'a'"),
+        (lines(LINE | {"context": " "}), "wrong at context: text"),
+        (lines(LINE | {"answers": []}), "answers is empty"),
+        (lines(LINE | {"answers": {}}), "text is expected"),
+        (lines(LINE | {"metric": "best"}), "one of"),
+        (lines(LINE | {"question": ["x"]}), "text is expected"),
+        (lines(LINE | {"id": "a\x00b"}), "control characters"),
+    ],
+)
+def test_wrong_data_is_one_sentence_with_its_line(text, sentence):
+    with pytest.raises(ConfigError, match=sentence) as refused:
+        read_samples(text)
+    assert "\n" not in str(refused.value)
+
+
+def words(context: str, question: str) -> int:
+    return len(f"{context} {question}".split())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_the_same_again_and_as_long_as_asked(task):
+    data = {"task": task, "length": 700, "samples": 6, "seed": 3}
+    samples = make_samples(data, words)
+    assert len({sample.id for sample in samples}) == 6
+    assert make_samples(data, words) == samples
+    assert make_samples(data | {"samples": 4}, words) == samples[:4]
+    assert make_samples(data | {"seed": 4}, words)[0].context != samples[0].context
+    for sample in samples:
+        assert 700 * 0.9 <= words(sample.context, sample.question) <= 700
+        assert all(answer in sample.context for answer in sample.answers)
+        assert not any(answer in sample.question for answer in sample.answers)
+
+
+def test_a_task_of_no_such_length_is_refused():
+    with pytest.raises(ConfigError, match="as short as 5 tokens"):
+        make_samples({"task": "vt", "length": 5, "samples": 1, "seed": 0}, words)
+
+
+def test_turns_of_one_text_have_one_source():
+    samples = make_samples({"task": "multi_turn", "length": 300, "samples": 8, "seed": 0}, words)
+    assert len({sample.context for sample in samples}) == 2
+    assert len({sample.source for sample in samples}) == 2
+    assert len({sample.question for sample in samples}) == 8
+
+
+# --- what docs/studies.md says --------------------------------------------------------------
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_examples_are_read():
+    assert read_study(block("yaml")).name == "needles"
+    (sample,) = read_samples(block("json"))
+    assert sample.metric == json.loads(block("json"))["metric"]
+
+
+def test_keys_metrics_and_tasks_are_all_told():
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert rows == STUDY_KEYS | METRICS.keys()
+    assert all(f"`{task}`" in PAGE for task in TASKS)
+
+
+def test_the_number_of_samples_is_that_of_the_code():
+    assert f"takes {fewest_sources(0.05, 1)} samples" in " ".join(PAGE.split())
+    assert f"{fewest_sources(0.05, 12)} samples for the first of twelve" in PAGE

@@ -1,0 +1,179 @@
+"""A study's results are those of single comparisons; what stands is never run again."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.engine.compare import compare
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
+from ckv_core.experiment.study import Key, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study_runner import PromptSize, part_of, run_samples, run_study
+from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.events import Outcome, RunResult
+from tests.factories.events import folded
+from tests.factories.models import tiny_model
+
+pytestmark = pytest.mark.slow
+
+STUDY = Study(
+    name="tiny",
+    data={"file": "x"},
+    scenario="context-only",
+    variants=("snapkv", "adakv+critical", "streaming_llm"),
+    budgets=("30%", "60%"),
+    max_new_tokens=6,
+)
+SAMPLES = [
+    Sample(
+        id=f"s{at}",
+        context=f"Line {at}. " + "The ferry left at nine and nobody waved. " * (4 + at),
+        question="When did it leave?",
+        answers=("nine",),
+    )
+    for at in range(3)
+]
+
+
+class TinyEngine:
+    """Runs on the tiny model, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        tokenizer = tiny_model("llama").tokenizer
+        prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
+        return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))
+
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        for place, request in enumerate(requests):
+            yield place, self.run(request)
+
+    def run(self, request: CompareRequest) -> RunResult | CkvError:
+        self.asked.append(request.variants)
+        return single(request)
+
+
+def of_sample(study: Study, sample: Sample, points: Sequence[Point]) -> list[SampleResult]:
+    (results,) = run_samples(study, [(sample, points)], TinyEngine())
+    return results
+
+
+def single(request: CompareRequest) -> RunResult:
+    return folded(compare(request, tiny_model("llama")))
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[Key, SampleResult]:
+    """What the whole study comes to."""
+    todo = [(sample, STUDY.points()) for sample in SAMPLES]
+    return {
+        each.key: each for results in run_samples(STUDY, todo, TinyEngine()) for each in results
+    }
+
+
+def test_every_point_is_what_a_comparison_of_it_alone_gives(whole):
+    assert len(whole) == len(SAMPLES) * len(STUDY.points()) == 21
+    for sample in SAMPLES[::2]:
+        for point in STUDY.points():
+            request = CompareRequest(
+                context=sample.context,
+                question=sample.question,
+                scenario=STUDY.scenario,
+                variants=(point.spec,),
+                max_new_tokens=STUDY.max_new_tokens,
+            )
+            (alone,) = single(request).variants
+            result = whole[sample.id, point.variant, point.budget]
+            assert (result.state, result.text) == ("done", alone.text)
+            assert result.cache_bytes == alone.receipt.cache_bytes
+            right = "nine" in alone.text.lower()
+            assert result.score == (float(right) if right or alone.stopped == "eos" else None)
+
+
+def test_a_budget_that_is_too_small_fails_alone_and_says_why():
+    study = replace(STUDY, budgets=("1%", "60%"))
+    found = of_sample(study, SAMPLES[0], study.points())
+    by_point = {(result.variant, result.budget): result for result in found}
+    assert by_point["full", None].state == by_point["snapkv", "60%"].state == "done"
+    assert by_point["snapkv", "1%"].state == "failed"
+    assert "raise the budget" in by_point["snapkv", "1%"].reason
+    assert by_point["snapkv", "1%"].for_good
+
+
+def test_what_stands_is_not_run_again_and_failures_are():
+    engine, stored = TinyEngine(), {}
+
+    def commit(results):
+        assert len({result.sample for result in results}) == 1
+        stored.update((result.key, result) for result in results)
+
+    assert [p.done for p in run_study(STUDY, SAMPLES, (), engine, commit)] == [0, 1, 2, 3]
+    assert len(stored) == 3 * 7
+    again = TinyEngine()
+    [*run_study(STUDY, SAMPLES, stored, again, commit)]
+    assert not again.asked
+    [*run_study(STUDY, SAMPLES, stored.keys() - {("s1", "snapkv", "30%")}, again, commit)]
+    assert again.asked == [("snapkv:budget=30%",)]
+    wider = replace(STUDY, budgets=("30%", "45%", "60%"))
+    [*run_study(wider, SAMPLES, stored, again, commit)]
+    assert {spec.rpartition("=")[2] for asked in again.asked[1:] for spec in asked} == {"45%"}
+
+
+def test_a_sample_that_cannot_be_asked_for_is_told_before_the_others_have_ended():
+    study = replace(STUDY, variants=("snapkv",), budgets=("1%",))
+    order: list[str] = []
+
+    class Counting(TinyEngine):
+        def size(self, request):
+            if request.context.startswith("Line 0"):
+                raise ConfigError("Too long.")
+            return super().size(request)
+
+    def commit(results):
+        order.append(results[0].sample)
+
+    [*run_study(study, SAMPLES, (), Counting(), commit)]
+    assert order == ["s1", "s0", "s2"]
+
+
+def test_a_sample_that_fails_does_not_end_the_study():
+    class Failing(TinyEngine):
+        def run(self, request):
+            if request.context.startswith("Line 1"):
+                return ConfigError("No.")
+            if request.context.startswith("Line 2"):
+                return NoRoomError("Not now.")
+            return super().run(request)
+
+    found: list[SampleResult] = []
+    [*run_study(STUDY, SAMPLES, (), Failing(), found.extend)]
+    failed = {(r.sample, r.reason, r.score, r.for_good) for r in found if r.state == "failed"}
+    assert failed == {("s1", "No.", None, True), ("s2", "Not now.", None, False)}
+
+
+def test_a_study_that_is_stopped_keeps_what_was_committed():
+    class Stopped(TinyEngine):
+        def run(self, request):
+            if len(self.asked) == 1:
+                raise RunCancelledError
+            return super().run(request)
+
+    found: list[SampleResult] = []
+    with pytest.raises(RunCancelledError):
+        [*run_study(STUDY, SAMPLES, (), Stopped(), found.extend)]
+    assert {result.sample for result in found} == {"s0"}
+
+
+def test_parts_are_disjoint_and_whole():
+    parts = [part_of(SAMPLES, number, 2) for number in (1, 2)]
+    assert sorted(s.id for part in parts for s in part) == ["s0", "s1", "s2"]
+
+
+def test_points_without_the_full_cache_are_measured_against_it_all_the_same(whole):
+    (alone,) = of_sample(STUDY, SAMPLES[0], [Point("snapkv", "30%")])
+    same = whole[alone.key]
+    assert alone.text == same.text
+    assert alone.head_l1 == pytest.approx(same.head_l1, rel=1e-4)

@@ -1,0 +1,240 @@
+"""The verdict on a comparison: its sentences over every kind of outcome."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.experiment.verdict import counted, listed, percent, run_verdict, spread
+from ckv_core.records.records import VariantResult
+from tests.factories.runs import measured, receipt, run_of, variant
+
+PRINTED = "snapkv+critical:stage2=raw"
+FULL_TEXT = ("The", " code", " is", " 58", "2917")
+
+
+def ran(
+    text: str,
+    outcome: str = "",
+    *,
+    at: int | None = None,
+    head_l1: float = 1.0,
+    better: float | None = None,
+    budget: int = 4,
+) -> VariantResult:
+    """A finished variant.
+
+    Args:
+        outcome: answered, missed or cut; empty without an expected answer.
+        at: first token that differs.
+        better: share of heads below the base's.
+    """
+    is_full = text == "full"
+    spec = text if is_full else f"{text}{':,'[':' in text]}budget=64"
+    heads = np.full((1, 10), head_l1, np.float32)
+    base = heads.copy()
+    base[0, : round(10 * (better or 0))] += 1
+    held = {"cache_bytes": 1000 if is_full else 100 * budget, "full_cache_bytes": 1000}
+    return variant(
+        spec,
+        None if is_full else measured(heads, 0, base=None if better is None else base),
+        receipt=receipt(budget, **held),
+        text="".join(FULL_TEXT),
+        token_ids=tuple(range(5)),
+        stopped="length" if outcome == "cut" else "eos",
+        agreement=1.0 if at is None else at / 5,
+        first_difference=at,
+        answer_found=None if not outcome else outcome == "answered",
+    )
+
+
+def told(*variants: VariantResult) -> list[str]:
+    """All sentences."""
+    verdict = run_verdict(run_of(*variants))
+    groups = [group.sentence for group in verdict.groups]
+    return [verdict.headline, *groups, *verdict.findings, *verdict.cautions]
+
+
+FULL = ran("full", "answered")
+PLACE = "40 % of the KV cache (0.4 of 1.0 KiB)"
+ONE_PROMPT = "One prompt only: run a study before you decide."
+SAME = "All methods do equally here. Try a {} budget to see a difference."
+BASELINE = "Baseline: Full cache (answered)."
+CASES = {
+    "some keep it": (
+        (FULL, ran("snapkv", "answered"), ran("adakv", "missed", at=3)),
+        f"1 of 2 methods still answers correctly with {PLACE}.",
+        BASELINE,
+        "Answered: SnapKV (same text).",
+        "Missed: AdaKV (first differs at token 4).",
+    ),
+    "all keep it, in other words": (
+        (FULL, ran("snapkv", "answered", at=1), ran("adakv", "answered", at=2)),
+        f"Both methods still answer correctly with {PLACE}.",
+        BASELINE,
+        "Answered: AdaKV (first differs at token 3); SnapKV (first differs at token 2).",
+        SAME.format("smaller"),
+    ),
+    "none keeps it": (
+        (FULL, ran("snapkv", "missed", at=0), ran("adakv", "missed", at=4)),
+        f"Neither method answers correctly with {PLACE}.",
+        BASELINE,
+        "Missed: AdaKV (first differs at token 5); SnapKV (first differs at token 1).",
+        SAME.format("larger"),
+    ),
+    "one variant": (
+        (FULL, ran("snapkv", "missed", at=0)),
+        f"SnapKV misses the expected answer with {PLACE}.",
+        BASELINE,
+        "Missed: SnapKV (first differs at token 1).",
+    ),
+    "one cut": (
+        (FULL, ran("snapkv", "cut", at=0)),
+        f"At {PLACE}, SnapKV was cut before an answer.",
+        BASELINE,
+        "Cut: SnapKV (first differs at token 1).",
+        (
+            "1 of 2 texts was cut at 5 new tokens before an answer: neither right nor wrong. "
+            "Raise New tokens (max_new_tokens)."
+        ),
+    ),
+    "several cut": (
+        (FULL, ran("snapkv", "cut", at=0), ran("adakv", "cut", at=0), ran("pyramidkv", "answered")),
+        f"At {PLACE}, 1 of 3 methods still answers correctly, 2 were cut.",
+        BASELINE,
+        "Answered: PyramidKV (same text).",
+        "Cut: SnapKV (first differs at token 1); AdaKV (first differs at token 1).",
+        (
+            "2 of 4 texts were cut at 5 new tokens before an answer: neither right nor "
+            "wrong. Raise New tokens (max_new_tokens)."
+        ),
+    ),
+    "no reference answer": (
+        (ran("full"), ran("snapkv"), ran("adakv", at=2)),
+        f"At {PLACE}, 1 of 2 methods writes the same text as the full cache.",
+        "Same text: SnapKV.",
+        "Different output: AdaKV (first differs at token 3).",
+        "No expected answer was given, so a different output need not be a worse one.",
+    ),
+    "the full cache misses it": (
+        (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "answered", at=2)),
+        (
+            f"The model gets this wrong even with the full cache. 1 of 2 methods answers "
+            f"correctly with {PLACE}."
+        ),
+        "Baseline: Full cache (missed).",
+        "Answered: AdaKV (first differs at token 3).",
+        "Missed: SnapKV (same text).",
+        "Use a larger model or an easier question.",
+    ),
+    "the full cache is cut": (
+        (ran("full", "cut"), ran("snapkv", "cut")),
+        (
+            "The full cache's own text was cut before an answer. "
+            f"At {PLACE}, SnapKV was cut before an answer."
+        ),
+        "Baseline: Full cache (cut).",
+        "Cut: SnapKV (same text).",
+        (
+            "2 of 2 texts were cut at 5 new tokens before an answer: neither right nor "
+            "wrong. Raise New tokens (max_new_tokens)."
+        ),
+    ),
+    "no full cache": (
+        (ran("snapkv", "answered", at=1), ran("adakv", "missed", at=2)),
+        f"1 of 2 methods answers correctly with {PLACE}.",
+        "Answered: SnapKV (first differs at token 2).",
+        "Missed: AdaKV (first differs at token 3).",
+    ),
+    "nothing evicted": (
+        (FULL, ran("snapkv", "answered", budget=10)),
+        "SnapKV still answers correctly with 100 % of the KV cache (1.0 of 1.0 KiB).",
+        BASELINE,
+        "Answered: SnapKV (same text).",
+        "Nothing was evicted: the budget holds the whole prompt.",
+    ),
+    "ended early": (
+        (FULL, ran("snapkv", "answered"), replace(ran("adakv"), stopped=None, agreement=None)),
+        f"SnapKV still answers correctly with {PLACE}.",
+        BASELINE,
+        "Answered: SnapKV (same text).",
+        "1 variant is left out: the run ended before it did.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_came_out_in_sentences(case):
+    variants, *sentences = CASES[case]
+    assert told(*variants) == [*sentences, ONE_PROMPT]
+
+
+HEAD_TO_HEAD = "In {} the method that answers correctly had the lower perturbation."
+MECHANISM = {
+    "the one that keeps it moves heads less in one of two": (
+        (
+            ran("snapkv", "answered", head_l1=3),
+            ran("adakv", "missed", at=1, head_l1=2),
+            ran("pyramidkv", "answered", head_l1=1),
+            ran("streaming_llm", "missed", at=1, head_l1=9, budget=5),
+        ),
+        HEAD_TO_HEAD.format("1 of 2 head-to-head comparisons"),
+    ),
+    "less moved, and lost": (
+        (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
+        HEAD_TO_HEAD.format("0 of 1 head-to-head comparison"),
+    ),
+    "both kept: nothing to compare": (
+        [ran("snapkv", "answered"), ran(PRINTED, "answered", better=0.9)],
+    ),
+    "cut: neither": ([ran("snapkv", "cut", at=1), ran(PRINTED, "missed", at=1, better=0.9)],),
+}
+
+
+@pytest.mark.parametrize("case", MECHANISM)
+def test_perturbation_stands_beside_the_outcome(case):
+    variants, *sentences = MECHANISM[case]
+    assert list(run_verdict(run_of(FULL, *variants)).findings) == sentences
+    missed = run_of(ran("full", "missed"), *variants)
+    assert run_verdict(missed).findings == ()  # there is no answer to keep
+
+
+def test_sixteen_variants_stay_short():
+    variants = [
+        ran(
+            f"snapkv:window={n}",
+            "missed" if n % 2 else "answered",
+            at=n if n % 2 else None,
+            budget=n,
+        )
+        for n in range(1, 16)
+    ]
+    verdict = run_verdict(run_of(FULL, *variants))
+    assert verdict.headline == (
+        "7 of 15 methods still answer correctly with 10 to 150 % of the KV cache "
+        "(0.1 to 1.5 of 1.0 KiB)."
+    )
+    assert len(" ".join([verdict.headline, *verdict.findings, *verdict.cautions])) < 400
+    assert [len(group.members) for group in verdict.groups] == [1, 7, 8]
+
+
+def test_nothing_generated_has_no_verdict():
+    assert run_verdict(run_of()) is None
+    assert run_verdict(run_of(replace(FULL, stopped=None))) is None
+
+
+def test_what_cannot_be_judged_says_what_is_missing():
+    assert told(FULL) == ["Only the full cache ran and answers correctly: add a method to compare."]
+    assert told(replace(ran("snapkv"), agreement=None)) == [
+        "Without the full cache and without an expected answer this run does not say what eviction "
+        "changed: add one of the two."
+    ]
+
+
+def test_words():
+    lists = ["A", "A and B", "A, B and C", "A, B and 3 more"]
+    assert [listed(list(names)) for names in ("A", "AB", "ABC", "ABCDE")] == lists
+    assert [counted(n, "point") for n in (1, 2, 1_200)] == ["1 point", "2 points", "1,200 points"]
+    shares = ["0 %", "0.4 %", "40 %", "99.6 %", "100 %"]
+    assert [percent(share) for share in (0, 0.004, 0.4, 0.996, 1)] == shares
+    assert [spread("40 %", "40 %"), spread("38 %", "41 %")] == ["40 %", "38 to 41 %"]

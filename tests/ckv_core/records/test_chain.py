@@ -1,0 +1,119 @@
+"""Means over what is known; the chain per head, and per KV head summed over its query heads."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ckv_core.records.chain import (
+    ChainCheck,
+    chain_of,
+    check_chain,
+    lowest_sigma,
+    mean_of_known,
+    shared_kv_heads,
+    tightness_of,
+)
+from ckv_core.records.records import VariantResult
+from tests.factories.runs import measured, model_info, variant
+
+INF, NAN = math.inf, math.nan
+LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
+SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)
+STEPS = ("theta", "theta_hat", "theta_relaxed")
+sizes = arrays(np.float32, SHAPE, elements=st.floats(0, 1e4, width=32))
+masses = arrays(np.float32, SHAPE, elements=st.floats(0, 1, width=32))
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [([1, 3], 2), ([NAN, 3], 3), ([1, INF], INF), ([INF, -INF], NAN), ([], None), ([NAN], None)],
+)
+def test_what_is_nan_does_not_count_and_both_infinities_are_nan_without_a_warning(values, mean):
+    found = mean_of_known(np.array(values, np.float32))
+    assert found is mean is None or found == pytest.approx(mean, nan_ok=True)
+
+
+def variant_of(l1: np.ndarray, sigma: np.ndarray, *bounds: np.ndarray) -> VariantResult:
+    """Bounds of every head; the last layer is not evicted."""
+    named = dict(zip((*STEPS, "sigma_stage1"), (*bounds, sigma), strict=True))
+    every = {"head_l1": l1, "value_mass": l1 + 1, **named}
+    for name, values in every.items():
+        every[name] = values.astype(np.float32)
+        every[name][-1] = np.nan
+    moved = every.pop("head_l1")
+    return variant("snapkv", measured(moved, 0.0), analysis=every)
+
+
+def literal(values: np.ndarray, join) -> list[list[float]]:
+    """One number per layer and KV head, from a loop over the query heads that it serves."""
+    found = [[[] for _ in range(KV_HEADS)] for _ in range(LAYERS)]
+    for layer in range(LAYERS):
+        for head in range(KV_HEADS * GROUP_SIZE):
+            found[layer][head // GROUP_SIZE].append(float(values[layer][head]))
+    return [[join(group) for group in row] for row in found]
+
+
+@given(sizes, masses, sizes)
+def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, sigma, extra):
+    found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved = found.perturbation.head_l1
+    chain = chain_of(found, KV_HEADS)
+    for sums, values in zip(chain, (moved, *(found.analysis[name] for name in STEPS)), strict=True):
+        np.testing.assert_allclose(sums, literal(values, math.fsum), rtol=1e-6)
+    lowest = literal([*found.analysis["sigma_stage1"][:-1].tolist(), [math.nan] * 6], min)
+    np.testing.assert_array_equal(lowest_sigma(found, KV_HEADS), np.float32(lowest))
+    tight = tightness_of(found, KV_HEADS)
+    for layer, head in np.ndindex(LAYERS, KV_HEADS):
+        bound = literal(found.analysis["theta"], math.fsum)[layer][head]
+        own = literal(moved, math.fsum)[layer][head]
+        if bound > 0:
+            assert tight[layer, head] == pytest.approx(own / bound, rel=1e-5)
+        else:
+            assert np.isnan(tight[layer, head])
+
+
+def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain():
+    l1, sigma = np.full(SHAPE, 9), np.full(SHAPE, 0.9)  # C is 10
+    theta = np.tile([9 - 5e-6, 9 - 5e-5], 3) * np.ones(SHAPE)
+    found = variant_of(l1, sigma, theta, l1 * 2, l1 * 3)
+    assert check_chain(found) == ChainCheck(heads=12, covered=12, violations=6)
+    assert check_chain(replace(found, perturbation=None)) is None
+
+
+@given(sizes, masses, sizes)
+def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra):
+    found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved, bound, *_ = chain_of(found, KV_HEADS)[:, :-1]
+    assert (moved <= bound * (1 + 1e-6)).all()
+    heads, groups = check_chain(found), check_chain(found, KV_HEADS)
+    assert (heads.violations, groups.violations) == (0, 0)
+    assert groups.heads == (LAYERS - 1) * KV_HEADS
+    covered = [all(s > 0.5 for s in g) for row in literal(sigma, list)[:-1] for g in row]
+    assert groups.covered == sum(covered)
+    assert heads.covered == int((sigma[:-1] > 0.5).sum())
+
+
+def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered():
+    sigma = np.full(SHAPE, 0.9)
+    sigma[0, 1] = 0.5
+    ones = np.ones(SHAPE)
+    low = np.where(np.arange(SHAPE[1]) == 5, 0.1, 2.0) * ones
+    found = variant_of(ones, sigma, low, low, low)
+    # The last head's L1 is over its theta, but the sum of its group is not.
+    assert check_chain(found) == ChainCheck(heads=12, covered=11, violations=2)
+    assert check_chain(found, KV_HEADS) == ChainCheck(heads=4, covered=3, violations=0)
+    broken = variant_of(ones, sigma, low, low, np.minimum(low, 0.2))
+    assert check_chain(broken, KV_HEADS).violations == 3
+
+
+@pytest.mark.parametrize(
+    ("query_heads", "kv_heads", "shared"), [(6, 2, 2), (6, 6, None), (6, 1, 1), (7, 2, None)]
+)
+def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared):
+    assert shared_kv_heads(model_info(query_heads=query_heads, kv_heads=kv_heads)) == shared
+    assert shared_kv_heads(None) is None
