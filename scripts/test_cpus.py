@@ -16,7 +16,7 @@ SETS = {
     "AVX512": ("avx512", "AVX512_CORE", "AVX512"),
 }
 VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
-FOLDERS = ("engine", "methods", "measure", "comparison")
+FOLDERS = ("engine", "methods")
 
 
 def main() -> int:

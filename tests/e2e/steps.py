@@ -23,7 +23,7 @@ def log_in(page: Page, url: str, user: str, path: str = "/") -> None:
     page.get_by_label("User name").fill(user)
     page.get_by_label("Password").fill(f"{user}-secret")
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    expect(page.get_by_role("button", name="Log out", exact=True)).to_be_visible()
 
 
 def open_form(page: Page, address: str) -> None:

@@ -85,7 +85,7 @@ def test_errors_are_types_and_places(style):
     line = LineFormatter(style, "app").format(record("Run %s: %s", "abc", error, error=error))
     assert "Run abc: ValueError" in line
     assert "ValueError from KeyError" in line
-    assert "runtime/test_logs.py" in line
+    assert "base/test_logs.py" in line
     assert MARK not in line
     assert "\n" not in line
 

@@ -66,7 +66,7 @@ def parts(monkeypatch):
     """The package's module, its method registered and a tiny model in the place of any other."""
     monkeypatch.setattr(METHODS, "_methods", dict(METHODS._methods))
     monkeypatch.syspath_prepend(str(PACKAGE))
-    for module in ("studies.engine", "models.loading"):  # first who takes it from there
+    for module in ("experiment.study_engine", "models.loading"):  # first who takes it from there
         load = f"ckv_core.{module}.load_model"
         monkeypatch.setattr(load, lambda *_, **__: tiny_model("llama"))
     (point,) = entry_points(group=ENTRY_POINTS)

@@ -346,7 +346,7 @@ def test_the_bound_holds_for_any_values_of_those_norms(case):
 
 ROOT = Path(__file__).resolve().parents[3]
 # Where a name may stand: a part's own file. "noise" is a word of needle tests.
-OWN = (ROOT / "ckv_core" / "methods", ROOT / "ckv_core" / "studies")
+OWN = (ROOT / "ckv_core" / "methods", ROOT / "ckv_core" / "experiment")
 PARTS = {
     part.name
     for method in METHODS

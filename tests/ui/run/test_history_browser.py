@@ -163,7 +163,7 @@ def test_nobody_finds_what_another_user_typed(team_app, page):
     wait_until_kept(page, "of ann, too")
     page.reload()
     expect(page.locator("#question textarea")).to_have_value("of ann, too")
-    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Log out", exact=True).click()
     expect(page).to_have_url(f"{team_app.url}/login")
     page.wait_for_function("sessionStorage.length === 0")  # the page's script may still come
     page.evaluate("sessionStorage.setItem('ckv-draft-left', '{}')")
