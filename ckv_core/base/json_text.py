@@ -1,7 +1,7 @@
 """The one reader of JSON texts from strangers: bounded before an object is made of any of it.
 
 A megabyte of `{}` becomes 32 times as much in memory, and parsing holds up the whole process.
-What is large even within its bounds is read in a process of its own (`runtime/read_apart.py`).
+What is large even within its bounds is read in a process of its own (`base/read_apart.py`).
 """
 
 import json

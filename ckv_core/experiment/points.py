@@ -1,6 +1,6 @@
 """The one long table: what each sample measured of each method and budget, and their means.
 
-Runs of one sample (`runs.together`) and of many (`studies.reading.read_results`) are read as this.
+Runs of one sample (`runs.together`) and of many (`reading.read_results`) are read as this.
 No torch.
 """
 

@@ -23,7 +23,7 @@ _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothi
 
 
 class Recorded(Protocol):
-    """What a run's record says of a variant; `results.records.VariantResult` is one."""
+    """What a run's record says of a variant; `records.VariantResult` is one."""
 
     @property
     def spec(self) -> str: ...
