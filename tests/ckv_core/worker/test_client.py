@@ -306,9 +306,10 @@ def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(client, log):
 
 
 def test_one_load_ahead_waits_the_newest_and_can_be_cancelled_also_before_it_starts(client, log):
-    for model in ("slow", "earlier", "later"):
+    client.warm("slow")
+    wait_for(lambda: statuses(log, "slow"))  # it is being loaded, so the others wait
+    for model in ("earlier", "later"):
         client.warm(model)
-    wait_for(lambda: statuses(log, "slow"))
     put_off = ModelStatus("earlier", False, "earlier is loaded when a run needs it.")
     log.wait(partial(operator.eq, put_off))
     for model in ("later", "slow"):
