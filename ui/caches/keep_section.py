@@ -11,7 +11,7 @@ from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.outcomes import writes_same_text
 from ui.caches.jobs import follow_job, job_sentence
 from ui.compare.controls import late_dropdown, text
-from ui.components.notice import Notice
+from ui.components.base import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot

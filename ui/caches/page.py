@@ -10,9 +10,7 @@ from ckv_core.errors import CkvError
 from ckv_core.records.compare_request import MAX_NEW_TOKENS
 from ui.caches.jobs import answers_value, caches_table, follow_job
 from ui.compare.controls import late_dropdown, number, text
-from ui.components.base import component
-from ui.components.data_table import DataTable
-from ui.components.notice import Notice
+from ui.components.base import DataTable, Notice, component
 from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings

@@ -19,11 +19,15 @@ from ui.compare.controls import dropdown, number, text
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
-from ui.components.data_table import DataTable
-from ui.components.model_list import ModelList
-from ui.components.notice import ModelLine, Notice
-from ui.components.text_files import ContextBar, StudyFile
-from ui.components.variant_picker import VariantPicker
+from ui.components.base import (
+    ContextBar,
+    DataTable,
+    ModelLine,
+    ModelList,
+    Notice,
+    StudyFile,
+    VariantPicker,
+)
 from ui.settings import Settings
 
 DEFAULTS = FormValues()

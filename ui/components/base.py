@@ -1,4 +1,4 @@
-"""What our components are: a gr.HTML with a static template, whose text a module sets."""
+"""Our components: each a gr.HTML with a static template, which a module fills as text."""
 
 import html
 from collections.abc import Sequence
@@ -54,15 +54,16 @@ class Scripted:
 
 
 def component(beside: str, script: str, *, part: str = "") -> Scripted:
-    """A component of the module `script`.js that stands beside a Python file.
+    """The component of a module beside a Python file.
 
     Args:
         beside: that file.
-        script: name of the module, with dashes that of the component too.
+        script: path of the module from there, without its ending; its name, with dashes, is that
+            of the component too.
         part: name of the component where it looks like another one.
     """
-    path = Path(beside).with_name(f"{script}.js").relative_to(ROOT).as_posix()
-    return Scripted(part or script.replace("_", "-"), path)
+    path = (Path(beside).parent / f"{script}.js").relative_to(ROOT)
+    return Scripted(part or path.stem.replace("_", "-"), path.as_posix())
 
 
 def section_html(text: str) -> str:
@@ -72,3 +73,123 @@ def section_html(text: str) -> str:
     heading, _, words = map(html.escape, text.removeprefix("### ").partition("\n"))
     words = with_terms(words)
     return f'<div class="section prose"><h3>{heading}</h3><p>{words}</p></div>'
+
+
+ContextBar = component(__file__, "text_files/context_bar")
+"""Opens a text file into #context and shows the token count {"text", "tone"}.
+
+The file is read in the browser, so no upload exists. Triggers `count` once typing rests.
+"""
+
+StudyFile = component(__file__, "text_files/study_file")
+"""Reads a file of samples in the browser into #study-data."""
+
+ModelList = component(__file__, "model_list/model_list")
+"""Shows the models that `ui.compare.model_list.models_value` gives; triggers `pick` with {name}."""
+
+VariantPicker = component(__file__, "variant_picker/variant_picker")
+"""Chooses among what `picker_offer` (ui/compare/offers.py) gives; the value is a list of SPECs.
+
+Triggers `input` when the reader changes it.
+"""
+
+Notice = component(__file__, "notice/notice")
+"""Shows {"text", "tone", "links"}: one sentence; nothing while the text is empty."""
+
+RunNotice = component(__file__, "notice/run_notice", part="notice")
+"""Shows beside Run what Run refuses, and lets keys run."""
+
+ModelLine = component(__file__, "notice/model_line", part="notice")
+"""Shows what the worker does with a model: a Notice with {"loading", "fraction"}.
+
+Triggers `stop` with {name} while `loading` names a model; `fraction` is None where it is not
+known how much there is.
+"""
+
+StatusBar = component(__file__, "status_bar/status_bar")
+"""Shows how far a run is; hidden while the value is None.
+
+The value is {"state", "stages", "fraction", "detail", "reason", "queue_ahead", "elapsed_s",
+"chips"}. `state` is idle, queued, running, done, failed or cancelled; `stages` is a list of
+{"name", "label", "state": "waiting" | "active" | "done", "ms": number or None};
+`fraction` is of the active stage, 0 to 1, None where unknown.
+"""
+
+VerdictStrip = component(__file__, "verdict/verdict")
+"""Shows {"headline", "regimes", "groups", "findings", "cautions"}; nothing for None.
+
+`groups` is a list of {"state", "label", "variants": [{"name", "note", "regime", "look"}]} with
+state "kept", "lost" or "cut"; the rest are sentences, empty where there is nothing to report.
+"""
+
+RunLinks = component(__file__, "run_links/run_links")
+"""Shows the links of a run: {"slug", "files", "forced", "follow_ups", "report", "samples"}.
+
+`files` holds once there are tables to export, `forced` and `follow_ups` where it has such data,
+`report` once the run is over, `samples` where it has many.
+"""
+
+SectionLinks = component(__file__, "section_links/section_links")
+"""Links to the headed sections of the `ckv-results` around it; has no value."""
+
+DataTable = component(__file__, "data_table/data_table")
+"""Shows {"caption", "head", "columns", "rows", "note", "file", "empty"}: sorted, and saved as CSV.
+
+`empty` is shown while there is no row.
+`head` is a sentence above the rows, or empty; its rows have a "regime" that marks them.
+`columns` is a list of {"key", "label", "unit", "align"} with "help" behind a question mark, "extra"
+where it is shown on demand, and "hidden" where it is in the file only.
+`rows` is a list of {"look", "cells"}; `look` is that of the variant or line that the row belongs
+to, or null. `cells` is {key: {"text", "value", "href", "title", "tone", "spec", "pieces"}}: `text`
+is read, `value` sorted by and saved, `href` leads to a page of ours, `tone` is "", "warn" or
+"good", `spec` stands below a row's name, and `pieces` are (text, whether it differs) in its place.
+`file` names the CSV file, which has all columns.
+"""
+
+Facts = component(__file__, "facts/facts")
+"""Shows {"rows": [{"label", "text"}]}."""
+
+Generations = component(__file__, "generations/generations")
+"""Shows {"cards", "answer"}; a friendly line while the value is None.
+
+`cards` is a list of {"index", "look", "label", "spec", "status", "chips", "token_texts",
+"first_difference", "reference", "stopped", "answer", "forced"}: `first_difference` is the
+index of the first token that differs from the reference card's, `answer` is its
+outcome in words or None, `forced` the address of the card's fidelity strip or None. A card with
+`stopped` None is announced as live text while its `status` is none of "", waiting, queued,
+done, failed, cancelled. The strip's address answers {"tokens", "top1", "kl", "rank", "steps"};
+a step is {"full", "variant"}, both lists of {"text", "probability"}, best first.
+"""
+
+FollowUpAnswers = component(__file__, "generations/follow_ups")
+"""Shows {"questions"}, each {"question", "cards"} with cards as above; hidden without any."""
+
+KeptTokens = component(__file__, "kept_tokens/kept_tokens")
+"""Fetches and shows the retained sets of a run; a friendly line while the value is None.
+
+The value is {"slug", "base", "layers", "kv_heads", "positions", "evictable", "variants",
+"context", "key"}. `variants` is a list of {"index", "look", "label", "spec"} of the variants
+that have a retained set, each optionally with "window", "sinks" and "protected", a list of
+[first, end] (what is always kept, drawn as brackets), and how its generation went,
+"first_difference" and "finished"; "answer" is the reference answer to look for. A changed
+`key` fetches again. Those that evict while generating have "entries", held at the choice of
+each token, and `BASE/SLUG/INDEX/evicted` answers the rows of `HeldSeries.evicted`.
+`BASE/SLUG/prompt` answers JSON {"pieces", "compressed", "tokens", "context"},
+`BASE/SLUG/INDEX/retained` the bytes of `RetainedSet.bits`.
+
+The selection lives in location.hash (#token=123&variant=2&layer=4&span=100-140), so a
+copied address shows the same spot.
+"""
+
+RunCharts = component(__file__, "run_charts/run_charts")
+"""Shows {"slug", "base", "key", "heading", "text", "head", "charts"}; hidden for None.
+
+`head` is a sentence above the charts, or empty. `charts` is a list of {"name", "title", "csv",
+"controls"}, `controls` of {"name", "label", "options"}, `options` of (value, label).
+`BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly figure, `BASE/SLUG/CSV.csv` its data; an
+empty CSV has no link. A changed `key` draws the charts again.
+Without `charts`, `text` says why.
+"""
+
+RunList = component(__file__, "run_list/run_list")
+"""Shows a view of the Runs page; triggers `act` with {action, slugs, query, ...}."""

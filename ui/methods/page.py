@@ -6,7 +6,7 @@ import gradio as gr
 
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS
 from ui.compare.form import placeholder
-from ui.components.facts import Facts
+from ui.components.base import Facts
 from ui.components.modules import on_load
 from ui.methods.cards import marked, methods_list
 from ui.settings import Settings

@@ -13,13 +13,16 @@ from storage.records import RunNotes
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
 from ui.charts.study import STUDY_CHARTS, charts_value
-from ui.components.base import Scripted
-from ui.components.data_table import DataTable
-from ui.components.facts import Facts
-from ui.components.generations import FollowUpAnswers, Generations
-from ui.components.kept_tokens import KeptTokens
-from ui.components.run_charts import RunCharts
-from ui.components.verdict import VerdictStrip
+from ui.components.base import (
+    DataTable,
+    Facts,
+    FollowUpAnswers,
+    Generations,
+    KeptTokens,
+    RunCharts,
+    Scripted,
+    VerdictStrip,
+)
 from ui.looks.glossary import without_marks
 from ui.report.charts import Draw, chart_figures, embedded_charts
 from ui.results import block as page

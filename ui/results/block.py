@@ -8,16 +8,20 @@ from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from storage.models import SAMPLES
-from ui.components.base import Scripted, section_html
-from ui.components.data_table import DataTable
-from ui.components.generations import FollowUpAnswers, Generations
-from ui.components.kept_tokens import KeptTokens
-from ui.components.notice import Notice
-from ui.components.run_charts import RunCharts
-from ui.components.run_links import RunLinks
-from ui.components.section_links import SectionLinks
-from ui.components.status_bar import StatusBar
-from ui.components.verdict import VerdictStrip
+from ui.components.base import (
+    DataTable,
+    FollowUpAnswers,
+    Generations,
+    KeptTokens,
+    Notice,
+    RunCharts,
+    RunLinks,
+    Scripted,
+    SectionLinks,
+    StatusBar,
+    VerdictStrip,
+    section_html,
+)
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
 from ui.tables.sweep import savings_table

@@ -17,8 +17,8 @@ from storage.records import Lineage
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.charts.study import charts_value
+from ui.components.base import RunNotice
 from ui.components.modules import imported
-from ui.components.notice import RunNotice
 from ui.results import chart_views, views
 from ui.results.block import OUTPUTS
 from ui.results.cards import follow_ups_value, generations_value

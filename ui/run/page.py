@@ -12,9 +12,7 @@ from gradio.components import Component
 from ckv_core.errors import CkvError
 from storage.records import RunRelative
 from ui.caches.keep_section import KeepSection
-from ui.components.base import component
-from ui.components.facts import Facts
-from ui.components.notice import Notice
+from ui.components.base import Facts, Notice, component
 from ui.results import views
 from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import Feed, cancel_run, find_view, follow

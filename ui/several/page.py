@@ -6,10 +6,7 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.errors import CkvError
-from ui.components.data_table import DataTable
-from ui.components.notice import Notice
-from ui.components.run_charts import RunCharts
-from ui.components.section_links import SectionLinks
+from ui.components.base import DataTable, Notice, RunCharts, SectionLinks
 from ui.results.block import RESULTS
 from ui.results.chart_views import several_value
 from ui.services.live_runs import RunSnapshot

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import gradio as gr
 
 from ckv_core.errors import CkvError
-from ui.components.notice import Notice
+from ui.components.base import Notice
 
 Tone = Literal["", "good", "warn", "error"]
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}

@@ -19,11 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.records.records import HeldSeries, RetainedSet
-from ui.components.data_table import DataTable
-from ui.components.generations import Generations
-from ui.components.kept_tokens import KeptTokens
-from ui.components.run_links import RunLinks
-from ui.components.status_bar import StatusBar
+from ui.components.base import DataTable, Generations, KeptTokens, RunLinks, StatusBar
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
