@@ -23,7 +23,6 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from benchmarks.setting import EXAMPLE, QUESTION, ROOT
 from benchmarks.tables import spread, table
 from ckv_core.base.home import home_folder
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunFinished, RunPrepared
 from ckv_core.records.records import (
     Perturbation,
@@ -32,6 +31,7 @@ from ckv_core.records.records import (
     RetainedSet,
     VariantResult,
 )
+from ckv_core.records.run_request import RunRequest
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.browser import chromium
@@ -138,7 +138,7 @@ def store_run(home: Path, positions: int, variants: int) -> str:
     """Save one finished run; returns its slug."""
     pieces = tuple(WORDS[i % len(WORDS)] for i in range(positions))
     results = tuple(synthetic_variant(index, positions) for index in range(variants))
-    request = CompareRequest(context="".join(pieces), variants=tuple(r.spec for r in results))
+    request = RunRequest(context="".join(pieces), variants=tuple(r.spec for r in results))
     prompt = PromptInfo(
         scenario="regular",
         token_ids=tuple(range(positions)),

@@ -29,8 +29,8 @@ from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
 from ckv_core.records.events import VariantSelected
+from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 
 

@@ -21,9 +21,9 @@ from ckv_core.experiment.stats import interval_note, mean_interval
 from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import Float32Array, VariantResult
+from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from ckv_core.records.variants import VariantSpec
 
 # Beside the steps of `ladder`: no single change, or not one of the paper's.
@@ -108,7 +108,7 @@ def measure(
     """All steps of every base and budget on one prompt, from one prefill."""
     settings = [(base, budget) for base in bases for budget in budgets]
     specs = [ablation_specs(*setting) for setting in settings]
-    request = CompareRequest(
+    request = RunRequest(
         context=prompt["context"],
         question=prompt["question"],
         kind="sweep",

@@ -41,8 +41,8 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel, wrap_model
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.models import tiny_tokenizer
 
 LENGTHS = (4_096, 32_768, 131_072)
@@ -206,7 +206,7 @@ HEADER = (
 
 
 def _run(loaded: LoadedModel, length: int, new_tokens: int = NEW_TOKENS) -> RunResult:
-    request = CompareRequest(
+    request = RunRequest(
         context="water, " * (length // 7),  # the tokenizer has a token per byte
         variants=VARIANTS,
         defaults={"budget": "10%"},

@@ -20,7 +20,7 @@ from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 
 RECORDED = Path(__file__).parents[1] / "assets" / "kept_figures.json"

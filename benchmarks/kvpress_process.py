@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckv_core.base.home import models_folder
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 Side = Callable[[Mapping[str, object]], float]
 

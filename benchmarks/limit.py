@@ -27,7 +27,7 @@ from ckv_core.engine.generation import Generation
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 STEPS = NEW_TOKENS - 1  # the first token comes from the prompt's logits
 

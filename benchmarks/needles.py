@@ -18,9 +18,9 @@ from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import DEFAULT_MODEL, SCENARIOS, RunRequest
 from ckv_core.records.variants import VariantSpec
 
 # Variant -> the base that its heads are compared with; none for what has no heads to compare.
@@ -70,7 +70,7 @@ def measure(
     new_tokens: int,
 ) -> RunResult:
     """All points, of a budget and a variant each, on one prompt."""
-    request = CompareRequest(
+    request = RunRequest(
         context=needle.context,
         question=needle.question,
         answer=needle.answer,

@@ -33,8 +33,8 @@ from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import silent
-from ckv_core.records.compare_request import DEFAULT_MODEL
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 
 ROOT = Path(__file__).parents[1]

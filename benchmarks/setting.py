@@ -6,8 +6,8 @@ from pathlib import Path
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "assets" / "examples" / "harbour_report.txt"
@@ -38,7 +38,7 @@ def run(
     return (time.perf_counter() - start) * 1000, result
 
 
-def request(**changes: object) -> CompareRequest:
+def request(**changes: object) -> RunRequest:
     """The benchmarks' own prompt and variants, but for what is changed."""
     settings: dict[str, object] = {
         "context": EXAMPLE.read_text(encoding="utf-8"),
@@ -49,4 +49,4 @@ def request(**changes: object) -> CompareRequest:
         "max_new_tokens": NEW_TOKENS,
         "ignore_eos": True,
     }
-    return CompareRequest(**(settings | changes))  # type: ignore[arg-type]
+    return RunRequest(**(settings | changes))  # type: ignore[arg-type]

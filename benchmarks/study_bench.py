@@ -20,7 +20,7 @@ from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_engine import LocalEngine
 from ckv_core.experiment.study_runner import request_of, run_samples
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 SHARES = (10, 20, 50)  # percent
 # Not PyramidKV: with its layers of unequal length kvpress 0.5.5 fails at 50 %, at the question.

@@ -21,8 +21,8 @@ from ckv_core.experiment.harness import LM_EVAL, harness_samples
 from ckv_core.experiment.study import Key, Sample, SampleResult, Study
 from ckv_core.experiment.study_file import read_study
 from ckv_core.experiment.study_runner import Cost, cost, open_points, part_of
-from ckv_core.records.compare_request import DEFAULT_MODEL
 from ckv_core.records.events import Progress
+from ckv_core.records.run_request import DEFAULT_MODEL
 from storage.studies import Studies, open_studies
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from ckv_core.base.json_text import JsonBounds, NoJsonError
 from ckv_core.base.read_apart import SMALL_BYTES, Data, TooMuchError, read_apart
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
+from ckv_core.records.run_request import RunRequest
 from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
 from storage.models import END_STATES, SLUG_LENGTH
 from storage.recorder import first_words
@@ -205,7 +205,7 @@ def _read_result(data: bytes, where: str = "") -> BundledRun:
     if result.model is None or result.prompt is None:
         _refuse(f"{where}it has no model and prompt, so there is nothing to show")
     begin, end = result.prompt.context_tokens
-    request = CompareRequest(
+    request = RunRequest(
         context="".join(result.prompt.pieces[begin:end]),
         scenario=result.prompt.scenario,
         model=result.model.name,

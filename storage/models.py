@@ -146,7 +146,7 @@ class Run(Base):
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
     complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
     request: Mapped[JsonObject] = mapped_column(
-        doc="CompareRequest without its texts, which are in samples; of many samples the study "
+        doc="RunRequest without its texts, which are in samples; of many samples the study "
         "file's values without its name, which is the title"
     )
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")

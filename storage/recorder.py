@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.records.codec import plain, record_json
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import (
     FloorMeasured,
     Generated,
@@ -22,6 +21,7 @@ from ckv_core.records.events import (
     RunPrepared,
     variant_changes,
 )
+from ckv_core.records.run_request import RunRequest
 from storage import rows, search, servers, usage
 from storage.database import Database
 from storage.models import ACTIVE_STATES, ALIVE, OF_SAMPLES, Array, ResultRow, Run, SampleRow
@@ -58,7 +58,7 @@ class Recorder:
 
     def create(
         self,
-        request: CompareRequest,
+        request: RunRequest,
         title: str = "",
         owner: str | None = None,
         lineage: Lineage | None = None,
@@ -169,7 +169,7 @@ class Recorder:
             return run_id is not None
 
 
-def title_of(request: CompareRequest) -> str:
+def title_of(request: RunRequest) -> str:
     """The first words of the question, or of the context."""
     return first_words(request.question) or first_words(request.context) or "Untitled run"
 
@@ -193,7 +193,7 @@ def _now() -> datetime:
 
 def create_run(
     session: Session,
-    request: CompareRequest,
+    request: RunRequest,
     title: str,
     now: datetime,
     owner: str | None = None,

@@ -11,9 +11,9 @@ from ckv_core.base.checked import By, Checked, Plain, chars, many, require
 from ckv_core.errors import CkvError
 from ckv_core.experiment.study import Study
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.outcomes import Tally
+from ckv_core.records.run_request import RunRequest
 from storage.models import ACTIVE_STATES, SLUG_LENGTH
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class StoredRun:
     created_at: Time
     started_at: Time | None = None
     finished_at: Time | None = None
-    request: CompareRequest
+    request: RunRequest
     result: Annotated[RunResult, By(lambda value, _: from_json(value))]
     owner: str | None = None
 

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.records.codec import revived
-from ckv_core.records.compare_request import CompareRequest, Kind
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import ModelInfo, PromptInfo, RetainedSet, RoundingFloor
+from ckv_core.records.run_request import Kind, RunRequest
 from storage import rows
 from storage.models import (
     ACTIVE_STATES,
@@ -38,7 +38,7 @@ Columns = TypeVarTuple("Columns")
 
 # Row, name, creation and end of a run: all that was recorded before its end.
 RunKey = tuple[int, str, datetime, datetime | None]
-Decoded = tuple[CompareRequest, RunResult]
+Decoded = tuple[RunRequest, RunResult]
 MOST_DECODED = 96 * 2**20
 
 
@@ -99,7 +99,7 @@ def explained(slug: str) -> Iterator[None]:
         ) from error
 
 
-def load_request(session: Session, slug: str) -> CompareRequest:
+def load_request(session: Session, slug: str) -> RunRequest:
     """The request of a run, its texts too.
 
     Raises:
@@ -244,7 +244,7 @@ class DecodedRuns:
                 del self._kept[key]
 
 
-def _size(request: CompareRequest, result: RunResult) -> int:
+def _size(request: RunRequest, result: RunResult) -> int:
     """About how many bytes they take: texts by their characters, a token 100 bytes."""
     tokens = len(result.prompt.token_ids) if result.prompt else 0
     size = 4 * len(request.context) + sum(

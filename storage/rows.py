@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ckv_core.errors import StorageError
 from ckv_core.records.codec import plain, record_json, revived
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import own_from_json, own_to_json
 from ckv_core.records.quantities import QUANTITIES
 from ckv_core.records.records import (
@@ -20,6 +19,7 @@ from ckv_core.records.records import (
     RetainedSet,
     VariantResult,
 )
+from ckv_core.records.run_request import RunRequest
 from storage.models import Array, JsonObject, ResultRow, SampleRow
 
 Columns = dict[str, Any]
@@ -45,12 +45,12 @@ _COLUMNS = {"spec": "variant"} | {
 # --- requests and prompts ---------------------------------------------------------------
 
 
-def request_json(request: CompareRequest) -> JsonObject:
+def request_json(request: RunRequest) -> JsonObject:
     """A request without its texts and its external selections."""
     return record_json(request, leave_out=(*TEXT_FIELDS, "own_indices"))
 
 
-def sample_columns(request: CompareRequest) -> Columns:
+def sample_columns(request: RunRequest) -> Columns:
     """Columns of the only sample of a run."""
     return {
         "position": 0,
@@ -65,13 +65,13 @@ def sample_columns(request: CompareRequest) -> Columns:
     }
 
 
-def request_record(stored: JsonObject, sample: SampleRow) -> CompareRequest:
+def request_record(stored: JsonObject, sample: SampleRow) -> RunRequest:
     """The request as it was made."""
     documents = decode_json(sample.own_indices) if sample.own_indices else []
     own = own_from_json(documents)
     texts = {"context": sample.context, "question": sample.question}
     texts["answer"] = sample.answers[0] if sample.answers else ""
-    return replace(revived(CompareRequest, {**stored, **texts}), own_indices=own)
+    return replace(revived(RunRequest, {**stored, **texts}), own_indices=own)
 
 
 # --- variants ---------------------------------------------------------------------------

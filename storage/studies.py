@@ -21,8 +21,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.study import Key, Sample, SampleResult, Study
 from ckv_core.experiment.study_file import read_values, study_values
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 from storage import repository, search
 from storage.database import Database, database_url, open_database
 from storage.models import (
@@ -135,7 +135,7 @@ class Studies:
         return [_sample(row) for row in session.scalars(of_run.order_by(SampleRow.position))]
 
     @_reads
-    def requests(self, session: Session, runs: Sequence[str]) -> dict[str, CompareRequest]:
+    def requests(self, session: Session, runs: Sequence[str]) -> dict[str, RunRequest]:
         """The requests of these runs of one sample, by slug.
 
         Raises:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.records.compare_request import (
+from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
+from ckv_core.records.run_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
-    CompareRequest,
+    RunRequest,
 )
-from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 
 
 class LimitError(CkvError):
@@ -66,7 +66,7 @@ class Limits:
     def run_seconds(self) -> float | None:
         return None if self.run_minutes is None else 60.0 * self.run_minutes
 
-    def check(self, request: CompareRequest) -> None:
+    def check(self, request: RunRequest) -> None:
         """PromptError for a text that is too long; LimitError for too many variants or tokens."""
         more = (*request.follow_ups, *request.protect)
         texts = (request.context, request.question, request.answer, *more)
@@ -121,7 +121,7 @@ class Limits:
 
     def check_answer(self, question: str, new_tokens: int) -> None:
         """PromptError for a question that is too long, LimitError for too many new tokens."""
-        self.check(CompareRequest(context=question, max_new_tokens=new_tokens))
+        self.check(RunRequest(context=question, max_new_tokens=new_tokens))
 
     def check_bytes(self, runs: int, caches: int, more: int) -> int:
         """Bytes that are left beside those that are stored; LimitError for fewer than `more`."""

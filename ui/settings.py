@@ -8,7 +8,7 @@ from typing import cast
 
 from ckv_core.base.logs import STYLES, Style
 from ckv_core.errors import ConfigError
-from ckv_core.records.compare_request import DEFAULT_MODEL, DEVICES
+from ckv_core.records.run_request import DEFAULT_MODEL, DEVICES
 from ui.limits import Limits, whole_number
 from ui.users import Users, read_users
 

@@ -17,8 +17,8 @@ from ckv_core.kvpress.sets import (
 )
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import MAX_LABEL, ExternalSelection, own_to_json, pack
+from ckv_core.records.run_request import RunRequest
 
 app = Typer()
 EPILOG = """\
@@ -52,7 +52,7 @@ def _import(
     chain, budget = parse_press(press), Budget.parse(chosen.pop("budget"))
     interpreter = kvpress_python(python)
     check_json_path(json)
-    request = CompareRequest(device="cpu", **chosen)
+    request = RunRequest(device="cpu", **chosen)
     request.validate()
     if module and not module.is_file():
         raise ConfigError(f"There is no file {str(module)!r}; check --module.")
@@ -62,7 +62,7 @@ def _import(
 
 
 def _run(
-    request: CompareRequest, chain: Chain, budget: Budget, where: tuple[str, Path | None]
+    request: RunRequest, chain: Chain, budget: Budget, where: tuple[str, Path | None]
 ) -> tuple[ExternalSelection, int]:
     """The kept positions, and how many they are. `where`: the Python, and a file of presses."""
     python, module = where

@@ -15,9 +15,9 @@ from ckv_core.engine.head_tables import keep_table, table_of
 from ckv_core.errors import CkvError, ConfigError, in_short
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.headkv import NEEDLE, table_name
-from ckv_core.records.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
 from ckv_core.records.variants import VariantSpec
 
 app = Typer()
@@ -67,7 +67,7 @@ def _heads(chosen: dict[str, Any], file: FileOption = None, name: NameOption = N
     name = str(table_name(name))
     if (file is None) != (name == NEEDLE):
         raise ConfigError("Give --file and another --name than 'needle', or neither for the probe.")
-    loaded, _ = load(CompareRequest(context="-", **chosen))
+    loaded, _ = load(RunRequest(context="-", **chosen))
     clear_progress()
     if file is None:
         from ckv_core.engine.needle_probe import probe
@@ -103,7 +103,7 @@ def _check(chosen: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")
         *words,
         *([":layout=layer", ":layout=page:16"] if "layout" in method.options() else []),
     ]
-    request = CompareRequest(
+    request = RunRequest(
         context=TEXT,
         question="What is the code of house 9?",
         device="cpu",

@@ -17,9 +17,9 @@ from ckv_core.base.terminal import neutralised, say
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.experiment.ablation import ablation
 from ckv_core.methods.plug_ins import fault
-from ckv_core.records.compare_request import CompareRequest, meaning
 from ckv_core.records.external_selection import ExternalSelection, read_external_selection
 from ckv_core.records.grid import with_points
+from ckv_core.records.run_request import RunRequest, meaning
 from ckv_core.records.variants import VariantSpec
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
@@ -67,7 +67,7 @@ def command(
 
 def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
     """A field as an argument, of the type and with the default that a request has for it."""
-    hint = get_type_hints(CompareRequest).get(key, str)
+    hint = get_type_hints(RunRequest).get(key, str)
     default = {key: "", **_DEFAULTS, **defaults}[key]
     return inspect.Parameter(
         key,
@@ -142,7 +142,7 @@ def _own_indices(path: str) -> tuple[ExternalSelection, ...]:
 JsonOption = Annotated[
     str | None, Option(metavar="FILE|-", help="write the result as JSON; - for stdout")
 ]
-_DEFAULTS = {each.name: each.default for each in fields(CompareRequest)}
+_DEFAULTS = {each.name: each.default for each in fields(RunRequest)}
 # By field of a request, or of what makes its variants: how the command line differs.
 _GIVEN: dict[str, dict[str, Any]] = {
     "context": {"metavar": "FILE|-", "parser": read_text, "help": "UTF-8 text file; - for stdin"},
@@ -177,7 +177,7 @@ def _option(key: str) -> Any:
     return Option(*names, **{"help": own.get("help") or meaning(key), **own})
 
 
-def request_of(chosen: Mapping[str, Any]) -> CompareRequest:
+def request_of(chosen: Mapping[str, Any]) -> RunRequest:
     """The request that these options give; of several budgets or alphas a sweep.
 
     Raises:
@@ -193,4 +193,4 @@ def request_of(chosen: Mapping[str, Any]) -> CompareRequest:
         given["variants"] += tuple(s.spec for s in steps if s.settings() not in there)
     for name in {"own_indices", "analysis"} & given.keys():
         given[name] = tuple(chain.from_iterable(given[name]))
-    return with_points(CompareRequest(**given), budgets, alphas)
+    return with_points(RunRequest(**given), budgets, alphas)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.base.terminal import say, show_line
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.records.cache_requests import WorkRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished, RunResult
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import RunRequest
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.loaded import LoadedModel
@@ -33,14 +33,14 @@ def load(request: WorkRequest) -> tuple["LoadedModel", float]:
     return loaded, (time.perf_counter() - start) * 1000
 
 
-def tokenised(request: CompareRequest, loaded: "LoadedModel") -> PromptInfo:
+def tokenised(request: RunRequest, loaded: "LoadedModel") -> PromptInfo:
     """The prompt of a request as the model reads it."""
     from ckv_core.engine.prompt import build_prompt
 
     return build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
 
 
-def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
+def run(request: RunRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
     """The whole result; the load time joins its timings. Out of memory is a CkvError too."""
     from ckv_core.engine.compare import compare
 

@@ -21,10 +21,10 @@ from ckv_core.engine.select import Selection, receipt, retained_set, select_all
 from ckv_core.errors import PromptError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.models.rope import movers
-from ckv_core.records.compare_request import MAX_PROTECTED, TOKEN_RANGE, no_passage
 from ckv_core.records.events import Progress, RunEvent, VariantAnalysed, VariantSelected
 from ckv_core.records.passages import spans_of
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import MAX_PROTECTED, TOKEN_RANGE, no_passage
 from ckv_core.records.variants import VariantSpec
 
 VariantKey = tuple[object, ...]

@@ -28,14 +28,14 @@ from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.run_request import RunRequest
 
 
 @torch.inference_mode()
 def compare(
-    request: CompareRequest,
+    request: RunRequest,
     loaded: LoadedModel,
     should_stop: Callable[[], bool] = lambda: False,
     prefills: PrefillCache | None = None,
@@ -140,7 +140,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
+def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
     """Tokens, SPECs, budgets and passes of a run; a CkvError where one of them cannot be."""
     request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)

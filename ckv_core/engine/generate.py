@@ -24,7 +24,6 @@ from ckv_core.engine.teacher_forced import teacher_forced
 from ckv_core.errors import EngineError, PromptError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.agreement import agreement, answer_found, answer_scores, first_difference
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import (
     FloorMeasured,
     FollowUpsAnswered,
@@ -34,6 +33,7 @@ from ckv_core.records.events import (
     VariantMeasured,
 )
 from ckv_core.records.records import FollowUp, HeldSeries, PromptInfo
+from ckv_core.records.run_request import RunRequest
 
 
 def generate(
@@ -170,7 +170,7 @@ def _measured(
 
 
 def follow_up_prompts(
-    tokenizer: PreTrainedTokenizerBase, request: CompareRequest, prompt: PromptInfo
+    tokenizer: PreTrainedTokenizerBase, request: RunRequest, prompt: PromptInfo
 ) -> list[PromptInfo]:
     """The prompt of each follow-up question, rendered as the first question's was.
 

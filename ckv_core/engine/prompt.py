@@ -9,8 +9,8 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.process_limits import memory_limited
 from ckv_core.errors import ModelError
 from ckv_core.methods.parts.views import PromptTokens
-from ckv_core.records.compare_request import Scenario, check_context, check_text
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import Scenario, check_context, check_text
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
 _SEPARATOR = "\n\n"

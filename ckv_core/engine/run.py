@@ -11,8 +11,8 @@ from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
 
@@ -20,7 +20,7 @@ from ckv_core.records.variants import VariantSpec
 class Run:
     """One comparison under way."""
 
-    request: CompareRequest
+    request: RunRequest
     loaded: LoadedModel
     should_stop: Callable[[], bool]
     specs: list[VariantSpec]

@@ -15,15 +15,15 @@ from ckv_core.errors import (
     is_out_of_memory,
 )
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Outcome, RunEvent, RunResult
+from ckv_core.records.run_request import RunRequest
 
 # Reading a longer prompt takes a CPU seconds to minutes, and decoding it with others saves little.
 GROUP_TOKENS = 4_096
 
 
 def compare_together(
-    requests: Iterable[CompareRequest],
+    requests: Iterable[RunRequest],
     loaded: LoadedModel,
     should_stop: Callable[[], bool] = lambda: False,
     prefills: PrefillCache | None = None,
@@ -51,7 +51,7 @@ def compare_together(
 @dataclass(frozen=True, slots=True)
 class _Run:
     place: int
-    request: CompareRequest
+    request: RunRequest
     events: Generator[RunEvent]
     result: RunResult = field(default_factory=RunResult)
 
@@ -67,7 +67,7 @@ class _Together:
         self._shared = SharedDecode(loaded, should_stop)
         self._waiting: list[_Run] = []
 
-    def run(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+    def run(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
             yield from self._go_on(self._begun(place, request))
             while self._shared.rows >= GROUP_ROWS or self._waiting_tokens() >= GROUP_TOKENS:
@@ -80,7 +80,7 @@ class _Together:
         prompts = [run.result.prompt for run in self._waiting if self._loaded.device.type == "cpu"]
         return sum(prompt.tokens for prompt in prompts if prompt)
 
-    def _begun(self, place: int, request: CompareRequest) -> _Run:
+    def _begun(self, place: int, request: RunRequest) -> _Run:
         events = compare(request, self._loaded, self._should_stop, self._prefills, self._shared)
         return _Run(place, request, events)
 

@@ -15,8 +15,8 @@ from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import MAX_ANSWERS, MAX_SAMPLES, Sample
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
+from ckv_core.records.run_request import RunRequest
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_VALUES = 2**21  # in all lines of JSON
@@ -107,7 +107,7 @@ def _samples(text: Data, name: str, columns: Mapping[str, str]) -> Iterator[Samp
         raise ConfigError(f"{name} has no samples; write one JSON object a line.")
 
 
-def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
+def samples_of_runs(runs: Mapping[str, RunRequest]) -> tuple[Sample, ...]:
     """The texts of stored runs as samples; runs over one context are of one source.
 
     Args:

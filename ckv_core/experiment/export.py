@@ -19,8 +19,8 @@ from ckv_core.experiment.stats import CONFIDENCE
 from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult, Study
 from ckv_core.experiment.study_file import STUDY_KEYS, study_of, study_values
 from ckv_core.records.codec import record_json
-from ckv_core.records.compare_request import MAX_SWEEP_POINTS
 from ckv_core.records.records import ModelInfo, Versions
+from ckv_core.records.run_request import MAX_SWEEP_POINTS
 
 SCHEMA = 1
 _WHOLE = "file of a study"

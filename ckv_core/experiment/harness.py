@@ -15,7 +15,7 @@ from typing import Any
 from ckv_core.base.home import home_folder
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.study import MAX_ANSWER_CHARS, MAX_ANSWERS, Sample, Study
-from ckv_core.records.compare_request import check_context
+from ckv_core.records.run_request import check_context
 
 LM_EVAL = "lm_eval"  # metric of samples that the harness scores
 FEWSHOT_SEED = 1234  # the harness's own default

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.experiment.figure_rows import figure_rows
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.verdict import verdict_of
-from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.grid import with_points
+from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 
 if TYPE_CHECKING:
     import pandas
@@ -65,13 +65,13 @@ def compare(
         budgets: entries per KV head (128) or shares of the prompt ("10%"); of several budgets the
             kept sets are not stored.
         model: a name, a Hugging Face id or a folder; None for that of CKV_MODEL, or the default.
-        settings: more fields of a `CompareRequest`: answer, scenario, max_new_tokens, device, ...
+        settings: more fields of a `RunRequest`: answer, scenario, max_new_tokens, device, ...
 
     Raises:
         CkvError: an argument is wrong or the run failed; one sentence says what to do.
     """
     request = with_points(
-        CompareRequest(
+        RunRequest(
             context=context,
             question=question,
             variants=tuple(dict.fromkeys(("full", *methods))),

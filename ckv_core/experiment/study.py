@@ -7,7 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from ckv_core.base.checked import Checked, Plain, chars, loose, many, require, within
 from ckv_core.errors import ConfigError, about
 from ckv_core.methods.parameters import Budget
-from ckv_core.records.compare_request import (
+from ckv_core.records.external_selection import MAX_TEXT_CHARS
+from ckv_core.records.records import Count, Measured, Outcome, Setting, Share, Stop
+from ckv_core.records.run_request import (
     DEFAULT_MODEL,
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
@@ -16,8 +18,6 @@ from ckv_core.records.compare_request import (
     LongText,
     Scenario,
 )
-from ckv_core.records.external_selection import MAX_TEXT_CHARS
-from ckv_core.records.records import Count, Measured, Outcome, Setting, Share, Stop
 from ckv_core.records.variants import VariantSpec
 
 FULL = "full"

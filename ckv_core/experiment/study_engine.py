@@ -20,9 +20,9 @@ from ckv_core.experiment.study_runner import (
 from ckv_core.experiment.tasks import Count, make_samples
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Outcome
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 
 
 class LocalEngine:
@@ -68,7 +68,7 @@ class LocalEngine:
         served(self.info, self.environment)
         yield from run_study(study, samples, standing, self, commit)
 
-    def size(self, request: CompareRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> PromptSize:
         """Of a prompt that is not too long.
 
         Raises:
@@ -78,20 +78,20 @@ class LocalEngine:
         check_length(found.tokens, request.max_new_tokens, self.info.context_limit)
         return found
 
-    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+    def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """The place of each and its result, or why it has none; rows of several share a batch."""
         return compare_together(requests, self._loaded, prefills=self._prefills)
 
     def _counter(self, study: Study) -> Count:
         def count(context: str, question: str) -> int:
-            request = CompareRequest(
+            request = RunRequest(
                 context=context, question=question, scenario=study.scenario, model=study.model
             )
             return self._size(request).tokens
 
         return count
 
-    def _size(self, request: CompareRequest) -> PromptSize:
+    def _size(self, request: RunRequest) -> PromptSize:
         texts = (request.context, request.question)
         prompt = build_prompt(self._loaded.tokenizer, *texts, request.scenario)
         return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))

@@ -25,7 +25,7 @@ from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import MAX_SAMPLES, Name, Study
 from ckv_core.experiment.tasks import TASKS
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 MAX_DEPTH = 8  # a study has three levels
 MAX_FILE_CHARS = 100_000

@@ -13,11 +13,11 @@ from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.experiment.scores import is_before_answer, score
 from ckv_core.experiment.study import FULL, Key, Point, Sample, SampleResult, Study
 from ckv_core.records.chain import mean_head_l1
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Outcome, RunResult
 from ckv_core.records.grid import estimate_seconds
 from ckv_core.records.outcomes import raise_sentence
 from ckv_core.records.records import ModelInfo, VariantResult
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
 Commit = Callable[[Sequence[SampleResult]], None]
@@ -36,14 +36,14 @@ class PromptSize:
 class Engine(Protocol):
     """What runs samples: the model of this process, or the app's worker."""
 
-    def size(self, request: CompareRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> PromptSize:
         """Of the request's prompt.
 
         Raises:
             CkvError: it cannot be tokenised.
         """
 
-    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+    def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """The place of each request and its result, or why it has none, as they end.
 
         The next request is taken when it can begin.
@@ -85,9 +85,9 @@ class Progress:
     seconds_left: float | None
 
 
-def request_of(study: Study, sample: Sample, points: Sequence[Point]) -> CompareRequest:
+def request_of(study: Study, sample: Sample, points: Sequence[Point]) -> RunRequest:
     """These points of a sample as one request to the engine."""
-    return CompareRequest(
+    return RunRequest(
         context=sample.context,
         question=sample.question,
         scenario=study.scenario,
@@ -181,7 +181,7 @@ def run_samples(
     pending: list[_PendingSample] = []
     never: list[_PendingSample] = []
 
-    def requests() -> Iterator[CompareRequest]:
+    def requests() -> Iterator[RunRequest]:
         for sample, points in todo:
             one = _pending(study, sample, points, engine)
             if one.fit:

@@ -10,7 +10,7 @@ from huggingface_hub import constants
 
 from ckv_core.base.home import models_folder
 from ckv_core.models.store import read_manifest
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ckv_core.models.default_model import (
     progress_bar,
 )
 from ckv_core.models.steps import STALL_S, Meter, Report, Step
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

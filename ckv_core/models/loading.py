@@ -52,7 +52,7 @@ from ckv_core.models.store import (
     weights_sha256,
     write_manifest,
 )
-from ckv_core.records.compare_request import DEVICES, DTYPES
+from ckv_core.records.run_request import DEVICES, DTYPES
 
 _WEIGHTS_SHARE = 0.9  # of a GPU's free memory; the rest is for runs
 _BFLOAT16_FROM = (8, 0)  # compute capability

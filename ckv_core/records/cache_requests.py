@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.records.compare_request import DTYPES, MAX_NEW_TOKENS, CompareRequest, check_text
+from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, RunRequest, check_text
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
 STAND_IN = "?"
@@ -17,10 +17,10 @@ EVICTS_LATER = (
 class KeepRequest:
     """Compress a context by one variant, and keep its cache in a file."""
 
-    run: CompareRequest  # its context, model and one SPEC count
+    run: RunRequest  # its context, model and one SPEC count
     path: str  # of the file, where none is yet
 
-    def comparison(self) -> CompareRequest:
+    def comparison(self) -> RunRequest:
         """The same as a comparison that compresses the context alone; CkvError if there is none."""
         comparison = replace(
             self.run,
@@ -75,4 +75,4 @@ class AskRequest:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}.")
 
 
-WorkRequest = CompareRequest | KeepRequest | AskRequest  # all that an engine works on
+WorkRequest = RunRequest | KeepRequest | AskRequest  # all that an engine works on

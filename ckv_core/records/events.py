@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from ckv_core.base.checked import Checked, Plain, many, require
 from ckv_core.errors import CkvError
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.records.compare_request import MAX_SWEEP_POINTS, Flag, Kind
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.records import (
     Float32Array,
@@ -28,6 +27,7 @@ from ckv_core.records.records import (
     VariantResult,
     Versions,
 )
+from ckv_core.records.run_request import MAX_SWEEP_POINTS, Flag, Kind
 
 Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

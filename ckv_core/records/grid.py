@@ -7,7 +7,7 @@ from itertools import product
 
 from ckv_core.errors import ConfigError, about
 from ckv_core.methods import PARAMETERS
-from ckv_core.records.compare_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
+from ckv_core.records.run_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, RunRequest
 from ckv_core.records.variants import VariantSpec, spec_without
 
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
@@ -23,8 +23,8 @@ STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per st
 
 
 def with_points(
-    request: CompareRequest, budgets: Sequence[str], alphas: Sequence[str] = ()
-) -> CompareRequest:
+    request: RunRequest, budgets: Sequence[str], alphas: Sequence[str] = ()
+) -> RunRequest:
     """The request at one budget and alpha, or the sweep of its variants at several of either.
 
     Args:
@@ -164,7 +164,7 @@ class Cost:
 
 
 def sweep_cost(
-    request: CompareRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
+    request: RunRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
 ) -> Cost:
     """Points and seconds of a sweep, the model loaded and the prompt not yet processed."""
     points, has_bounds = len(request.variants), "bounds" in request.analysis

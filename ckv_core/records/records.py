@@ -27,14 +27,14 @@ from ckv_core.base.checked import (
     within,
 )
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.records.compare_request import (
+from ckv_core.records.external_selection import MAX_HEADS, MAX_LAYERS, MAX_TEXT_CHARS, MAX_TOKEN_ID
+from ckv_core.records.run_request import (
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
     Flag,
     LongText,
     Scenario,
 )
-from ckv_core.records.external_selection import MAX_HEADS, MAX_LAYERS, MAX_TEXT_CHARS, MAX_TOKEN_ID
 
 MAX_BLOCK = 64  # tokens that repeat at the end of a text
 LEAST_REPEATS = 3

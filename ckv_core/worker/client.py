@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
 from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (
@@ -127,11 +127,11 @@ class WorkerClient:
         """Stop loading a model ahead; the load of a run is not stopped."""
         self._inbox.put(partial(self._cancel_warm, model))
 
-    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
+    def count_tokens(self, request: RunRequest, timeout_s: float = 30.0) -> TokensCounted:
         """Tokenise in a process of its own; waits. Failure is in the answer's `error`."""
         return self._counter.count(request, timeout_s)
 
-    def ask_tokens(self, request: CompareRequest) -> Future[TokensCounted]:
+    def ask_tokens(self, request: RunRequest) -> Future[TokensCounted]:
         """The same without waiting; cancel the answer to give it up."""
         return self._counter.ask(request)
 

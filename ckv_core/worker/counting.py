@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol
 
 from ckv_core.errors import CkvError, ModelError
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import CountTokens, Deadline, Reply, TokensCounted
 from ckv_core.worker.process import WorkerProcess, make_runner, serve_until_the_end
 from ckv_core.worker.serve import sentence_of
@@ -70,7 +70,7 @@ class TokenCounter:
         self._refused: dict[str, tuple[float, str]] = {}
         self._closed = False
 
-    def ask(self, request: CompareRequest) -> Future[TokensCounted]:
+    def ask(self, request: RunRequest) -> Future[TokensCounted]:
         """Count; failure is in the answer's `error`. Cancel the answer to give it up."""
         count = _Pending(CountTokens(uuid.uuid4().hex, request))
         with self._lock:
@@ -87,7 +87,7 @@ class TokenCounter:
                 self._send(count)
         return count.answer
 
-    def count(self, request: CompareRequest, timeout_s: float) -> TokensCounted:
+    def count(self, request: RunRequest, timeout_s: float) -> TokensCounted:
         """Count and wait. Failure is in the answer's `error`."""
         answer = self.ask(request)
         try:
@@ -175,7 +175,7 @@ class TokenCounter:
 class Counter(Protocol):
     """What the counting process needs; `CountRunner` is the real one."""
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
+    def count_tokens(self, request: RunRequest, step: Steps) -> tuple[int, int, int, int]:
         """Prompt tokens, compressed tokens, context limit, and tokens behind the context.
 
         Called from several threads at once. `step` gets what is done next, as a sentence's
@@ -201,7 +201,7 @@ class CountRunner:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
+    def count_tokens(self, request: RunRequest, step: Steps) -> tuple[int, int, int, int]:
         """Needs no weights; the first count of a model may fetch its tokenizer."""
         from ckv_core.engine.prompt import build_prompt
 

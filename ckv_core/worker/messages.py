@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ckv_core.records.cache_requests import WorkRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunEvent
+from ckv_core.records.run_request import RunRequest
 
 # --- to the worker ----------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class CountTokens:
     """Tokenise without running; for the process that counts."""
 
     query_id: str
-    request: CompareRequest
+    request: RunRequest
 
 
 @dataclass(frozen=True, slots=True)

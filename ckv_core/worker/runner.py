@@ -17,9 +17,9 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
 from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunEvent
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
@@ -76,9 +76,7 @@ class EngineRunner:
             _free_memory()
         return self._models[key].loaded.info
 
-    def compare(
-        self, request: CompareRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
+    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
         """Run on the model that `load` has in memory."""
         served = self._served(request)
         return compare(request, served.loaded, should_stop, served.prefills)

@@ -19,9 +19,9 @@ from ckv_core.errors import (
 from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,
@@ -55,9 +55,7 @@ class Runner(Protocol):
     def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
         """Have this model in memory (or ModelError); `report` gets each step and may raise."""
 
-    def compare(
-        self, request: CompareRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
+    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
         """Run on the model that `load` brought in last; raises once `should_stop` is true."""
 
     def of_cache(
@@ -174,7 +172,7 @@ class WorkerLoop:
         """Forward the engine's events, with the time that the load took."""
         self._send(Deadline(job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
         is_first = True
-        if isinstance(request, CompareRequest):
+        if isinstance(request, RunRequest):
             events = runner.compare(request, stop.is_set)
         else:
             events = runner.of_cache(request, stop.is_set)

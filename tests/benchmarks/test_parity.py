@@ -10,7 +10,7 @@ from benchmarks import parity
 from ckv_core.methods.parts.press import VERSION
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 
 DRAWN = json.loads(figures.RECORDED.read_text(encoding="utf-8"))

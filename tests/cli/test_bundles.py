@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from cli.main import main
 from storage import bundle
 from storage.bundle_import import ImportReport
@@ -27,7 +27,7 @@ def runs(tmp_path, monkeypatch):
         recorder = Recorder(database)
         for number in range(5):
             lineage = Lineage(made[-1], "rerun") if made else None
-            request = CompareRequest(context=f"text {number}")
+            request = RunRequest(context=f"text {number}")
             made.append(recorder.create(request, lineage=lineage))
             recorder.finish(made[-1])
     return made

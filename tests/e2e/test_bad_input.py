@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from app import main
 from ckv_core.base import logs
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from tests.e2e import steps

@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.experiment.result_json import to_json
-from ckv_core.records.compare_request import CompareRequest, Kind
 from ckv_core.records.events import RunFinished, RunPrepared
 from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantResult
+from ckv_core.records.run_request import Kind, RunRequest
 from storage.database import default_url, open_database
 from tests.e2e.steps import DESK, PHONE, see_everything
 from tests.factories.app import empty
@@ -83,7 +83,7 @@ def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: b
     """Record a run whose every text is hostile; returns its slug."""
     recorder = app.services._recorder
     result = sweep_result(generated=True) if kind == "sweep" else done_result()
-    asked = CompareRequest(
+    asked = RunRequest(
         context=HOSTILE,
         question=HOSTILE,
         answer=HOSTILE,

@@ -12,10 +12,10 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunResult
 from ckv_core.records.outcomes import Tally
 from ckv_core.records.records import RetainedSet
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.models import Base
@@ -44,8 +44,8 @@ START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 # --- runs as the pages see them ---------------------------------------------------------------
 
 
-def request(**changes) -> CompareRequest:
-    asked = CompareRequest(
+def request(**changes) -> RunRequest:
+    asked = RunRequest(
         context="a long text",
         question="what?",
         answer="two",
@@ -93,7 +93,7 @@ def sweep_snapshot(**changes: object) -> RunSnapshot:
 
 
 def store_run(
-    services: Services, asked: CompareRequest, result: RunResult, owner: str | None = None
+    services: Services, asked: RunRequest, result: RunResult, owner: str | None = None
 ) -> str:
     """Save a run as if the worker had sent it; returns its slug."""
     recorder = services._recorder
@@ -150,14 +150,14 @@ class FakeServices:
         self.accounts = FakeAccounts()
         self.shares = FakeShares()
         self.caches = SimpleNamespace(refusal="")
-        self.started: list[CompareRequest] = []
+        self.started: list[RunRequest] = []
         self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []
         self.steps: list[RunSnapshot] = []
         self.status: ModelStatus | None = None
         self.counted = TokensCounted("", 10, 10, 100)
 
-    def start_run(self, asked: CompareRequest, lineage=None) -> str:
+    def start_run(self, asked: RunRequest, lineage=None) -> str:
         self.started.append(asked)
         self.lineages.append(lineage)
         return SLUG
@@ -183,7 +183,7 @@ class FakeServices:
             raise StorageError("No such variant.")
         return variants[index].retained
 
-    def count_tokens(self, asked: CompareRequest, timeout_s: float = 30) -> TokensCounted:
+    def count_tokens(self, asked: RunRequest, timeout_s: float = 30) -> TokensCounted:
         return self.counted
 
     def model_status(self, model: str) -> ModelStatus | None:
@@ -265,8 +265,8 @@ make_client = partial(
 )
 
 
-def script(text: str, model: str = "tiny") -> CompareRequest:
-    return CompareRequest(context="one two three", question=text, model=model)
+def script(text: str, model: str = "tiny") -> RunRequest:
+    return RunRequest(context="one two three", question=text, model=model)
 
 
 def wait_for(ask: Callable[[], Any], wanted: Callable[[Any], object]) -> Any:

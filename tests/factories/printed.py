@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from ckv_core import cli
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.runs import PROMPT
 
 LOADED = SimpleNamespace(parameters=None)
@@ -23,7 +23,7 @@ def printed(
     """What a command prints when its runs come out like this, one after another."""
     left = list(results)
 
-    def run(request: CompareRequest, *_arguments: object) -> RunResult:
+    def run(request: RunRequest, *_arguments: object) -> RunResult:
         result = left.pop(0)
         result.kind = request.kind
         return result

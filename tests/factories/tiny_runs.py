@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ckv_core.engine.compare import compare
-from ckv_core.records.compare_request import CompareRequest, Scenario
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import RunRequest, Scenario
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_of
 from tests.reference.comparison import Reference, build_prompt
@@ -29,7 +29,7 @@ VARIANTS = (
     "streaming_llm",
     "snapkv:budget=5000",
 )
-BASE = CompareRequest(
+BASE = RunRequest(
     context=report()[2000:2200],
     question="Who counted the vessels?",
     variants=VARIANTS,
@@ -39,7 +39,7 @@ BASE = CompareRequest(
 )
 
 
-def run(request: CompareRequest, arch: str = "llama") -> RunResult:
+def run(request: RunRequest, arch: str = "llama") -> RunResult:
     result = RunResult()
     for event in compare(request, tiny_model(arch)):
         result.apply(event)
@@ -53,7 +53,7 @@ def analysed(arch: str, scenario: Scenario) -> RunResult:
     return run(replace(BASE, scenario=scenario, analysis=analysis), arch)
 
 
-def reference(arch: str, result: RunResult, asked: CompareRequest = BASE) -> Reference:
+def reference(arch: str, result: RunResult, asked: RunRequest = BASE) -> Reference:
     """Of the run that was asked for, in the run's scenario."""
     tokenizer = tiny_model(arch).tokenizer
     prompt = build_prompt(tokenizer, asked.context, asked.question, result.prompt.scenario)
@@ -64,7 +64,7 @@ def reference(arch: str, result: RunResult, asked: CompareRequest = BASE) -> Ref
 # --- a short run, and each of its variants once more on a masked full cache ------------------
 
 
-def short_request(*variants: str, **changes: Any) -> CompareRequest:
+def short_request(*variants: str, **changes: Any) -> RunRequest:
     """A prompt of some 170 tokens."""
     settings = {
         "context": report()[:150],
@@ -73,7 +73,7 @@ def short_request(*variants: str, **changes: Any) -> CompareRequest:
         "max_new_tokens": 9,
         "ignore_eos": True,
     }
-    return CompareRequest(variants=variants, **settings | changes)
+    return RunRequest(variants=variants, **settings | changes)
 
 
 class PlainRun:

@@ -24,8 +24,8 @@ from ckv_core.engine.rows import PolicyRow
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.runner import EngineRunner
 from tests.factories.combinations import combinations
 from tests.factories.models import saved_model, tiny_model_on
@@ -48,7 +48,7 @@ class Case:
     """One comparison, and on how many emulated devices."""
 
     name: str
-    request: CompareRequest
+    request: RunRequest
     arch: str
     devices: int
 
@@ -69,8 +69,8 @@ def cases(*, every: bool) -> Iterator[Case]:
                     yield Case(f"{name}, {scenario}, {devices}", request, arch, devices)
 
 
-def _request(specs: tuple[str, ...], scenario: str, *, analysed: bool) -> CompareRequest:
-    return CompareRequest(
+def _request(specs: tuple[str, ...], scenario: str, *, analysed: bool) -> RunRequest:
+    return RunRequest(
         context=CONTEXT,
         question="Who counted the vessels?",
         variants=("full", *specs),
@@ -104,7 +104,7 @@ def _spread(devices: int, model: PreTrainedModel) -> PreTrainedModel:
     return dispatch_model(model, places, main_device=f"{NAME}:0", force_hooks=True)
 
 
-def run(request: CompareRequest, loaded: LoadedModel) -> RunResult:
+def run(request: RunRequest, loaded: LoadedModel) -> RunResult:
     result = RunResult()
     for event in compare(request, loaded):
         result.apply(event)

@@ -21,9 +21,9 @@ from ckv_core.engine import head_tables
 from ckv_core.engine.compare import compare
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "assets" / "examples"
@@ -85,9 +85,9 @@ def examples() -> list[dict[str, Any]]:
     return list(json.loads((EXAMPLES / "index.json").read_text(encoding="utf-8")))
 
 
-def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...]) -> CompareRequest:
+def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...]) -> RunRequest:
     """A run of these variants on all of an example."""
-    return CompareRequest(
+    return RunRequest(
         context=(EXAMPLES / example["file"]).read_text(encoding="utf-8"),
         question=example["question"],
         scenario=scenario,  # one of SCENARIOS
@@ -97,7 +97,7 @@ def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...])
     )
 
 
-def measure(loaded: LoadedModel, request: CompareRequest) -> Golden:
+def measure(loaded: LoadedModel, request: RunRequest) -> Golden:
     """One run of all its variants, by SPEC; heads matter by a table of our own."""
     result, model = RunResult(), loaded.info
     rows = [[str((3 * i + j) % 7 / 7) for j in range(model.kv_heads)] for i in range(model.layers)]
@@ -128,7 +128,7 @@ def read() -> dict[str, Any]:
     return dict(json.loads(lzma.decompress(RECORDED.read_bytes())))
 
 
-def runs() -> Iterator[tuple[str, CompareRequest]]:
+def runs() -> Iterator[tuple[str, RunRequest]]:
     """(name, request) of every run."""
     by_name = {Path(example["file"]).stem: example for example in examples()}
     for name, scenario in WHOLE.items():

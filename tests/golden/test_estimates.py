@@ -16,7 +16,7 @@ from ckv_core.engine import memory
 from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 from tests.factories.models import tiny_model
 from tests.golden.record import LATER, VARIANTS
@@ -47,19 +47,19 @@ ALONE = tuple(
 Estimates = dict[str, dict[str, list[int]]]
 
 
-def requests() -> Iterator[tuple[str, CompareRequest]]:
+def requests() -> Iterator[tuple[str, RunRequest]]:
     plain = {"context": TEXT, "question": "When?", "defaults": {"budget": "20%"}}
     for spec in ALONE:
         scenario = "regular" if "window=4" in spec else "context-only"
         yield (
             spec,
-            CompareRequest(**plain, scenario=scenario, variants=(spec,), max_new_tokens=3),
+            RunRequest(**plain, scenario=scenario, variants=(spec,), max_new_tokens=3),
         )
     for name, more in TOGETHER.items():
-        yield name, CompareRequest(**plain | {"max_new_tokens": 3} | more)
+        yield name, RunRequest(**plain | {"max_new_tokens": 3} | more)
 
 
-def estimated(loaded: LoadedModel, request: CompareRequest) -> dict[str, list[int]]:
+def estimated(loaded: LoadedModel, request: RunRequest) -> dict[str, list[int]]:
     """Bytes of every stage, by kind of device; each run ends after it was estimated."""
 
     class Estimated(Exception):

@@ -6,7 +6,7 @@ import torch
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 from tests.golden.record import measure, read, runs
 

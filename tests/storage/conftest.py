@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunEvent
+from ckv_core.records.run_request import RunRequest
 from storage import repository
 from storage.database import MIGRATIONS, Database, open_database
 from storage.recorder import Recorder, create_run
@@ -48,14 +48,14 @@ def make(
     **request: object,
 ) -> str:
     """A run that waits, created so many minutes after START; its slug."""
-    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
+    asked = RunRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
     return database.write_with(create_run, asked, title, now, None, lineage)
 
 
 def record(
     database: Database,
-    asked: CompareRequest,
+    asked: RunRequest,
     events: Iterable[RunEvent] | None = None,
     *,
     title: str = "",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from cli.main import main
 from storage import sqlite
 from storage.database import default_url, open_database
@@ -50,7 +50,7 @@ def slug(home, library):
 
 def make_run(home: Path) -> str:
     with closing(open_database(default_url(home))) as database:
-        return record(database, CompareRequest(context="c", question="q"))
+        return record(database, RunRequest(context="c", question="q"))
 
 
 def dump(path: Path) -> list[str]:
@@ -67,7 +67,7 @@ def test_a_backup_taken_while_the_database_is_in_use_restores_to_the_same_conten
     home, slug, tmp_path, capsys
 ):
     with closing(open_database(default_url(home))) as database, database.write() as session:
-        create_run(session, CompareRequest(context="c"), "open", datetime.now(UTC))
+        create_run(session, RunRequest(context="c"), "open", datetime.now(UTC))
         assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
     before = dump(tmp_path / "b.sqlite3")
     assert slugs(home) > {slug}

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 import pytest
 from sqlalchemy import text
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import library
 from storage.database import Database, open_database
 from storage.recorder import Recorder
@@ -22,7 +22,7 @@ def serve(url: str, told: Connection) -> None:
     """Record one run after another, and tell what has returned."""
     recorder = Recorder(open_database(url))
     while True:
-        slug = recorder.create(CompareRequest(context="word " * 2000))
+        slug = recorder.create(RunRequest(context="word " * 2000))
         told.send((slug, "created"))
         recorder.start(slug)
         told.send((slug, "started"))

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import library
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
@@ -177,7 +177,7 @@ def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(
 
 def test_a_failed_write_leaves_nothing_and_is_explained(database):
     recorder = Recorder(database)
-    slug = recorder.create(CompareRequest(context="c"))
+    slug = recorder.create(RunRequest(context="c"))
     with pytest.raises(StorageError, match=r"failed: .*(UNIQUE|unique) constraint") as caught:
         delete_and_fail(database, slug)
     assert_one_sentence(caught.value)
@@ -208,5 +208,5 @@ def make_five(url: str, told: Connection) -> None:
     told.recv()
     database = open_database(url)
     for _ in range(5):
-        Recorder(database).create(CompareRequest(context="c"))
+        Recorder(database).create(RunRequest(context="c"))
     told.send("done")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import library, repository, rows
 from storage.database import Database
 from storage.recorder import Recorder
@@ -16,7 +16,7 @@ from tests.factories.events import assert_same_result, big_events, folded
 from tests.storage.conftest import record
 
 STREAM = big_events(tokens=100, variants=2)
-REQUEST = CompareRequest(context="word " * 100, question="What?")
+REQUEST = RunRequest(context="word " * 100, question="What?")
 
 pytestmark = pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 

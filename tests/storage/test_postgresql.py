@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.experiment.study import SampleResult
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import library, repository, servers
 from storage.database import Database, open_database
 from storage.recorder import Recorder
@@ -30,7 +30,7 @@ from ui.services.live_runs import ELSEWHERE, RunSnapshot
 from ui.services.runs import LEFT_BEHIND
 from ui.services.services import CANCELLED, Services
 
-REQUEST = CompareRequest(context="A long text.", question="What?")
+REQUEST = RunRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
 MOMENT = timedelta(milliseconds=1)
 # Works on one endless run until it is killed.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated, Progress, VariantFinished
+from ckv_core.records.run_request import RunRequest
 from storage import library
 from storage.database import BUSY_TIMEOUT_S
 from storage.recorder import Recorder, title_of
@@ -20,7 +20,7 @@ from tests.factories.strategies import TEXTS, events, own_variants
 from tests.storage.conftest import at_once, load, record
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
+REQUEST = RunRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
 
 
 class Clock:
@@ -57,7 +57,7 @@ def test_a_loaded_run_equals_its_folded_events(opened, stream):
 
 @given(
     asked=st.builds(
-        CompareRequest,
+        RunRequest,
         context=TEXTS,
         question=TEXTS,
         answer=TEXTS,
@@ -90,7 +90,7 @@ def test_a_request_is_stored_as_it_was_asked(opened, asked):
     ],
 )
 def test_title_defaults_to_the_first_words(question, context, title):
-    assert title_of(CompareRequest(context=context, question=question)) == title
+    assert title_of(RunRequest(context=context, question=question)) == title
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import event, select, text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.records import RetainedSet
+from ckv_core.records.run_request import RunRequest
 from storage import library, repository
 from storage.models import Run
 from storage.recorder import Recorder, create_run
@@ -74,12 +74,12 @@ def test_a_list_of_runs_need_not_read_the_positions(database):
 
 def test_times_of_any_zone_are_stored_as_utc(database):
     local = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
-    slug = database.write_with(create_run, CompareRequest(context="c"), "t", local)
+    slug = database.write_with(create_run, RunRequest(context="c"), "t", local)
     created = load(database, slug).created_at
     assert created == local
     assert created.utcoffset() == timedelta(0)
     with pytest.raises(StorageError, match="time zone"):
-        database.write_with(create_run, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
+        database.write_with(create_run, RunRequest(context="c"), "t", datetime(2026, 3, 1))
 
 
 def test_one_kept_set_is_read_without_the_rest(database):
@@ -113,7 +113,7 @@ def test_a_missing_run_is_one_sentence(database):
 
 def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database):
     stream = big_events()
-    slug = record(database, CompareRequest(context="word " * 8000, question="What?"), stream)
+    slug = record(database, RunRequest(context="word " * 8000, question="What?"), stream)
     seconds = math.inf
     for _ in range(3):  # the best of three, as the machine may be busy with something else
         began = time.perf_counter()

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import credentials, library, repository
 from storage.bundle import write_bundle, write_bundles
 from storage.database import default_url, open_database
@@ -15,7 +15,7 @@ from storage.records import RunFilter, RunNotes
 from storage.usage import usage_by_owner
 from tests.storage.conftest import make, record
 
-REQUEST = CompareRequest(context="one two", question="Where is the door?", answer="here")
+REQUEST = RunRequest(context="one two", question="Where is the door?", answer="here")
 OF_RUN = "(SELECT id FROM runs WHERE slug = :slug)"
 OF_RESULT = f"(SELECT id FROM results WHERE run_id = {OF_RUN})"
 SPOILT = {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import JSON, LargeBinary, String, select, type_coerce
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage import library
 from storage.database import Database
 from storage.models import AnyText, Array, ResultRow, Run, SampleRow
@@ -35,7 +35,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     if here.server is not None:  # the driver hands JSON out parsed
         return
     slug = make(here, answer="a\x00", question="Ünï?")
-    record(here, CompareRequest(context="c" * 999, variants=("full", "snapkv")))
+    record(here, RunRequest(context="c" * 999, variants=("full", "snapkv")))
     here.write_with(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
     studies = Studies(here)
     study = studies.save(STUDY, SAMPLES[:2], "ann")

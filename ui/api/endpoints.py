@@ -18,8 +18,8 @@ from ckv_core.base.checked import chars, one_of, read, within
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.result_json import to_json
 from ckv_core.methods.parameters import DEFAULT_BUDGET
-from ckv_core.records.compare_request import CompareRequest, meaning
 from ckv_core.records.grid import with_points
+from ckv_core.records.run_request import RunRequest, meaning
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort
@@ -179,7 +179,7 @@ class Api:
         self._services.note_export([snapshot.slug])
         return to_json(snapshot.result, (snapshot.request.answer,))
 
-    def _start(self, request: CompareRequest) -> Result:
+    def _start(self, request: RunRequest) -> Result:
         slug = self._services.start_run(request)
         return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
 
@@ -189,7 +189,7 @@ class Api:
         return self._services.snapshot(str(slug))
 
 
-def compare_request(arguments: dict[str, Any], settings: Settings) -> CompareRequest:
+def compare_request(arguments: dict[str, Any], settings: Settings) -> RunRequest:
     """Of `Api.compare`'s arguments; still to be validated."""
     given = {name: value for name, value in arguments.items() if value is not None}
     lists = [
@@ -197,7 +197,7 @@ def compare_request(arguments: dict[str, Any], settings: Settings) -> CompareReq
         for name in ("budget", "alpha")
     ]
     own = {"variants": DEFAULT_VARIANTS, "device": settings.device}
-    request = read(CompareRequest, own | given, WHOLE)
+    request = read(RunRequest, own | given, WHOLE)
     request = replace(request, model=request.model.strip() or settings.model)
     return with_points(request, lists[0] or ("",), lists[1])
 
@@ -207,8 +207,8 @@ _ANY = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 def _declare_arguments() -> None:
     """Give `Api.compare` its arguments: the fields of a request, but for what the app decides."""
-    hints: dict[str, Any] = get_type_hints(CompareRequest)
-    defaults: dict[str, Any] = {each.name: each.default for each in fields(CompareRequest)}
+    hints: dict[str, Any] = get_type_hints(RunRequest)
+    defaults: dict[str, Any] = {each.name: each.default for each in fields(RunRequest)}
     defaults |= {"budget": DEFAULT_BUDGET, "alpha": "", "model": ""}
     first = ("context", "question", "variants", "budget", "alpha")
     names = dict.fromkeys((*first, *hints))

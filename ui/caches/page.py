@@ -7,7 +7,7 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
-from ckv_core.records.compare_request import MAX_NEW_TOKENS
+from ckv_core.records.run_request import MAX_NEW_TOKENS
 from ui.caches.jobs import answers_value, caches_table, follow_job
 from ui.compare.controls import late_dropdown, number, text
 from ui.components.base import DataTable, Notice, component

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckv_core.records.compare_request import CompareRequest, Scenario
+from ckv_core.records.run_request import RunRequest, Scenario
 
 EXAMPLES_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "examples"
 
@@ -30,8 +30,8 @@ class Example:
     variants: tuple[str, ...]
     max_new_tokens: int
 
-    def request(self) -> CompareRequest:
-        return CompareRequest(
+    def request(self) -> RunRequest:
+        return RunRequest(
             context=self.context,
             question=self.question,
             answer=self.answer,

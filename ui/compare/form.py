@@ -13,8 +13,8 @@ from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
-from ckv_core.records.compare_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
 from ckv_core.records.external_selection import MAX_VARIANTS
+from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
 from ui.compare.controls import dropdown, number, text
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues

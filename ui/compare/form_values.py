@@ -10,9 +10,9 @@ from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.study import DEFAULT_TOLERANCE
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
-from ckv_core.records.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.grid import SweepGrid, sweep_cost, with_points
+from ckv_core.records.run_request import DEFAULT_MODEL, MAX_NEW_TOKENS, RunRequest
 from ckv_core.records.variants import VariantSpec
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
@@ -103,7 +103,7 @@ class FormValues:
         )
 
     @classmethod
-    def from_request(cls, request: CompareRequest) -> "FormValues":
+    def from_request(cls, request: RunRequest) -> "FormValues":
         """The form that gives this request again, but for what only other ways ask for."""
         defaults = dict(request.defaults)
         grid = SweepGrid(methods=request.variants, budgets=(), alphas=())
@@ -153,12 +153,12 @@ class FormValues:
         check_lines(self.more_variants)
         return (*self.variants, *read_lines(self.more_variants))
 
-    def request(self) -> CompareRequest:
+    def request(self) -> RunRequest:
         """The run of one prompt; still to be validated."""
         budgets, alphas = _entries(self.budget), self.alphas
         several = max(len(budgets), len(alphas)) > 1
         same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        request = CompareRequest(
+        request = RunRequest(
             **same | {"model": self.model.strip()},
             protect=read_lines(self.protect),
             analysis=tuple(set(self.analysis) & {"bounds"}) if several else self.analysis,

@@ -9,7 +9,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, PromptError, about
 from ckv_core.models.catalog import SUGGESTED
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.models import SAMPLES
@@ -226,7 +226,7 @@ class ComparePage:
         controls = self.form.controls
         return refused(error, controls | {"budgets": controls["budget"]})
 
-    def _check_counted(self, request: CompareRequest) -> None:
+    def _check_counted(self, request: RunRequest) -> None:
         """Where the model is ready, CkvError for too many tokens or a budget too small for them."""
         counted = count_if_ready(self._services, request)
         if counted is None or not counted.tokens:
@@ -314,7 +314,7 @@ class ComparePage:
         if not context or not context.strip():
             return SILENT
         try:
-            request = CompareRequest(
+            request = RunRequest(
                 context=context,
                 question=question or "",
                 scenario=scenario,  # type: ignore[arg-type]  # validate() refuses other words
@@ -356,7 +356,7 @@ def _only(**values: object) -> list[Any]:
     return [values.get(name, gr.skip()) for name in CONTROL_NAMES]
 
 
-def _other_points(form: FormValues, request: CompareRequest) -> str:
+def _other_points(form: FormValues, request: RunRequest) -> str:
     """What to add where the form gives other points than the run had; an import may lack some."""
     if request.kind != "sweep" or {*form.request().variants} == {*request.variants}:
         return ""

@@ -11,9 +11,9 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, SELECTORS
 from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.methods.parts.press import VERSION, Chain, Press, press_code
-from ckv_core.records.compare_request import DEFAULT_MODEL, HUB_ID
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import DEFAULT_MODEL, HUB_ID
 
 NOTHING = "This run has no variant yet."
 _HEAD = '''"""The variants of a CriticalKV Lab run as kvpress presses.

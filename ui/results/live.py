@@ -11,7 +11,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.experiment.sweep import curves
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
 from storage.repository import RunMissingError, is_slug
@@ -184,8 +184,8 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
 def made_from(
     services: Services,
     source: object,
-    request: CompareRequest,
-    through_form: Callable[[CompareRequest], CompareRequest],
+    request: RunRequest,
+    through_form: Callable[[RunRequest], RunRequest],
 ) -> Lineage | None:
     """Where a request comes from that was typed into a form filled in from a run.
 
@@ -242,7 +242,7 @@ def build_run_row() -> tuple[gr.Button, gr.Button, gr.Button, gr.HTML]:
     return run, cancel, new, notice
 
 
-def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted | None:
+def count_if_ready(services: Services, request: RunRequest) -> TokensCounted | None:
     """The prompt's tokens; None where the worker would first have to load the model."""
     status = services.model_status(request.model)
     if status is None or not status.ready:

@@ -6,9 +6,9 @@ from typing import Any
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.verdict import verdict_of
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import STAGES, RunResult, Stage
 from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of
@@ -183,7 +183,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     return {"rows": [{"label": label, "text": text} for label, text in rows]}
 
 
-def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, Any]:
+def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
     """The prompt's length against the model's limit, for the line under the context."""
     if counted.error:
         field = "context" if counted.tokens else counted.field
@@ -282,7 +282,7 @@ def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def _model_text(request: CompareRequest, result: RunResult) -> str:
+def _model_text(request: RunRequest, result: RunResult) -> str:
     model = result.model
     if model is None:
         return request.model

@@ -11,10 +11,10 @@ from uuid import uuid4
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated, Progress, RunEvent
 from ckv_core.records.kept_folder import KeptEntry, KeptFolder
 from ckv_core.records.kept_record import read_record
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, Reply
 from storage.database import Database
@@ -103,7 +103,7 @@ class Caches:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def keep(self, run: CompareRequest, index: int, name: str) -> str:
+    def keep(self, run: RunRequest, index: int, name: str) -> str:
         """Have the cache of one variant of a run kept; returns the job's id."""
         folder = self._own_folder()
         if not 0 <= index < len(run.variants):

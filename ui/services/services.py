@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.experiment.cluster import Cluster
-from ckv_core.records.compare_request import CompareRequest, check_text
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import RetainedSet
+from ckv_core.records.run_request import RunRequest, check_text
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,
@@ -109,7 +109,7 @@ class Services:
 
     # --- runs ---------------------------------------------------------------------------------
 
-    def start_run(self, request: CompareRequest, lineage: Lineage | None = None) -> str:
+    def start_run(self, request: RunRequest, lineage: Lineage | None = None) -> str:
         """Check, record and queue a run; returns its slug. CkvError if it cannot be taken."""
         owner = self._access.user(change=True)
         request.validate()
@@ -272,7 +272,7 @@ class Services:
 
     # --- models -------------------------------------------------------------------------------
 
-    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
+    def count_tokens(self, request: RunRequest, timeout_s: float = 30.0) -> TokensCounted:
         """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
         self._access.user(change=True)
         try:

@@ -30,7 +30,7 @@ from ckv_core.experiment.study_runner import (
     run_study,
 )
 from ckv_core.experiment.tasks import make_samples
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from storage import studies as stored_studies
 from storage.database import Database
@@ -186,7 +186,7 @@ class Studies:
             return harness_samples(study)
 
         def count(context: str, question: str) -> int:
-            request = CompareRequest(context=context, question=question, model=study.model)
+            request = RunRequest(context=context, question=question, model=study.model)
             return prompt_size(self._worker, request).tokens
 
         return make_samples(study.data, count)

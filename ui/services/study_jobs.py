@@ -8,9 +8,9 @@ from uuid import uuid4
 from ckv_core.base.checkpoints import checkpoint
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
 from ckv_core.experiment.study_runner import PromptSize
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Outcome, RunResult
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,
@@ -28,7 +28,7 @@ COUNT_S = 60.0  # for somebody who waits at a page; a study's samples wait as lo
 LOOK_S = 1.0
 
 
-def prompt_size(worker: WorkerClient, request: CompareRequest) -> PromptSize:
+def prompt_size(worker: WorkerClient, request: RunRequest) -> PromptSize:
     """Of the request's prompt; waits, and raises PromptError for one that is wrong."""
     checkpoint()
     return _size(worker.count_tokens(request, COUNT_S))
@@ -64,7 +64,7 @@ class StudyJobs:
         self._result = RunResult()
         self._end: JobDone | JobFailed | JobCancelled | None = None
 
-    def size(self, request: CompareRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> PromptSize:
         """Of the request's prompt; CkvError for one that is wrong.
 
         Counting that is slow, or has no room, is waited for; RunCancelledError once stopped.
@@ -88,12 +88,12 @@ class StudyJobs:
         if self._stopped.wait(seconds):
             raise RunCancelledError
 
-    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+    def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """One after another, each a job of its own; RunCancelledError once stopped."""
         for place, request in enumerate(requests):
             yield place, self._run(request)
 
-    def _run(self, request: CompareRequest) -> RunResult | CkvError:
+    def _run(self, request: RunRequest) -> RunResult | CkvError:
         """The whole result, or why there is none; a lost worker is tried once more."""
         for tries_left in reversed(range(LOST_TRIES)):
             end = self._run_once(request)
@@ -123,7 +123,7 @@ class StudyJobs:
             self._end = reply
             self._over.set()
 
-    def _run_once(self, request: CompareRequest) -> JobDone | JobFailed | JobCancelled:
+    def _run_once(self, request: RunRequest) -> JobDone | JobFailed | JobCancelled:
         with self._lock:
             if self._stopped.is_set():
                 raise RunCancelledError

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ui.tables.data_table import Cells, Column, column, table_row, text_column
 from ui.tables.study import StudyReading, points_cell, table_of
 
@@ -75,7 +75,7 @@ def samples_table(reading: StudyReading, cell: Cell | None = None) -> dict[str, 
 
 def sample_request(
     study: Study, samples: Iterable[Sample], sample: str, budget: str = ""
-) -> CompareRequest:
+) -> RunRequest:
     """A sample with all methods of its study for the Compare form.
 
     `sample` and `budget` may be anything; a budget that is none of the study's is the smallest.
@@ -88,7 +88,7 @@ def sample_request(
         raise ConfigError(f"The study has no sample {sample[:80]!r}.")
     _, *points = study.points()
     budgets = [point.budget or "" for point in points]
-    return CompareRequest(
+    return RunRequest(
         context=own.context,
         question=own.question,
         answer=own.answers[0],

@@ -15,7 +15,7 @@ from ckv_core import cli
 from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from ckv_core import cli
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job
 from cli import main as ckv
@@ -186,7 +186,7 @@ def test_what_a_packages_method_does_in_the_worker_is_shown_as_codes_and_named(
     install(tmp_path, loud_parts=LOUD.replace("CLEAR", CLEAR))
     monkeypatch.syspath_prepend(str(tmp_path))  # the worker has it, too
     log = Log()
-    request = CompareRequest(
+    request = RunRequest(
         context="Nobody waved. " * 40, model=model_folder, variants=("loud:budget=40",)
     )
     with closing(WorkerClient(log)) as client:

@@ -18,7 +18,7 @@ from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest, Scenario
+from ckv_core.records.run_request import DEFAULT_MODEL, SCENARIOS, RunRequest, Scenario
 from tests.factories.models import ARCHITECTURES
 from tests.factories.tiny_runs import reference, run
 from tests.reference.checks import L1_TOLERANCE, check_run
@@ -51,8 +51,8 @@ PARAMETERS = (
 TEXT = report()[2000:2250]
 
 
-def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> CompareRequest:
-    return CompareRequest(
+def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> RunRequest:
+    return RunRequest(
         context=TEXT,
         question="Who counted the vessels?",
         scenario=scenario,
@@ -78,7 +78,7 @@ def test_every_parameter_agrees_with_the_reference(arch, scenario):
     check_all(arch, replace(tiny_request(scenario, PARAMETERS[8:]), max_new_tokens=1))
 
 
-def check_all(arch: str, asked: CompareRequest) -> None:
+def check_all(arch: str, asked: RunRequest) -> None:
     result = run(asked, arch)
     check_run(reference(arch, result, asked), result, asked.max_new_tokens)
 

@@ -25,9 +25,9 @@ from ckv_core.engine.first_step import (
 from ckv_core.experiment.rounding import within_floor
 from ckv_core.experiment.verdict import run_verdict
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import SCENARIOS, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import Perturbation, RoundingFloor
+from ckv_core.records.run_request import SCENARIOS, RunRequest
 from tests.factories.events import folded
 from tests.factories.models import half_model, tiny_model
 from tests.factories.runs import array, measured, run_of, variant
@@ -284,7 +284,7 @@ def test_a_head_without_a_number_counts_in_no_share():
 
 # One of 300 entries goes, which moves a float32 run a little and a bfloat16 run no further
 # than rounding does.
-ASKED = CompareRequest(
+ASKED = RunRequest(
     context=report()[:600],
     question="What was built?",
     variants=("full", "snapkv:budget=99%", "snapkv:budget=40"),
@@ -293,7 +293,7 @@ ASKED = CompareRequest(
 )
 
 
-def run(loaded: LoadedModel, asked: CompareRequest = ASKED) -> RunResult:
+def run(loaded: LoadedModel, asked: RunRequest = ASKED) -> RunResult:
     result = folded(compare(asked, loaded))
     assert result.floor is not None
     return result

@@ -20,9 +20,9 @@ from ckv_core.errors import PromptError
 from ckv_core.methods import attention as partial
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.agreement import answer_scores
-from ckv_core.records.compare_request import CompareRequest, Scenario
 from ckv_core.records.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import RunRequest, Scenario
 from tests.factories.decoding import BUDGET, CLOSE, PROMPT_LEN, masked, prefilled, steady_decoder
 from tests.factories.events import folded
 from tests.factories.models import (
@@ -136,14 +136,12 @@ def test_rows_in_blocks_of_queries_give_the_same(monkeypatch):
 # --- whole runs ---------------------------------------------------------------------------
 
 
-def request(scenario: Scenario, variants: tuple[str, ...], *, start: int = 0) -> CompareRequest:
+def request(scenario: Scenario, variants: tuple[str, ...], *, start: int = 0) -> RunRequest:
     text, defaults = report()[start : start + 300], {"budget": str(BUDGET)}
     return short_request(*variants, scenario=scenario, context=text, defaults=defaults)
 
 
-def run(
-    asked: CompareRequest, loaded: LoadedModel, prefills: PrefillCache | None = None
-) -> RunResult:
+def run(asked: RunRequest, loaded: LoadedModel, prefills: PrefillCache | None = None) -> RunResult:
     result = folded(compare(asked, loaded, prefills=prefills))
     assert result.finished
     return result

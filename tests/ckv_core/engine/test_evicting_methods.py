@@ -16,8 +16,8 @@ from ckv_core.errors import ModelError
 from ckv_core.experiment.result_json import to_json
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import SCENARIOS
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import SCENARIOS
 from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import CLOSE, decoder_of, prefilled
 from tests.factories.events import folded

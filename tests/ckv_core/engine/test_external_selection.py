@@ -15,9 +15,9 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import ablation, ablation_of
 from ckv_core.experiment.result_json import to_json
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import SCENARIOS, CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import read_external_selection
+from ckv_core.records.run_request import SCENARIOS, RunRequest
 from tests.factories.models import tiny_model, tiny_tokenizer
 from tests.factories.runs import selection_file
 from tests.factories.tiny_runs import BASE, reference, run
@@ -33,7 +33,7 @@ SHORT = replace(BASE, variants=("full",), max_new_tokens=3)
 START = build_prompt(tiny_tokenizer(), BASE.context, "", "regular").token_ids[:9]
 
 
-def own_run(text: str, base: CompareRequest = SHORT, arch: str = "llama") -> RunResult:
+def own_run(text: str, base: RunRequest = SHORT, arch: str = "llama") -> RunResult:
     return run(replace(base, own_indices=read_external_selection(text)), arch)
 
 

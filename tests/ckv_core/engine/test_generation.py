@@ -17,9 +17,9 @@ from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated, RunResult
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.models import tiny_model, tiny_tokenizer
 from tests.factories.tiny_runs import short_request
 from tests.reference.report import report
@@ -82,13 +82,13 @@ def test_updates_come_no_faster_than_a_page_can_show_them_and_the_last_at_once(m
 VARIANTS = ("full", "snapkv", "adakv+critical", "tova", "h2o", "snapkv:every=6,to=4,window=3")
 
 
-def request(**changes: Any) -> CompareRequest:
+def request(**changes: Any) -> RunRequest:
     settings = {"context": report()[:300], "defaults": {"budget": "40"}, "max_new_tokens": 14}
     return short_request(*VARIANTS, **settings | changes)
 
 
 def run(
-    asked: CompareRequest, late: bool, monkeypatch: pytest.MonkeyPatch, **model: object
+    asked: RunRequest, late: bool, monkeypatch: pytest.MonkeyPatch, **model: object
 ) -> tuple[list[VariantResult], Generated]:
     """The variants, and the last of what was streamed."""
     for each in (generate, module):

@@ -20,10 +20,10 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunFinished
 from ckv_core.records.kept_record import METADATA_KEY, read_record
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 from tests.factories.events import folded
 from tests.factories.models import SPECS, half_model, tiny_model
@@ -48,7 +48,7 @@ HELD = (
 
 
 def request(path: Path, spec: str = "adakv", **more: object) -> KeepRequest:
-    run = CompareRequest(context=CONTEXT, variants=(spec,), defaults=DEFAULTS, **more)
+    run = RunRequest(context=CONTEXT, variants=(spec,), defaults=DEFAULTS, **more)
     return KeepRequest(run=run, path=str(path))
 
 
@@ -71,7 +71,7 @@ def answer(path: Path, question: str, arch: str = "llama") -> tuple[int, ...]:
 @cache
 def compared(spec: str, question: str, arch: str = "llama", new_tokens: int = 9) -> VariantResult:
     """What the comparison has of the same variant."""
-    run = CompareRequest(
+    run = RunRequest(
         context=CONTEXT,
         question=question,
         scenario="context-only",

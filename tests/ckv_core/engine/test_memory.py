@@ -21,8 +21,8 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunPrepared, RunResult, VariantMeasured
+from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import saved_model, tiny_model
 from tests.factories.tiny_runs import short_request
@@ -46,7 +46,7 @@ def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: ob
         "defaults": {"budget": "10%"},
         "max_new_tokens": 4,
     }
-    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
+    return folded(compare(RunRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
 def measured_peak(result: RunResult) -> int:
@@ -129,7 +129,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(little_m
     overhead = memory.HEAP_OVERHEAD_BYTES + torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES
     little_memory[0] = overhead + 8_000_000
     context = TEXT * 24
-    asked = CompareRequest(context=context, variants=VARIANTS, defaults={"budget": "10%"})
+    asked = RunRequest(context=context, variants=VARIANTS, defaults={"budget": "10%"})
     with pytest.raises(PromptError, match=r"left.*shorten the context by") as refused:
         next(compare(asked, tiny_model("llama")))
     (tokens,) = re.findall(r" tokens to ([\d,]+)", str(refused.value))

@@ -21,8 +21,8 @@ from ckv_core.engine.prefill import (
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded, without_times
 from tests.factories.models import SLIDING_WINDOW, drained, prompt_ids, tiny_model
 
@@ -36,7 +36,7 @@ LLAMA = tiny_model("llama")
 
 def run(prefills: PrefillCache | None, loaded: LoadedModel = LLAMA, **changes: object) -> RunResult:
     settings: dict[str, object] = {"context": TEXT, "variants": VARIANTS, "max_new_tokens": 6}
-    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
+    return folded(compare(RunRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])

@@ -17,10 +17,10 @@ from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import to_json
 from ckv_core.methods import METHODS
 from ckv_core.records.codec import from_json
-from ckv_core.records.compare_request import MAX_PROTECTED
 from ckv_core.records.events import RunResult
 from ckv_core.records.identity import identify
 from ckv_core.records.passages import spans_of
+from ckv_core.records.run_request import MAX_PROTECTED
 from ckv_core.records.variants import VariantSpec
 from tests.factories.events import folded
 from tests.factories.models import SPECS, tiny_model

@@ -8,7 +8,6 @@ import pytest
 from ckv_core.engine import sweep
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import (
     FloorMeasured,
     Progress,
@@ -18,6 +17,7 @@ from ckv_core.records.events import (
 )
 from ckv_core.records.figures import FIGURES
 from ckv_core.records.grid import SweepGrid
+from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
@@ -31,15 +31,15 @@ GRID = SweepGrid(
 )
 
 
-def run(request: CompareRequest) -> tuple[RunResult, list[object]]:
+def run(request: RunRequest) -> tuple[RunResult, list[object]]:
     events = list(compare(request, tiny_model("llama")))
     return folded(events), events
 
 
-def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
+def sweep_request(new_tokens: int, scenario: str = "regular") -> RunRequest:
     settings = {"question": "Who waved?", "scenario": scenario, "max_new_tokens": new_tokens}
     settings |= {"kind": "sweep", "variants": GRID.variants(), "ignore_eos": True}
-    return CompareRequest(context=TEXT, **settings)
+    return RunRequest(context=TEXT, **settings)
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,22 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
 LINE = "The ferry left at nine and nobody waved. "
 
 
-def asked(at: int, *variants: str, **changes: object) -> CompareRequest:
+def asked(at: int, *variants: str, **changes: object) -> RunRequest:
     settings: dict[str, object] = {
         "context": f"Line {at}. " + LINE * (3 + 2 * at),
         "scenario": "context-only" if at % 2 else "regular",
         "variants": variants or ("snapkv:budget=30%", "adakv+critical:budget=50%"),
         "max_new_tokens": 5 + at,
     }
-    return CompareRequest(question="When did it leave?", kind="sweep", **settings | changes)
+    return RunRequest(question="When did it leave?", kind="sweep", **settings | changes)
 
 
 REQUESTS = (

@@ -6,10 +6,10 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import ablation, ablation_of
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.records import Perturbation
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import array, measured, variant
 
@@ -27,7 +27,7 @@ BASES = (
 @pytest.mark.parametrize("base", BASES)
 def test_every_step_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base):
     steps = ablation(base)
-    request = CompareRequest(context="x", variants=("full", *(step.spec for step in steps)))
+    request = RunRequest(context="x", variants=("full", *(step.spec for step in steps)))
     assert len(request.validate()) == len(steps) + 1 <= MAX_VARIANTS
     budget = VariantSpec.parse(base).params["budget"]
     assert {VariantSpec.parse(step.spec).params["budget"] for step in steps} == {budget}

@@ -17,7 +17,7 @@ from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import Point, Study
 from ckv_core.experiment.study_file import STUDY_KEYS, read_study, write_study
 from ckv_core.experiment.tasks import TASKS, make_samples
-from ckv_core.records.compare_request import MAX_SWEEP_POINTS
+from ckv_core.records.run_request import MAX_SWEEP_POINTS
 
 FILE = """
 name: needles

@@ -10,8 +10,8 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
 from ckv_core.experiment.study import Key, Point, Sample, SampleResult, Study
 from ckv_core.experiment.study_runner import PromptSize, part_of, run_samples, run_study
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
@@ -42,16 +42,16 @@ class TinyEngine:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
-    def size(self, request: CompareRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> PromptSize:
         tokenizer = tiny_model("llama").tokenizer
         prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
         return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))
 
-    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+    def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
             yield place, self.run(request)
 
-    def run(self, request: CompareRequest) -> RunResult | CkvError:
+    def run(self, request: RunRequest) -> RunResult | CkvError:
         self.asked.append(request.variants)
         return single(request)
 
@@ -61,7 +61,7 @@ def of_sample(study: Study, sample: Sample, points: Sequence[Point]) -> list[Sam
     return results
 
 
-def single(request: CompareRequest) -> RunResult:
+def single(request: RunRequest) -> RunResult:
     return folded(compare(request, tiny_model("llama")))
 
 
@@ -78,7 +78,7 @@ def test_every_point_is_what_a_comparison_of_it_alone_gives(whole):
     assert len(whole) == len(SAMPLES) * len(STUDY.points()) == 21
     for sample in SAMPLES[::2]:
         for point in STUDY.points():
-            request = CompareRequest(
+            request = RunRequest(
                 context=sample.context,
                 question=sample.question,
                 scenario=STUDY.scenario,

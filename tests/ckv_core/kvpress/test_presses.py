@@ -19,8 +19,8 @@ from ckv_core.kvpress import sets, side
 from ckv_core.kvpress.sets import Job, kept_by_presses, kvpress_python, parse_press
 from ckv_core.kvpress.side import Runner, _module
 from ckv_core.methods.parts.press import VERSION, press_code
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import read_external_selection
+from ckv_core.records.run_request import RunRequest
 from tests.factories.models import plain_model, tiny_model
 
 JOB = Job(0, (("SnapKVPress", {}),), 5)
@@ -184,7 +184,7 @@ def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(
     (own,) = read_external_selection(kept.read_text("utf-8"))
     assert own.label == "kvpress 0.5.5, 25%: KnormPress()"
     assert own.sha256 == loaded.info.sha256
-    request = CompareRequest(context=context.read_text("utf-8"))
+    request = RunRequest(context=context.read_text("utf-8"))
     prompt = running.tokenised(request, loaded)
     entries = prompt.compressed_tokens // 4
     mask = own_mask(own, loaded.info, prompt)

@@ -27,8 +27,8 @@ from ckv_core.methods.headkv import shared_budgets
 from ckv_core.methods.kvzip import Reconstruction
 from ckv_core.methods.parts.views import PromptShape, PromptTokens, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.records.events import Progress, RunResult
+from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
 from ckv_core.records.variants import VariantSpec
 from tests.factories.models import drained, plain_model, tiny_model, tiny_tokenizer
 from tests.factories.tiny_runs import short_request
@@ -92,9 +92,9 @@ def test_the_probe_counts_the_strongest_entries_that_lie_in_the_needle():
         assert found.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
-def asked(**changes: Any) -> CompareRequest:
+def asked(**changes: Any) -> RunRequest:
     fields = {"context": "Rain fell. " * 60, "variants": ("headkv:budget=40",), "max_new_tokens": 1}
-    return CompareRequest(**{**fields, **changes})
+    return RunRequest(**{**fields, **changes})
 
 
 def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(monkeypatch, tmp_path):
@@ -250,12 +250,12 @@ def test_a_later_pass_asks_in_the_words_of_the_authors_or_of_kvpress(lead, sinks
     assert text.startswith(f"{literal.NEXT[lead]}{overlap}<|im_end|>\n<|im_start|>assistant\n")
 
 
-def request(scenario: Scenario, *variants: str, **changes: Any) -> CompareRequest:
+def request(scenario: Scenario, *variants: str, **changes: Any) -> RunRequest:
     settings = {"context": TEXT, "question": "Who waved?", "defaults": {"budget": "40"}}
     return short_request(*variants, scenario=scenario, max_new_tokens=3, **settings | changes)
 
 
-def run(asked: CompareRequest, prefills: PrefillCache | None = None, arch: str = "llama") -> Any:
+def run(asked: RunRequest, prefills: PrefillCache | None = None, arch: str = "llama") -> Any:
     result, told = RunResult(), []
     for event in compare(asked, tiny_model(arch), prefills=prefills):
         result.apply(event)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS, r_kv
 from ckv_core.methods.parts.rules import top_counts
-from ckv_core.records.compare_request import SCENARIOS
+from ckv_core.records.run_request import SCENARIOS
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded
 from tests.factories.layers import GivenCandidates, GivenStates, kept, random_layer, scorer

@@ -23,8 +23,8 @@ from ckv_core.models import default_model as sources
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent
-from ckv_core.records.compare_request import DEFAULT_MODEL
 from ckv_core.records.grid import DEFAULT_PARAMETERS
+from ckv_core.records.run_request import DEFAULT_MODEL
 from tests.ckv_core.models.prepare_process import WEIGHTS
 from tests.ckv_core.models.tiny_gguf import read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer

@@ -12,7 +12,7 @@ from ckv_core.base.home import home_folder, models_folder
 from ckv_core.models import catalog, store
 from ckv_core.models.catalog import list_models
 from ckv_core.models.store import combine, read_manifest, weights_sha256, write_manifest
-from ckv_core.records.compare_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL
 
 
 @pytest.fixture

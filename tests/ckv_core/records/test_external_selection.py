@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import (
     MAX_VARIANTS,
     own_to_json,
     read_external_selection,
     unpack,
 )
+from ckv_core.records.run_request import RunRequest
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import selection_file
 from tests.factories.strategies import own_variants
@@ -150,11 +150,9 @@ def test_any_text_is_read_or_refused(text):
 # --- in a request -------------------------------------------------------------------------
 
 
-def request(**changes) -> CompareRequest:
+def request(**changes) -> RunRequest:
     own = read_external_selection(changes.pop("text", selection_file([0, 1])))
-    return CompareRequest(
-        **{"context": "text", "variants": ("full",), "own_indices": own} | changes
-    )
+    return RunRequest(**{"context": "text", "variants": ("full",), "own_indices": own} | changes)
 
 
 def test_own_variants_come_last_under_their_label():

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.grid import (
     DEFAULT_PARAMETERS,
     SweepGrid,
@@ -15,6 +14,7 @@ from ckv_core.records.grid import (
     sweep_cost,
     with_points,
 )
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
 GRID = SweepGrid(
@@ -22,7 +22,7 @@ GRID = SweepGrid(
     budgets=("64", "128"),
     alphas=("0", "0.25", "0.5"),
 )
-PROMPT = CompareRequest(context="x", max_new_tokens=0, variants=GRID.methods)
+PROMPT = RunRequest(context="x", max_new_tokens=0, variants=GRID.methods)
 
 
 def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once():

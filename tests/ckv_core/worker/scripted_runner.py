@@ -9,9 +9,9 @@ from pathlib import Path
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.models.steps import Report, Step
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.records.records import ModelInfo, PromptInfo
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.counting import Steps
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import bare, model_info, prompt_info
@@ -58,9 +58,7 @@ class ScriptedRunner:
         self.info = _model_info(model)
         return self.info
 
-    def compare(
-        self, request: CompareRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
+    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
         assert self.info is not None
         word, _, number = request.question.partition(" ")
         specs = request.variants if word in QUESTIONS else ("full",)
@@ -91,14 +89,14 @@ class ScriptedRunner:
     ) -> Iterator[RunEvent]:
         """A question is a script too; what is kept has a head and nothing else."""
         question = request.question if isinstance(request, AskRequest) else request.run.question
-        asked = CompareRequest(context="kept", question=question)
+        asked = RunRequest(context="kept", question=question)
         for event in self.compare(asked, should_stop):
             if not isinstance(event, RunPrepared):
                 yield event
         if isinstance(request, KeepRequest):
             Path(request.path).write_bytes(kept_bytes(kept_record(spec=request.run.variants[0])))
 
-    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int, int]:
+    def count_tokens(self, request: RunRequest, step: Steps) -> tuple[int, int, int, int]:
         if request.model == "looping":
             step("Counting the prompt's tokens", 0.3)
             while True:
@@ -152,7 +150,7 @@ def _model_info(name: str) -> ModelInfo:
     return model_info(name=name, sha256="0" * 64, head_dim=8, context_limit=8_192)
 
 
-def _prompt_info(request: CompareRequest) -> PromptInfo:
+def _prompt_info(request: RunRequest) -> PromptInfo:
     words = [f"{word} " for word in request.context.split()]
     return prompt_info(words, scenario=request.scenario)
 

@@ -13,7 +13,7 @@ from functools import partial
 import psutil
 import pytest
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, ModelStatus, Reply
 from tests.ckv_core.worker.reply_log import ENDS, Log
@@ -89,7 +89,7 @@ def hasty(hasty_one, log):
 
 
 def job(script: str, job_id: str, model: str = "tiny") -> Job:
-    return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+    return Job(job_id, RunRequest(context="one two three", question=script, model=model))
 
 
 def wait_for_worker(client: WorkerClient, other_than: int | None = None) -> int:
@@ -236,7 +236,7 @@ def test_a_stopped_process_is_cancelled_by_force_and_a_job_bigger_than_its_pipe_
 ):
     wait_for(lambda: hasty.is_ready(PATIENCE_S))  # else the job would wait, not be sent
     os.kill(wait_for_worker(hasty), signal.SIGSTOP)
-    hasty.submit(Job("a", CompareRequest(context="word " * 800_000, question="steps 1")))
+    hasty.submit(Job("a", RunRequest(context="word " * 800_000, question="steps 1")))
     hasty.cancel("a")
     assert log.end_of("a") == JobCancelled("a")
 

@@ -8,13 +8,13 @@ from contextlib import closing
 import psutil
 import pytest
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
 from ckv_core.worker.counting import TRIES, CountRunner, TokenCounter
 from tests.processes import PATIENCE_S, wait_for
 
 COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
-THREE = CompareRequest(context="one two three", model="tiny")
+THREE = RunRequest(context="one two three", model="tiny")
 
 
 class HastyCounts(CountRunner):
@@ -38,7 +38,7 @@ def pid_of(counter: TokenCounter) -> int:
 
 
 def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter):
-    looping = CompareRequest(context="one", model="looping")
+    looping = RunRequest(context="one", model="looping")
     assert counter.count(THREE, PATIENCE_S).tokens == 3
     pid = pid_of(counter)
     with ThreadPoolExecutor(2) as pool:
@@ -54,13 +54,13 @@ def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter):
 
 
 def test_a_count_that_takes_too_long_for_who_asked_says_so(counter):
-    request = CompareRequest(context="a", question="hang", model="tiny")
+    request = RunRequest(context="a", question="hang", model="tiny")
     assert "longer than 0.2 s" in counter.count(request, 0.2).error
 
 
 def test_a_lost_process_is_asked_again_and_then_told(counter, tmp_path):
     hangs = tmp_path / "hangs"
-    request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
+    request = RunRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(counter.count, request, PATIENCE_S)
         for _ in range(TRIES):
@@ -78,7 +78,7 @@ def test_a_process_that_cannot_start_is_one_sentence():
 
 def test_closing_answers_who_waits_and_leaves_no_process(counter, tmp_path):
     hangs = tmp_path / "hangs"
-    request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
+    request = RunRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(counter.count, request, PATIENCE_S)
         wait_for(hangs.exists)

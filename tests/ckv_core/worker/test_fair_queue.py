@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import Job
 
-REQUEST = CompareRequest(context="one two three")
+REQUEST = RunRequest(context="one two three")
 
 
 def queue_of(*names: str) -> FairQueue:

@@ -19,7 +19,7 @@ APP = """
     import json, os, sys, time
 
     def main(scripts):
-        from ckv_core.records.compare_request import CompareRequest
+        from ckv_core.records.run_request import RunRequest
         from ckv_core.worker.client import WorkerClient
         from ckv_core.worker.messages import Job, JobEvent
         from tests.ckv_core.worker.reply_log import Log
@@ -28,7 +28,7 @@ APP = """
             log, runner = Log(), "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
             client = WorkerClient(log, runner=runner)
             client.start()
-            client.submit(Job("a", CompareRequest(context="one two", question=script)))
+            client.submit(Job("a", RunRequest(context="one two", question=script)))
             log.wait(lambda r: isinstance(r, JobEvent) and "layer" in str(r.event))
             return client
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from ckv_core.models.steps import silent
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,
@@ -44,7 +44,7 @@ def client(log):
 
 
 def test_a_run_streams_a_whole_result(client, log, model_folder):
-    request = CompareRequest(
+    request = RunRequest(
         context=TEXT, question="Who jumps?", model=model_folder, variants=VARIANTS, max_new_tokens=8
     )
     client.submit(Job("whole", request))
@@ -66,7 +66,7 @@ def test_the_same_prompt_is_read_once(client, log, model_folder):
     read_ms = []
     for budget in (64, 96):
         variants = (f"snapkv:budget={budget}",)
-        request = CompareRequest(
+        request = RunRequest(
             context="Read once. " * 40, model=model_folder, variants=variants, max_new_tokens=1
         )
         job = f"read {budget}"
@@ -78,7 +78,7 @@ def test_the_same_prompt_is_read_once(client, log, model_folder):
 
 
 def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_folder):
-    request = CompareRequest(
+    request = RunRequest(
         context=TEXT, model=model_folder, variants=VARIANTS, max_new_tokens=1024, ignore_eos=True
     )
     assert client.count_tokens(request, START_S).tokens > 0  # its process starts
@@ -96,7 +96,7 @@ def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_
 
 def test_a_template_that_loops_holds_up_no_other_count(client, model_folder, tmp_path):
     def count(model: str) -> TokensCounted:
-        return client.count_tokens(CompareRequest(context=TEXT, model=model), START_S)
+        return client.count_tokens(RunRequest(context=TEXT, model=model), START_S)
 
     looping = saved_model(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(ENDLESS)
@@ -114,8 +114,8 @@ def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**8}))
 
-    def asked(model: str) -> CompareRequest:
-        return CompareRequest(context=TEXT, model=model, variants=VARIANTS, max_new_tokens=2)
+    def asked(model: str) -> RunRequest:
+        return RunRequest(context=TEXT, model=model, variants=VARIANTS, max_new_tokens=2)
 
     client.warm(hostile)
     client.submit(Job("bad", asked(hostile), "mallory"))
@@ -146,7 +146,7 @@ def test_another_models_run_finds_the_room_of_the_first_ones_prefills(model_fold
 
     def run(model: str) -> None:
         runner.load(model, "auto", "auto", silent)
-        request = CompareRequest(context=TEXT, model=model, variants=("full",), max_new_tokens=1)
+        request = RunRequest(context=TEXT, model=model, variants=("full",), max_new_tokens=1)
         assert list(runner.compare(request, lambda: False))
 
     def held() -> list[bool]:

@@ -10,8 +10,8 @@ import pytest
 
 from ckv_core.errors import OUT_OF_MEMORY
 from ckv_core.models.steps import STALL_S, STEP_S
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress, RunFinished, RunPrepared
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import (
     Cancel,
     Deadline,
@@ -58,7 +58,7 @@ def channel():
 
 
 def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
-    return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+    return Job(job_id, RunRequest(context="one two three", question=script, model=model))
 
 
 def receive(channel: Connection) -> Reply:

@@ -13,9 +13,9 @@ import pytest
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.records import kept_folder
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.kept_folder import KeptFolder
 from ckv_core.records.kept_record import KeptRecord, metadata_of
+from ckv_core.records.run_request import RunRequest
 from tests.factories.app import FakeServices, snapshot, wait_for
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import receipt, run_of, variant
@@ -39,8 +39,8 @@ def home(tmp_path, monkeypatch) -> Path:
     return tmp_path / "home"
 
 
-def asked(question: str = "steps 2", **changes: object) -> CompareRequest:
-    run = CompareRequest(
+def asked(question: str = "steps 2", **changes: object) -> RunRequest:
+    run = RunRequest(
         context="one two three",
         question=question,
         scenario="context-only",

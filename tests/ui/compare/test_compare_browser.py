@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from tests.e2e.steps import expect_well_made
 from tests.factories.app import request, store_run
@@ -42,10 +42,10 @@ def page(context) -> Iterator[Page]:
 
 
 @pytest.fixture
-def catch(app, monkeypatch) -> Callable[..., tuple[str, list[CompareRequest]]]:
+def catch(app, monkeypatch) -> Callable[..., tuple[str, list[RunRequest]]]:
     """Stores a run that every click on Run then shows: its slug, and what was asked for."""
 
-    def catch(**asked: object) -> tuple[str, list[CompareRequest]]:
+    def catch(**asked: object) -> tuple[str, list[RunRequest]]:
         slug, started = store_run(app.services, request(**asked), done_result()), []
         take = started.append
         monkeypatch.setattr(app.services, "start_run", lambda run, *_: take(run) or slug)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from storage.bundle import FROM_RESULT
 from storage.records import Lineage
 from tests.factories.app import (
@@ -45,7 +45,7 @@ def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lack
         assert ("type it below" in told["text"]) == lacks
 
 
-def form_of_the_run(**changes) -> CompareRequest:
+def form_of_the_run(**changes) -> RunRequest:
     form = FormValues.from_request(request())
     return dataclasses.replace(form, **changes).request()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from tests.e2e.steps import PHONE, expect_well_made, expect_well_made_everywhere, see_everything
 from tests.factories.app import STUDY, store_study
 from tests.ui.served_app import Served
@@ -137,7 +137,7 @@ def test_the_report_opens_without_the_app(page, app, slug, tmp_path):
 
 def test_chosen_runs_fill_the_samples(page, app):
     texts = {"context": LINE["context"], "question": "When?", "answer": "nine"}
-    slug = app.services.start_run(CompareRequest(**texts, model="tiny"))
+    slug = app.services.start_run(RunRequest(**texts, model="tiny"))
     page.goto(f"{app.url}/?runs={slug}")
     expect(page.locator("#study-data textarea")).to_have_value(re.compile(slug))
     expect(page.locator("#notice")).to_contain_text("Filled in as samples: the texts of 1 stored")

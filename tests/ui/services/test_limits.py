@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.result_json import to_json
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.external_selection import ExternalSelection
+from ckv_core.records.run_request import RunRequest
 from storage.models import Run
 from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script
 from tests.ui.run.test_routes import client
@@ -23,7 +23,7 @@ from ui.settings import Settings
 
 SMALL = Limits(context_chars=10, variants=2, sweep_points=3, new_tokens=5)
 OWN = ExternalSelection(label="mine", rows=())
-FITS = CompareRequest(context="c" * 10, variants=("full", "snapkv"), max_new_tokens=5)
+FITS = RunRequest(context="c" * 10, variants=("full", "snapkv"), max_new_tokens=5)
 
 
 @pytest.mark.parametrize(

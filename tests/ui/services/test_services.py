@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Progress
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, Reply
 from storage import repository
@@ -166,9 +166,9 @@ def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services):
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        (CompareRequest(context="  "), PromptError),
-        (CompareRequest(context="lone \ud800 surrogate"), PromptError),
-        (CompareRequest(context="text", variants=("nonsense",)), ConfigError),
+        (RunRequest(context="  "), PromptError),
+        (RunRequest(context="lone \ud800 surrogate"), PromptError),
+        (RunRequest(context="text", variants=("nonsense",)), ConfigError),
     ],
 )
 def test_a_wrong_request_is_refused_and_leaves_no_run(services, wrong, error):
@@ -224,8 +224,8 @@ def test_a_run_is_deleted_only_when_it_is_over(services):
 def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services):
     slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
-    assert services.count_tokens(CompareRequest(context="a b c d")).tokens == 4
-    assert "lone surrogate" in services.count_tokens(CompareRequest(context="\ud800")).error
+    assert services.count_tokens(RunRequest(context="a b c d")).tokens == 4
+    assert "lone surrogate" in services.count_tokens(RunRequest(context="\ud800")).error
     assert services.snapshot(slug).state == "running"
 
 

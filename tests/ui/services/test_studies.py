@@ -11,7 +11,7 @@ from sqlalchemy import text
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_runner import Progress, failed_sample, open_samples
-from ckv_core.records.compare_request import CompareRequest
+from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
 from storage import library
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
@@ -146,7 +146,7 @@ def test_samples_that_all_fail_for_one_reason_end_the_study(services):
 def test_runs_come_between_a_studys_samples(services):
     slug = services.studies.start(STUDY, samples(16))
     wait_until(services, slug, lambda view: view.stored.counts.done > 1)
-    run = services.start_run(CompareRequest(context="one two", question="steps", model="tiny"))
+    run = services.start_run(RunRequest(context="one two", question="steps", model="tiny"))
     assert end_of(services, run).state == "done"
     assert not over(services.studies.view(slug))
     cancel(services, slug)
@@ -179,7 +179,7 @@ def test_tasks_are_counted_by_the_model(services):
 
 def test_the_texts_of_stored_runs_become_samples(limited):
     services = limited()
-    asked = CompareRequest(context="one two", question="steps", answer="two", model="tiny")
+    asked = RunRequest(context="one two", question="steps", answer="two", model="tiny")
     slugs = [
         services.start_run(each)
         for each in (asked, replace(asked, question="steps?"), replace(asked, context="other"))

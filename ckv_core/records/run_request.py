@@ -45,7 +45,7 @@ def _read_own(value: Any, _: Plain) -> tuple[ExternalSelection, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest:
+class RunRequest:
     """One comparison as the user wants it; plain values, safe to store and to send.
 
     A field is one line here: its type, its bounds, and what it means, which `meaning` reads. The
@@ -141,7 +141,7 @@ class CompareRequest:
             with about("model"):
                 raise ConfigError("Choose a model.")
         own = {each.name: getattr(self, each.name) for each in fields(self)}
-        read(CompareRequest, own, "request")
+        read(RunRequest, own, "request")
         self._check_counts()
         with about("protect"):
             self._check_protected()
@@ -213,7 +213,7 @@ def meaning(name: str) -> str:
     """What a field of a request means, or a parameter that all its variants share."""
     if name in PARAMETERS:
         return PARAMETERS[name].help
-    hint = get_type_hints(CompareRequest, include_extras=True)[name]
+    hint = get_type_hints(RunRequest, include_extras=True)[name]
     return next(each for each in hint.__metadata__ if isinstance(each, str))
 
 
