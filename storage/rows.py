@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ckv_core.errors import StorageError
 from ckv_core.records.codec import plain, record_json, revived
 from ckv_core.records.external_selection import own_from_json, own_to_json
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import (
     HeldSeries,
     Perturbation,
@@ -122,7 +122,7 @@ def variant_record(row: ResultRow, arrays: Mapping[str, Array]) -> VariantResult
     members = {name: value for name, value in document.items() if name not in _ARRAYS}
     members |= {name: getattr(row, column) for name, column in _COLUMNS.items()}
     members |= {name: decode_json(arrays[name].data) for name in _LISTS if name in arrays}
-    names = [name for name in (*_PERTURBATION, *QUANTITIES) if name in arrays]
+    names = [name for name in (*_PERTURBATION, *ANALYSIS_ARRAYS) if name in arrays]
     floats: dict[str, Any] = {name: _decode(arrays[name], "<f4") for name in names}
     measured = None
     if "head_l1" in floats:

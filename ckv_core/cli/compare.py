@@ -25,8 +25,8 @@ from ckv_core.experiment.evidence import held
 from ckv_core.records.byte_budget import budget_bytes
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
 from ckv_core.records.grid import sweep_cost
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.passages import spans_of
 from ckv_core.records.records import PromptInfo, VariantResult
 
@@ -73,7 +73,7 @@ def _compare(
 
 
 def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:
-    """Print a run: its figures and verdict, with the passages of `evidence` and the answer."""
+    """Print a run: its metrics and verdict, with the passages of `evidence` and the answer."""
     if result.kind == "sweep":
         print_sweep(result, answer)
         return
@@ -101,10 +101,10 @@ def _print_result(result: RunResult, answer: str) -> None:
 
 def _print_analysis(variant: VariantResult) -> None:
     """Means over heads or steps; the many distances are in the JSON."""
-    for figure in FIGURES.values():
-        if figure.group in _ANALYSED and (value := figure.read(variant)) is not None:
-            shown = share(value) if figure.is_share else number(value)
-            say(f"   {figure.mean_label}: {shown}")
+    for metric in METRICS.values():
+        if metric.group in _ANALYSED and (value := metric.read(variant)) is not None:
+            shown = share(value) if metric.is_share else number(value)
+            say(f"   {metric.mean_label}: {shown}")
     if (chain := check_chain(variant)) is not None:
         say(
             f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads; "

@@ -12,10 +12,10 @@ from ckv_core.cli.tables import (
 )
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.savings import MEANINGS, saving_rows
-from ckv_core.experiment.sweep import alpha_optima, curves, matched_figures
+from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
 from ckv_core.experiment.verdict import alpha_outcome
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 
 
 def print_sweep(result: RunResult, answer: str) -> None:
@@ -30,7 +30,7 @@ def print_sweep(result: RunResult, answer: str) -> None:
 
 
 def _print_savings(result: RunResult) -> None:
-    lines, keys = curves(result), [figure.key for figure in matched_figures(result)]
+    lines, keys = curves(result), [metric.key for metric in matched_metrics(result)]
     targets = [curve for curve in lines if not curve.first.identity.settings.critical]
     pairs = [(line, target) for target in targets for line in lines if line is not target]
     rows = []
@@ -39,7 +39,7 @@ def _print_savings(result: RunResult) -> None:
         at = f"{first.target.first.curve_spec} at {first.target_budget}"
         texts = [savings[key].text if key in savings else "-" for key in keys]
         rows.append((first.curve.first.curve_spec, at, *texts))
-    head = ("method", "matches", *(FIGURES[key].label for key in keys))
+    head = ("method", "matches", *(METRICS[key].label for key in keys))
     print_table(head, rows, "budget needed for equal quality")
     if rows:
         say("\nN or less: " + MEANINGS["better"] + "; over N: " + MEANINGS["worse"])

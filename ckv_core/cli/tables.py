@@ -15,10 +15,10 @@ from ckv_core.experiment.ablation import ablation_of
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import NOTE, columns_of
 from ckv_core.experiment.rounding import floor_sentence
-from ckv_core.experiment.sweep import shown_figures
+from ckv_core.experiment.sweep import shown_metrics
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import kl_where_it_fails, outcome_word, tally
 from ckv_core.records.passages import occurrences
 from ckv_core.records.records import VariantResult
@@ -30,9 +30,9 @@ GENERATION_TITLE = (
 )
 # Figures of a generated text against the reference answer.
 SCORES = {
-    key: figure.label[0].lower() + figure.label[1:]
-    for key, figure in FIGURES.items()
-    if figure.has_own_full
+    key: metric.label[0].lower() + metric.label[1:]
+    for key, metric in METRICS.items()
+    if metric.has_own_full
 }
 
 
@@ -99,7 +99,7 @@ def print_head(result: RunResult, answer: str = "") -> None:
 
 
 def print_verdict(result: RunResult) -> None:
-    """What came out, before any figure."""
+    """What came out, before any metric."""
     if verdict := verdict_of(result):
         say("\n" + "\n".join(verdict.lines))
 
@@ -133,7 +133,7 @@ def print_points(points: Points) -> None:
 
 def print_generation(result: RunResult) -> None:
     """How each variant's own text compares with the full cache's and the reference answer."""
-    known = {figure.key for figure in shown_figures(result)}
+    known = {metric.key for metric in shown_metrics(result)}
     compared = tally(result.variants).by_answer or any(
         variant.agreement is not None for variant in result.variants
     )
@@ -154,7 +154,7 @@ def answer_word(variant: VariantResult) -> str:
 
 
 def _share_of(key: str) -> Callable[[VariantResult], str]:
-    return lambda variant: share(FIGURES[key].read(variant))
+    return lambda variant: share(METRICS[key].read(variant))
 
 
 def _first_difference(variant: VariantResult) -> str:

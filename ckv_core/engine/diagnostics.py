@@ -27,7 +27,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.methods.attention import value_norm
 from ckv_core.methods.parts.critical import ALPHA, CRITICAL
 from ckv_core.records.events import Progress, RunEvent, VariantAnalysed
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import Float32Array
 from ckv_core.records.variants import VariantSpec
 
@@ -330,7 +330,7 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
         measured |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
         measured |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
     # The isolated head L1 is part of every run's perturbation.
-    return {name: value for name, value in measured.items() if name in QUANTITIES}
+    return {name: value for name, value in measured.items() if name in ANALYSIS_ARRAYS}
 
 
 def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.experiment.figure_rows import figure_rows
+from ckv_core.experiment.metric_rows import metric_rows
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
@@ -38,7 +38,7 @@ class Run:
         """A row per variant and budget, a column per metric, as the CSV file of a run has them."""
         import pandas  # takes a second
 
-        head, rows = figure_rows(self.result)
+        head, rows = metric_rows(self.result)
         return pandas.DataFrame(rows, columns=head)
 
     def save(self, path: str | Path) -> None:

@@ -18,13 +18,12 @@ from ckv_core.experiment.stats import (
     score_interval,
 )
 from ckv_core.methods.parameters import Budget
-from ckv_core.records.figures import figures_in
 from ckv_core.records.identity import Identity, Settings
-from ckv_core.records.quantities import Figure
+from ckv_core.records.metrics import Metric, metrics_in
 from ckv_core.records.records import Outcome, VariantResult
 
 Values = Mapping[Hashable, float]  # by source
-SCORE = Figure(
+SCORE = Metric(
     key="score",
     label="Score",
     definition="The metric of a run of many samples: 0 to 1, a cut or failed text has none.",
@@ -35,10 +34,10 @@ SCORE = Figure(
     has_own_full=True,
     places=frozenset({"sweep", "means"}),
 )
-METRICS: dict[str, Figure] = {SCORE.key: SCORE, **figures_in("means")}
+POINT_METRICS: dict[str, Metric] = {SCORE.key: SCORE, **metrics_in("means")}
 # What a pair is compared in: what says how close to the full cache, or to the answer, it is.
 COMPARED = tuple(
-    key for key, figure in METRICS.items() if figure.better and "sweep" in figure.places
+    key for key, metric in POINT_METRICS.items() if metric.better and "sweep" in metric.places
 )
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
 BUDGET_UNITS = {
@@ -61,7 +60,7 @@ class Row:
         n: sources that it was run on; samples of one source are not independent.
         budget: as requested; in one run of one sample as resolved, in tokens, unless all are in
             MiB. None of what takes none.
-        read: key of `METRICS` -> value by source; of a source the mean over its samples.
+        read: key of `POINT_METRICS` -> value by source; of a source the mean over its samples.
         floors: by key and source, what rounding alone moves.
         outcomes: samples by what their text came to.
         memory: mean bytes of its cache and of the full cache.
@@ -96,7 +95,7 @@ class Row:
 
     def mean(self, key: str) -> Interval | None:
         """The mean over the sources with its interval; None where no source knows it."""
-        interval = score_interval if METRICS[key].is_share else mean_interval
+        interval = score_interval if POINT_METRICS[key].is_share else mean_interval
         return interval([*known.values()]) if (known := self.values(key)) else None
 
     @property
@@ -215,7 +214,7 @@ def _with_bases(rows: Sequence[Row]) -> Iterator[Pair]:
 def _with_full(rows: Sequence[Row]) -> Iterator[Pair]:
     """Only in metrics that the full cache has of its own; in others it is at 0 or 1."""
     full = next((row for row in rows if not row.place), None)
-    own = [key for key in COMPARED if METRICS[key].has_own_full]
+    own = [key for key in COMPARED if POINT_METRICS[key].has_own_full]
     for row in rows if full else ():
         if full is not None and row.place:
             yield _pair(row, full, own)
@@ -229,11 +228,11 @@ def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:
 
 def _difference(row: Row, other: Row, key: str) -> Difference | None:
     own, theirs = row.values(key), other.values(key)
-    is_yes_no = METRICS[key].has_own_full and {*own.values(), *theirs.values()} <= {0.0, 1.0}
+    is_yes_no = POINT_METRICS[key].has_own_full and {*own.values(), *theirs.values()} <= {0.0, 1.0}
     return paired(
         own,
         theirs,
-        is_share=METRICS[key].is_share,
+        is_share=POINT_METRICS[key].is_share,
         is_yes_no=is_yes_no,
         floors=[each.floors.get(key, {}) for each in (row, other)],
     )

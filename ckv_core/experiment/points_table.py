@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from ckv_core.experiment.points import COMPARED, METRICS, Pair, Points, Row
+from ckv_core.experiment.points import COMPARED, POINT_METRICS, Pair, Points, Row
 from ckv_core.experiment.stats import Difference, Interval
-from ckv_core.records.figures import FIGURES, figures_in
+from ckv_core.records.metrics import METRICS, Metric, metrics_in
 from ckv_core.records.outcomes import outcome_word
-from ckv_core.records.quantities import Figure
 from ckv_core.records.records import Outcome
 
 MIB = 2**20
@@ -63,10 +62,12 @@ def columns_of(points: Points) -> list[Column]:
     """The columns in which something is known, the extra ones last."""
     # Of one sample the outcome says what these two do.
     left_out = () if points.n > 1 else ("answer", "exact_match")
-    scores = [_mean(METRICS[key]) for key in _SCORES if key not in left_out]
-    moved = [_mean(METRICS[key]) for key in _MECHANISM]
-    shown = set() if points.n > 1 else set(figures_in("sweep"))
-    others = [f for key, f in METRICS.items() if key not in (*_SCORES, *_MECHANISM, *left_out)]
+    scores = [_mean(POINT_METRICS[key]) for key in _SCORES if key not in left_out]
+    moved = [_mean(POINT_METRICS[key]) for key in _MECHANISM]
+    shown = set() if points.n > 1 else set(metrics_in("sweep"))
+    others = [
+        f for key, f in POINT_METRICS.items() if key not in (*_SCORES, *_MECHANISM, *left_out)
+    ]
     every = (
         Column(key="variant", label="Variant", is_text=True, read=lambda row: Cell(row.name)),
         Column(key="budget", label="Budget", unit="requested", read=_budget),
@@ -75,7 +76,7 @@ def columns_of(points: Points) -> list[Column]:
         *((_SAME_TEXT,) if points.n > 1 else ()),
         _MEMORY,
         *moved,
-        *(_mean(figure, is_extra=figure.key not in shown) for figure in others),
+        *(_mean(metric, is_extra=metric.key not in shown) for metric in others),
         *(_differences(points) if points.n > 1 else ()),
         Column(
             key="spec", label="SPEC", is_text=True, is_extra=True, read=lambda row: Cell(row.spec)
@@ -98,7 +99,7 @@ def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False
 
 def difference_text(key: str, difference: Difference) -> str:
     """The mean with its interval; of yes or no also `+2 -1, p = 1`."""
-    text = interval_text(difference.mean, is_share=METRICS[key].is_share, is_signed=True)
+    text = interval_text(difference.mean, is_share=POINT_METRICS[key].is_share, is_signed=True)
     if difference.p is None:
         return text + difference.level_note
     after = f", {difference.holm_p:.2g} after Holm" if difference.holm_p != difference.p else ""
@@ -117,7 +118,7 @@ def _outcome(row: Row) -> Cell | None:
 _OUTCOME = Column(
     key="outcome",
     label="Outcome",
-    definition=FIGURES["answer"].definition,
+    definition=METRICS["answer"].definition,
     is_text=True,
     read=_outcome,
 )
@@ -152,18 +153,18 @@ _SAME_TEXT = Column(
 )
 
 
-def _mean(figure: Figure, *, is_extra: bool = False) -> Column:
+def _mean(metric: Metric, *, is_extra: bool = False) -> Column:
     def read(row: Row) -> Cell | None:
-        mean = row.mean(figure.key)
+        mean = row.mean(metric.key)
         if mean is None:
             return None
-        return Cell(interval_text(mean, is_share=figure.is_share) + _of(mean, row), mean.mean)
+        return Cell(interval_text(mean, is_share=metric.is_share) + _of(mean, row), mean.mean)
 
     return Column(
-        key=figure.key,
-        label=figure.mean_label,
-        unit=figure.unit_name,
-        definition=figure.definition,
+        key=metric.key,
+        label=metric.mean_label,
+        unit=metric.unit_name,
+        definition=metric.definition,
         is_extra=is_extra,
         read=read,
     )
@@ -185,7 +186,7 @@ _MEMORY = Column(
     key="memory",
     label="Memory (MiB)",
     unit="share of the full cache",
-    definition=FIGURES["cache_bytes"].definition,
+    definition=METRICS["cache_bytes"].definition,
     read=_memory,
 )
 
@@ -208,9 +209,9 @@ def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Colu
 
     return Column(
         key=name,
-        label=f"{METRICS[key].label} minus {words}",
+        label=f"{POINT_METRICS[key].label} minus {words}",
         unit="on the same samples",
-        definition=METRICS[key].definition,
+        definition=POINT_METRICS[key].definition,
         is_extra=key != "score",  # whose differences stand in the table itself
         read=read,
     )
@@ -230,7 +231,7 @@ def points_json(points: Points) -> dict[str, Any]:
                 "spec": row.spec,
                 "label": row.label,
                 "n": row.n,
-                "figures": {key: asdict(mean) for key in METRICS if (mean := row.mean(key))},
+                "metrics": {key: asdict(mean) for key in POINT_METRICS if (mean := row.mean(key))},
                 "outcomes": dict(row.outcomes),
             }
             for row in points.rows
@@ -239,7 +240,7 @@ def points_json(points: Points) -> dict[str, Any]:
             {
                 "variant": rows[pair.row.spec],
                 "other": rows[pair.other.spec],
-                "figures": differences_json(pair),
+                "metrics": differences_json(pair),
             }
             for pair in points.pairs
         ],
@@ -257,18 +258,18 @@ Line = tuple[Any, ...]
 
 def csv_rows(points: Points) -> tuple[Sequence[str], list[Line]]:
     """Head and lines of the long table: every mean, then every difference of a pair."""
-    head = ("spec", "budget", "budget_unit", "figure", "label", "unit", "minus")
+    head = ("spec", "budget", "budget_unit", "metric", "label", "unit", "minus")
     ends = ("mean", "low", "high", "samples", "lower", "higher", "level", "p", "holm_p")
 
     def line(row: Row, key: str, minus: str, mean: Interval, *more: float | None) -> Line:
         budget = (f"{row.budget.amount:.10g}", row.budget.unit) if row.budget else ("", "")
-        words = (key, METRICS[key].mean_label, METRICS[key].unit_name, minus)
+        words = (key, POINT_METRICS[key].mean_label, POINT_METRICS[key].unit_name, minus)
         return (row.spec, *budget, *words, mean.mean, mean.low, mean.high, mean.n, *more)
 
     means = [
         line(row, key, "", mean, *(None,) * 5)
         for row in points.rows
-        for key in METRICS
+        for key in POINT_METRICS
         if (mean := row.mean(key))
     ]
     moved = [

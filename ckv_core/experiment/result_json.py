@@ -10,13 +10,13 @@ from typing import Any
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import ablation_of
 from ckv_core.experiment.evidence import held
-from ckv_core.experiment.points import METRICS, Curve
+from ckv_core.experiment.points import POINT_METRICS, Curve
 from ckv_core.experiment.savings import Saving, savings
-from ckv_core.experiment.sweep import alpha_optima, curves, matched_figures
+from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
 from ckv_core.records.chain import check_chain
 from ckv_core.records.codec import array_json, measured_json, number_json
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.passages import spans_of
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
@@ -78,11 +78,11 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
 
 
 def _bounds(result: RunResult) -> list[dict[str, Any]]:
-    figures = ("sigma_over_half", "oracle_over_half", "tightness", "group_tightness")
+    metrics = ("sigma_over_half", "oracle_over_half", "tightness", "group_tightness")
     return [
         {
             "variant": index,
-            **{key: _number(FIGURES[key].read(variant)) for key in figures},
+            **{key: _number(METRICS[key].read(variant)) for key in metrics},
             "heads": chain.heads,
             "covered": chain.covered,
             "violations": chain.violations,
@@ -120,9 +120,9 @@ def _curves(lines: Sequence[Curve]) -> list[dict[str, Any]]:
             "unit": line.unit,
             "budgets": [budget.amount for budget, _ in line.rows],
             "variants": [row.index for _, row in line.rows],
-            "figures": {
+            "metrics": {
                 key: [_number(mean.mean if mean else None) for mean in means]
-                for key in METRICS
+                for key in POINT_METRICS
                 if any(means := [row.mean(key) for _, row in line.rows])
             },
         }
@@ -137,18 +137,18 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     plain_first = sorted(lines, key=lambda line: line.first.identity.settings.critical)
     return [
         {
-            "figure": figure.key,
+            "metric": metric.key,
             "target": target.first.curve_spec,
-            "target_budgets": [budget.amount for budget, _ in target.means(figure.key)],
+            "target_budgets": [budget.amount for budget, _ in target.means(metric.key)],
             "methods": [
-                _method(line, list(savings(line, target, figure.key)))
+                _method(line, list(savings(line, target, metric.key)))
                 for line in lines
                 if line is not target
             ],
         }
-        for figure in matched_figures(result)
+        for metric in matched_metrics(result)
         for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]
-        if target.means(figure.key)
+        if target.means(metric.key)
     ]
 
 

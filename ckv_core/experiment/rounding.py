@@ -1,7 +1,7 @@
-"""Which of a run's figures are no more than rounding: within its rounding floor. No torch."""
+"""Which of a run's metrics are no more than rounding: within its rounding floor. No torch."""
 
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import RoundingFloor
 
 _OTHER_ENTRIES = (
@@ -10,8 +10,8 @@ _OTHER_ENTRIES = (
 )
 
 
-def floor_by_figure(floor: RoundingFloor | None) -> dict[str, float]:
-    """The floor by key of `figures.FIGURES`; empty where none was measured.
+def floor_by_metric(floor: RoundingFloor | None) -> dict[str, float]:
+    """The floor by key of `metrics.METRICS`; empty where none was measured.
 
     Head L1 has none: it is computed in float32 from the full run's own tensors, whatever their
     type, so two kept sets are compared free of what a pass in half precision adds.
@@ -23,7 +23,7 @@ def floor_sentence(result: RunResult) -> str | None:
     """The floor of a run in one sentence; None where it was not measured."""
     if result.floor is None:
         return None
-    final, kl = map(short, floor_by_figure(result.floor).values())
+    final, kl = map(short, floor_by_metric(result.floor).values())
     half = result.model is not None and result.model.dtype != "float32"
     return (
         f"Rounding floor of this run{in_type(result)}: final hidden L1 {final}, KL {kl} nats. "
@@ -33,10 +33,10 @@ def floor_sentence(result: RunResult) -> str | None:
 
 
 def within_floor(result: RunResult, index: int) -> list[str]:
-    """Keys of the figures in which a variant is no further from the full cache than rounding."""
-    floor = floor_by_figure(result.floor)
+    """Keys of the metrics in which a variant is no further from the full cache than rounding."""
+    floor = floor_by_metric(result.floor)
     variant = result.variants[index]
-    own = {key: FIGURES[key].read(variant) for key in floor if variant.method != "full"}
+    own = {key: METRICS[key].read(variant) for key in floor if variant.method != "full"}
     return [key for key, value in own.items() if value is not None and value <= floor[key]]
 
 

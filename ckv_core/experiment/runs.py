@@ -7,14 +7,14 @@ from math import fsum, isnan
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.names import curve_name
-from ckv_core.experiment.points import METRICS, Points, Row
-from ckv_core.experiment.rounding import floor_by_figure
+from ckv_core.experiment.points import POINT_METRICS, Points, Row
+from ckv_core.experiment.rounding import floor_by_metric
 from ckv_core.experiment.stats import interval_note
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from ckv_core.records.identity import Identity, identify, unique_specs
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import cut_note, writes_same_text
-from ckv_core.records.quantities import QUANTITIES
 from ckv_core.records.records import RoundingFloor, VariantResult
 from ckv_core.records.variants import spec_without
 
@@ -136,7 +136,7 @@ def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row
     texts = [same for each in variants if (same := writes_same_text(each)) is not None]
     receipts = [each.receipt for each in variants if each.receipt is not None]
     bytes_of = [[r.cache_bytes for r in receipts], [r.full_cache_bytes for r in receipts]]
-    floors = {at: floor_by_figure(floor) for at, floor in joined.floors.items()}
+    floors = {at: floor_by_metric(floor) for at, floor in joined.floors.items()}
     return Row(
         identity=identity,
         name=curve_name(joined.first.label, identity.settings.alpha, spec),
@@ -163,7 +163,7 @@ def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row
 
 
 def _known(key: str, by_prompt: Mapping[int, VariantResult]) -> dict[Hashable, float]:
-    read = {prompt: METRICS[key].read(variant) for prompt, variant in by_prompt.items()}
+    read = {prompt: POINT_METRICS[key].read(variant) for prompt, variant in by_prompt.items()}
     return {at: value for at, value in read.items() if value is not None and not isnan(value)}
 
 
@@ -188,7 +188,7 @@ def _notes(n: int, rows: Sequence[Row]) -> Iterator[str]:
 def _alpha_note(variants: Sequence[VariantResult]) -> str:
     """SPEC and params of a method without CriticalKV do not distinguish such runs."""
     bounded = [v for v in variants if "sigma_stage1" in v.analysis and not v.critical]
-    alphas = {read for v in bounded if (read := QUANTITIES["stage1_alpha"].read(v)) is not None}
+    alphas = {read for v in bounded if (read := METRICS["stage1_alpha"].read(v)) is not None}
     if len(alphas) < 2:
         return ""
     return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ckv_core.experiment.points import METRICS, Curve
+from ckv_core.experiment.points import POINT_METRICS, Curve
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
@@ -106,14 +106,14 @@ def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> 
     if not sources:
         return
     values = np.array([[row.values(key)[at] for at in sources] for row in rows])
-    amounts, figure = [budget.amount for budget, _ in own], METRICS[key]
+    amounts, metric = [budget.amount for budget, _ in own], POINT_METRICS[key]
     for at, (budget, row) in enumerate(others, start=len(own)):
         low = high = None
-        match = _match(amounts, values.mean(1), at, lower=figure.better == "lower")
+        match = _match(amounts, values.mean(1), at, lower=metric.better == "lower")
         floors = row.floors.get(key, {})
         if any(row.values(key)[each] <= floors.get(each, -1.0) for each in sources):
             match = Match(None, "rounding")
-        elif figure.is_share and len(sources) > 1 and match.outcome != "nothing":
+        elif metric.is_share and len(sources) > 1 and match.outcome != "nothing":
             low, high = matching_range(amounts, values[: len(own)], values[at], match)
         yield Saving(
             curve=curve,

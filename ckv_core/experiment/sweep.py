@@ -9,15 +9,14 @@ from ckv_core.experiment.points import Curve
 from ckv_core.experiment.runs import together
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import figures_in
 from ckv_core.records.identity import Settings
+from ckv_core.records.metrics import ANALYSIS_ARRAYS, Metric, metrics_in
 from ckv_core.records.outcomes import has_exact_match, tally
-from ckv_core.records.quantities import QUANTITIES, Figure
 from ckv_core.records.records import Float32Array
 from ckv_core.records.variants import spec_without
 
-SWEPT = figures_in("sweep")
-ORACLES = tuple(quantity for quantity in QUANTITIES.values() if quantity.group == "oracle")
+SWEPT = metrics_in("sweep")
+ORACLES = tuple(quantity for quantity in ANALYSIS_ARRAYS.values() if quantity.group == "oracle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,25 +45,25 @@ class AlphaOptimum:
     head_gain: float
 
 
-def known_figures(result: RunResult) -> list[Figure]:
+def known_metrics(result: RunResult) -> list[Metric]:
     """The metrics of a point that any point but the full cache has."""
     points = [variant for variant in result.variants if variant.method != "full"]
     return [
-        figure
-        for figure in SWEPT.values()
-        if any(figure.read(variant) is not None for variant in points)
+        metric
+        for metric in SWEPT.values()
+        if any(metric.read(variant) is not None for variant in points)
     ]
 
 
-def shown_figures(result: RunResult) -> list[Figure]:
+def shown_metrics(result: RunResult) -> list[Metric]:
     """The known ones without an exact match that even the full cache does not have."""
     left_out = set() if has_exact_match(result.variants) else {"exact_match"}
-    return [figure for figure in known_figures(result) if figure.key not in left_out]
+    return [metric for metric in known_metrics(result) if metric.key not in left_out]
 
 
-def matched_figures(result: RunResult) -> list[Figure]:
+def matched_metrics(result: RunResult) -> list[Metric]:
     """The known ones by which one curve can match another, between points too."""
-    return [f for f in known_figures(result) if f.better and not f.is_binary]
+    return [f for f in known_metrics(result) if f.better and not f.is_binary]
 
 
 def alpha_optima(result: RunResult) -> list[AlphaOptimum]:

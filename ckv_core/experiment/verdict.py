@@ -17,7 +17,7 @@ from ckv_core.experiment.sweep import AlphaOptimum, curves
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import (
     OUTCOME_WORDS,
     Tally,
@@ -326,7 +326,7 @@ def _rounding(result: RunResult) -> Iterator[str]:
         if receipt is not None and receipt.cache_bytes >= receipt.full_cache_bytes:
             continue
         if keys := within_floor(result, index):
-            labels = " and ".join(FIGURES[key].label for key in keys)
+            labels = " and ".join(METRICS[key].label for key in keys)
             alone.setdefault(labels, []).append(name)
     for labels, names in alone.items():
         yield (

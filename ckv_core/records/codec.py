@@ -15,7 +15,7 @@ import numpy as np
 from ckv_core.base.checked import check_schema, read
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.records.events import RunResult
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import Candidate, Float32Array, HeldSeries, VariantResult
 
 SCHEMA = 1
@@ -103,7 +103,7 @@ def from_json(data: object) -> RunResult:
             sentence names its path.
     """
     check_schema(data, WHOLE, SCHEMA)
-    quantities = {name: _AXES[each.axes] for name, each in QUANTITIES.items()}
+    quantities = {name: _AXES[each.axes] for name, each in ANALYSIS_ARRAYS.items()}
     return read(RunResult, data, WHOLE, quantities=quantities, one=1)
 
 

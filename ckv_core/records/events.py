@@ -88,7 +88,7 @@ class VariantAnalysed:
     """More arrays of one variant, joined to those it has.
 
     Attributes:
-        analysis: by the names of `quantities.QUANTITIES`.
+        analysis: by the names of `metrics.ANALYSIS_ARRAYS`.
         forced_steps: None leaves those that are there.
     """
 

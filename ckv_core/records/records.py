@@ -502,7 +502,7 @@ class VariantResult(Checked):
             None without one. What it means says `outcome`.
         answer_scores: exact_match, token_f1 and edit_similarity of the text against the reference
             answer, 0 to 1; empty without one.
-        analysis: measured arrays by the names of `quantities.QUANTITIES`.
+        analysis: measured arrays by the names of `metrics.ANALYSIS_ARRAYS`.
         forced_steps: one per position of the full cache's continuation; empty if not requested.
         follow_ups: one per follow-up question.
         held: None where nothing is evicted while it generates.

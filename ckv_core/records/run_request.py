@@ -23,7 +23,7 @@ SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 Kind = Literal["compare", "sweep"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
-# own continuation; greedy: the slow oracle. See quantities.py.
+# own continuation; greedy: the slow oracle. See metrics.py.
 Analysis = Literal["bounds", "forced", "greedy"]
 ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
 DEVICES = ("auto", "cpu", "cuda")

@@ -18,7 +18,7 @@ from ckv_core.records.events import (
     VariantSelected,
 )
 from ckv_core.records.external_selection import ExternalSelection, pack
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import (
     Candidate,
     FollowUp,
@@ -143,8 +143,8 @@ def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
         "model": (1,),
         "step": (2,),
     }
-    names = draw(st.lists(st.sampled_from(sorted(QUANTITIES)), max_size=3))
-    analysis = {name: draw(float_arrays(*shapes[QUANTITIES[name].axes])) for name in names}
+    names = draw(st.lists(st.sampled_from(sorted(ANALYSIS_ARRAYS)), max_size=3))
+    analysis = {name: draw(float_arrays(*shapes[ANALYSIS_ARRAYS[name].axes])) for name in names}
     step = st.builds(ForcedStep, CANDIDATES, CANDIDATES)
     forced = draw(st.none() | st.just(()) | st.tuples(step, step))
     return VariantAnalysed(index, analysis, forced)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import VariantResult
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, Tap, evictable_layers
@@ -121,7 +121,7 @@ class Literal:
                 }
                 if "critical_auto" in variant.spec:
                     parts["head_alpha"] = self._alphas(variant, layer, masks[at])
-                for name in parts.keys() & QUANTITIES.keys():
+                for name in parts.keys() & ANALYSIS_ARRAYS.keys():
                     value = np.asarray(parts[name])
                     empty = np.full((layers, *value.shape), np.nan)
                     found[at].setdefault(name, empty)[layer] = value
@@ -138,7 +138,7 @@ class Literal:
         }
         found |= {f"normed_{m}": np.array([v]) for m, v in zip(METRICS, normed, strict=True)}
         found["hidden_norm_l1"] = np.array([float(x.double().abs().sum()) for x in full])
-        return {name: value for name, value in found.items() if name in QUANTITIES}
+        return {name: value for name, value in found.items() if name in ANALYSIS_ARRAYS}
 
     def _stage_one(
         self, variant: VariantResult, layer: int, kept: Tensor, fixed: list[bool]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.ablation import ablation_figure
 
@@ -42,7 +42,7 @@ def test_the_source_of_a_number_writes_it(name):
 
 def test_what_charts_call_their_numbers_is_defined():
     panels = [note.text for note in ablation_figure(ablation_run()).layout.annotations]
-    own = [figure.label for figure in FIGURES.values()]
+    own = [metric.label for metric in METRICS.values()]
     marked = re.sub(r"\*\*|`|\\(?=\|)", "", TEXT)
     for label in (*panels, *own, "Tightness, L / theta", "difference to its base"):
         assert label in marked, label

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
-from ckv_core.records.quantities import ARRAYS
+from ckv_core.records.metrics import ARRAYS
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.chart import Chart, Choices, Control

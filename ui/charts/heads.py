@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.records.events import RunResult
-from ckv_core.records.quantities import ARRAYS
+from ckv_core.records.metrics import ARRAYS
 from ckv_core.records.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
 from ui.looks.palette import DENSITY_SCALE, STOPS
@@ -28,7 +28,7 @@ def head_grid_figure(
 ) -> go.Figure:
     """A quantity of every query head of one variant, alone or against its base.
 
-    Definition: `value` is the quantity Q itself (see ckv_core/records/quantities.py); with the base
+    Definition: `value` is the quantity Q itself (see ckv_core/records/metrics.py); with the base
     being the variant's settings without CriticalKV, `ratio` is log2(Q / Q_base), `difference` is
     Q - Q_base and `wins` is whether Q < Q_base, the paper's Fig. 2 for one prompt. Without a
     base it is the value. Below 0 (blue, a line in the cell) the variant's value is the lower one.

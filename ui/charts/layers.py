@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ckv_core.experiment.rounding import in_type, short
 from ckv_core.records.events import RunResult
-from ckv_core.records.quantities import ARRAYS, QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS, ARRAYS
 from ckv_core.records.records import Float32Array, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
@@ -26,7 +26,7 @@ from ui.tables.summary import four_digits
 
 Against = Literal["value", "reduction", "ratio"]
 Counts = NDArray[np.int64]
-ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
+ORACLES = tuple(q for q in ANALYSIS_ARRAYS.values() if q.group == "oracle")
 FLOOR_LOOK = Look(TEXT_COLOR, "line-ew", "2px,2px")
 # One colour, as the three are of one kind.
 ORACLE_LOOKS = tuple(
@@ -40,7 +40,7 @@ def layer_figure(
 ) -> go.Figure:
     """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
-    Definition: see ckv_core/records/quantities.py; hidden L1 is ||x_l - x^_l||_1 of the residual
+    Definition: see ckv_core/records/metrics.py; hidden L1 is ||x_l - x^_l||_1 of the residual
     stream after block l, the variant's run against the full cache's, before the final norm. Against
     the base, which is the variant's own settings without CriticalKV: `reduction` is Q_base - Q and
     `ratio` is Q / Q_base, a gap where Q_base is 0 or where the two differ by no more than the

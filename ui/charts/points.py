@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.experiment.points import BUDGET_UNITS, METRICS, Curve, Points, Row, varied_units
+from ckv_core.experiment.points import BUDGET_UNITS, POINT_METRICS, Curve, Points, Row, varied_units
 from ckv_core.experiment.regimes import marked_name
 from ckv_core.experiment.rounding import short
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
+from ckv_core.records.metrics import Metric
 from ckv_core.records.outcomes import is_cut
-from ckv_core.records.quantities import Figure
 from ui.charts.chart import Chart, Choices, Control, Source
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
 from ui.charts.layout import BAR_PX, budget_axis, budget_line, empty_figure, new_figure
@@ -54,7 +54,7 @@ _AXES: dict[str, _Axis] = {
 
 
 def points_figure(
-    points: Points, figure: Figure, unit: str, against: str = "budget", oracles: str = ""
+    points: Points, metric: Metric, unit: str, against: str = "budget", oracles: str = ""
 ) -> go.Figure:
     """Mean of one metric at every budget, one line per method and alpha; the full cache dotted.
 
@@ -64,26 +64,26 @@ def points_figure(
     no method sees: they are limits, not rivals. n is in the subtitle.
     """
     title, axis = (
-        f"{figure.mean_label} against {_AXES[against].title.split(',')[0]}",
+        f"{metric.mean_label} against {_AXES[against].title.split(',')[0]}",
         _AXES[against],
     )
-    if unit not in varied_units(points.curves, figure.key):
+    if unit not in varied_units(points.curves, metric.key):
         return empty_figure(title, "Not measured at two budgets of this unit.")
     drawn = [
         (curve, known)
         for curve in points.curves
-        if curve.unit == unit and (known := _known(curve, figure.key, axis))
+        if curve.unit == unit and (known := _known(curve, metric.key, axis))
     ]
-    limits = [*_oracles(points, oracles)] if figure.key == "head" and against == "budget" else []
+    limits = [*_oracles(points, oracles)] if metric.key == "head" and against == "budget" else []
     shown = new_figure(
-        title, _subtitle(points, figure, drawn), legend_rows=len(drawn) + len(limits)
+        title, _subtitle(points, metric, drawn), legend_rows=len(drawn) + len(limits)
     )
     looks, marks = looks_by_place(points), points.marks
     for curve, known in drawn:
         name = marked_name(curve.first.name, marks[curve.first.place])
         look = looks[curve.first.place]
         line = budget_line(
-            look, name, [x for x, _, _ in known], [m.mean for _, _, m in known], figure.unit_name
+            look, name, [x for x, _, _ in known], [m.mean for _, _, m in known], metric.unit_name
         )
         line.update(
             customdata=[[str(budget), mean.n] for _, budget, mean in known],
@@ -93,27 +93,27 @@ def points_figure(
         shown.add_trace(line)
     for line in limits:
         shown.add_trace(line)
-    _add_reference(shown, points, figure)
+    _add_reference(shown, points, metric)
     if against == "budget":
         ticks = [budget.amount for _, known in drawn for _, budget, _ in known]
         budget_axis(shown, ticks, BUDGET_UNITS[unit])
     else:
         shown.update_xaxes(title_text=axis.title, rangemode="tozero")
-    shown.update_yaxes(title_text=figure.unit_name, rangemode="tozero")
-    if figure.is_share:
+    shown.update_yaxes(title_text=metric.unit_name, rangemode="tozero")
+    if metric.is_share:
         shown.update_yaxes(tickformat=SHARE_TICKS)
     return shown
 
 
-def outcome_figure(points: Points, figure: Figure) -> go.Figure:
+def outcome_figure(points: Points, metric: Metric) -> go.Figure:
     """Yes or no of every point of one sample as marks, as nothing lies between two points.
 
     Definition: docs/definitions.md for the metric; cut means that the limit of new tokens ended the
     text before the answer. n = one prompt.
     """
-    full = next((_word(figure, row) for row in points.rows if not row.place), None)
+    full = next((_word(metric, row) for row in points.rows if not row.place), None)
     drawn = new_figure(
-        f"{figure.label} against budget",
+        f"{metric.label} against budget",
         f"● yes, ✕ no, – cut at the limit{f'; full cache: {full}' if full else ''}",  # noqa: RUF001
     )
     curves, looks, marks = points.curves, looks_by_place(points), points.marks
@@ -121,7 +121,7 @@ def outcome_figure(points: Points, figure: Figure) -> go.Figure:
         html.escape(marked_name(c.first.name, marks[c.first.place]), quote=False) for c in curves
     ]
     for at, curve in enumerate(curves):
-        known = [(b.amount, word) for b, row in curve.rows if (word := _word(figure, row))]
+        known = [(b.amount, word) for b, row in curve.rows if (word := _word(metric, row))]
         budgets, words = zip(*known, strict=True) if known else ((), ())
         color = looks[curve.first.place].color
         drawn.add_trace(
@@ -157,11 +157,11 @@ def points_chart(
     """The chart of whatever is read as points; metrics, units and axes are its choices."""
 
     def draw(source: Source, chosen: Choices) -> go.Figure:
-        points, figure = read(source), METRICS[chosen["quantity"]]
-        if figure.is_binary and points.n == 1:
-            return outcome_figure(points, figure)
+        points, metric = read(source), POINT_METRICS[chosen["quantity"]]
+        if metric.is_binary and points.n == 1:
+            return outcome_figure(points, metric)
         given = (chosen["unit"], chosen["against"], chosen.get("oracles", ""))
-        return points_figure(points, figure, *given)
+        return points_figure(points, metric, *given)
 
     return Chart(
         name=name,
@@ -206,12 +206,12 @@ def _known(curve: Curve, key: str, axis: _Axis) -> list[tuple[float, Budget, Int
     ]
 
 
-def _subtitle(points: Points, figure: Figure, drawn: Sequence[tuple[Curve, Sequence[Any]]]) -> str:
+def _subtitle(points: Points, metric: Metric, drawn: Sequence[tuple[Curve, Sequence[Any]]]) -> str:
     """What the points and bars are, and n; of metrics that only some samples have, n's range."""
     means: list[Interval] = [mean for _, known in drawn for _, _, mean in known]
-    closer = f"; {figure.better} is closer" if figure.better else "; it says nothing of quality"
+    closer = f"; {metric.better} is closer" if metric.better else "; it says nothing of quality"
     if points.n == 1:
-        floor = _floor(points, figure)
+        floor = _floor(points, metric)
         dashed = "" if floor is None else f"; dashed grey: rounding floor, {short(floor)}"
         return f"One prompt{closer}{dashed}"
     counts = sorted({mean.n for mean in means})
@@ -220,19 +220,19 @@ def _subtitle(points: Points, figure: Figure, drawn: Sequence[tuple[Curve, Seque
     return f"{bars}, {n}{closer}"
 
 
-def _floor(points: Points, figure: Figure) -> float | None:
+def _floor(points: Points, metric: Metric) -> float | None:
     """The rounding floor of one run of one sample; below it a point may be nothing but rounding."""
-    floors = [floor for row in points.rows for floor in row.floors.get(figure.key, {}).values()]
+    floors = [floor for row in points.rows for floor in row.floors.get(metric.key, {}).values()]
     return floors[0] if floors and points.n == 1 else None
 
 
-def _add_reference(shown: go.Figure, points: Points, figure: Figure) -> None:
+def _add_reference(shown: go.Figure, points: Points, metric: Metric) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
-    if (floor := _floor(points, figure)) is not None:
+    if (floor := _floor(points, metric)) is not None:
         shown.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
-    value: float | None = {"lower": 0.0, "higher": 1.0}.get(figure.better or "")
-    if figure.has_own_full:
-        full = next((row.mean(figure.key) for row in points.rows if not row.place), None)
+    value: float | None = {"lower": 0.0, "higher": 1.0}.get(metric.better or "")
+    if metric.has_own_full:
+        full = next((row.mean(metric.key) for row in points.rows if not row.place), None)
         value = full.mean if full else None
     if value is None:
         return
@@ -257,31 +257,31 @@ def _oracles(points: Points, place: str) -> Iterator[go.Scatter]:
             yield budget_line(look, quantity.label, budgets, values, quantity.unit)
 
 
-def _word(figure: Figure, row: Row) -> str | None:
-    if figure.key == "answer" and is_cut(row.variants[0]):
+def _word(metric: Metric, row: Row) -> str | None:
+    if metric.key == "answer" and is_cut(row.variants[0]):
         return "cut"
-    value = figure.read(row.variants[0])
+    value = metric.read(row.variants[0])
     return None if value is None else "yes" if value else "no"
 
 
-def _offered(points: Points) -> Iterator[tuple[Figure, Curve]]:
+def _offered(points: Points) -> Iterator[tuple[Metric, Curve]]:
     """Every metric with every curve that is drawn of it; an oracle is drawn beside methods."""
     curves = points.curves
-    for figure in METRICS.values():
-        units = varied_units(curves, figure.key)
-        yield from ((figure, curve) for curve in curves if curve.unit in units)
+    for metric in POINT_METRICS.values():
+        units = varied_units(curves, metric.key)
+        yield from ((metric, curve) for curve in curves if curve.unit in units)
 
 
 def _controls(points: Points) -> list[Control]:
     offered = list(_offered(points))
-    figures = {figure.key: figure.mean_label for figure, _ in offered}
+    metrics = {metric.key: metric.mean_label for metric, _ in offered}
     curves = list({id(curve): curve for _, curve in offered}.values())
     units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for curve in curves)]
     axes = [(key, axis.title) for key, axis in _AXES.items() if _is_known(axis, curves)]
     limited = [c for c in curves if any(c.means(each.key) for each in ORACLES)]
     oracles = [(str(curve.first.place), curve.first.name) for curve in limited]
     return [
-        Control("quantity", "Quantity", list(figures.items())),
+        Control("quantity", "Quantity", list(metrics.items())),
         Control("unit", "Budgets in", [(unit, BUDGET_UNITS[unit]) for unit in units]),
         Control("against", "Against", axes),
         Control(

@@ -7,7 +7,7 @@ import numpy as np
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.sweep import alpha_optima
 from ckv_core.records.events import RunResult
-from ckv_core.records.quantities import ARRAYS
+from ckv_core.records.metrics import ARRAYS
 from ckv_core.records.records import Float32Array
 from ui.charts.layers import entry_counts
 from ui.tables.csv_text import Cell, csv_text, number, short
@@ -105,9 +105,9 @@ def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
 def _arrays(result: RunResult, index: int) -> Iterator[tuple[str, str, str, Float32Array]]:
     """Name, unit, axes and values of every array of one variant."""
     variant = result.variants[index]
-    for name, figure in ARRAYS.items():
+    for name, metric in ARRAYS.items():
         if (values := values_of(result, index, name)) is not None:
-            yield name, figure.unit, figure.axes, values
+            yield name, metric.unit, metric.axes, values
     if variant.perturbation is not None and variant.perturbation.base_head_l1 is not None:
         yield "base_head_l1", "L1", "head", variant.perturbation.base_head_l1
     if variant.retained is not None:

@@ -4,7 +4,7 @@ import math
 from typing import Any, SupportsFloat
 
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import outcome_word
 from ckv_core.records.records import Candidate, FollowUp, VariantResult
 from ui.looks.palette import Look, looks_of
@@ -103,7 +103,7 @@ def _status(snapshot: RunSnapshot, variant: VariantResult) -> str:
 
 def _variant_chips(variant: VariantResult) -> list[str]:
     chips = []
-    share = FIGURES["share"].read(variant)
+    share = METRICS["share"].read(variant)
     if share is not None:
         chips.append(f"{share:.1%} of the cache")
     if variant.agreement is not None and variant.method != "full":

@@ -12,10 +12,9 @@ from ckv_core.experiment.regimes import regime_named, run_regimes
 from ckv_core.records.agreement import first_difference
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import OWN
-from ckv_core.records.figures import FIGURES
 from ckv_core.records.identity import Identity, identify, unique_specs
+from ckv_core.records.metrics import METRICS, Metric
 from ckv_core.records.outcomes import outcome_word
-from ckv_core.records.quantities import Figure
 from ckv_core.records.records import RetainedSet, VariantResult
 from ckv_core.records.variants import spec_without
 from ui.services.live_runs import RunSnapshot
@@ -28,7 +27,7 @@ TEXT_CHARS = 200
 NONE = "none"
 EQUAL = "equal, token by token"
 REFERENCE = "the reference"
-OTHER_PROMPTS = "The prompts differ, so tokens and kept sets are not compared; the figures are."
+OTHER_PROMPTS = "The prompts differ, so tokens and kept sets are not compared; the metrics are."
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     )
 
 
-_FIGURES = [FIGURES[key] for key in ("agreement", "final", "kl", "retained_entries")]
+_METRICS = [METRICS[key] for key in ("agreement", "final", "kl", "retained_entries")]
 _COLUMNS = [
     text_column("variant", "Variant"),
     text_column("run", "Run"),
@@ -194,7 +193,7 @@ _COLUMNS = [
     text_column("first", "Differs from"),
     *(
         column(each.key, each.label, each.unit_name, help=each.definition, extra=at > 1)
-        for at, each in enumerate(_FIGURES)
+        for at, each in enumerate(_METRICS)
     ),
     text_column("overlap", "Kept slots in both", "Jaccard, mean and least of a layer"),
     *(
@@ -206,11 +205,11 @@ _COLUMNS = [
         )
     ),
 ]
-_COMPARED = ("outcome", *(figure.key for figure in _FIGURES))
+_COMPARED = ("outcome", *(metric.key for metric in _METRICS))
 
 
 def _are_equal(cells: Sequence[Cells]) -> bool:
-    """Whether runs have the same figures, tokens and kept sets of a variant."""
+    """Whether runs have the same metrics, tokens and kept sets of a variant."""
     first, *others = cells
     return all(
         each["first"]["text"] == EQUAL
@@ -238,7 +237,7 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
         "outcome": {"text": outcome_word(own)},
         "output": {"text": "".join(own.token_texts)},
         "first": {"text": ""},
-        **{figure.key: _figure_cell(own, figure) for figure in _FIGURES},
+        **{metric.key: _metric_cell(own, metric) for metric in _METRICS},
     }
     if pieces is None or at == base_at:
         return cells
@@ -258,14 +257,14 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
     }
 
 
-def _figure_cell(variant: VariantResult, figure: Figure) -> dict[str, Any]:
-    value = figure.read(variant)
-    if variant.method == "full" and figure.better:
+def _metric_cell(variant: VariantResult, metric: Metric) -> dict[str, Any]:
+    value = metric.read(variant)
+    if variant.method == "full" and metric.better:
         return {"text": REFERENCE}
     if value is None:
         return {"text": ""}
-    text = f"{value:.0%}" if figure.is_share else four_digits(value)
-    if figure.unit == "entries":
+    text = f"{value:.0%}" if metric.is_share else four_digits(value)
+    if metric.unit == "entries":
         text = f"{value:,.0f}"
     return {"text": text, "value": value}
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ckv_core.records.events import RunResult
 from ckv_core.records.identity import base_index
-from ckv_core.records.quantities import ARRAYS, array_of
+from ckv_core.records.metrics import ARRAYS, array_of
 from ckv_core.records.records import Float32Array
 
 

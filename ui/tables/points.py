@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ckv_core.experiment.points import METRICS, Points, Row
+from ckv_core.experiment.points import POINT_METRICS, Points, Row
 from ckv_core.experiment.points_table import NOTE, columns_of, csv_rows
 from ckv_core.experiment.savings import Saving
 from ui.looks.palette import Look, looks_of
@@ -101,7 +101,7 @@ def savings_value(
         [
             text_column("method", "Method"),
             text_column("matches", "Matches"),
-            *(column(key, f"Needs, by {METRICS[key].label}", "budget") for key in keys),
+            *(column(key, f"Needs, by {POINT_METRICS[key].label}", "budget") for key in keys),
             *([column("n", "n", "samples")] if points.n > 1 else []),
         ],
         shown,

@@ -1,30 +1,29 @@
-"""The table of a run: its columns, what stands in each cell, and its figures as CSV."""
+"""The table of a run: its columns, what stands in each cell, and its metrics as CSV."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ckv_core.experiment.figure_rows import figure_rows
+from ckv_core.experiment.metric_rows import metric_rows
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.regimes import run_regimes
-from ckv_core.experiment.rounding import floor_by_figure, floor_sentence, short
+from ckv_core.experiment.rounding import floor_by_metric, floor_sentence, short
 from ckv_core.records.byte_budget import requested_bytes
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import figures_in
+from ckv_core.records.metrics import Metric, metrics_in
 from ckv_core.records.outcomes import cut_note, has_exact_match, outcome_word
-from ckv_core.records.quantities import Figure
 from ckv_core.records.records import VariantResult
 from ui.looks.palette import looks_of
 from ui.tables.csv_text import csv_text
 from ui.tables.data_table import Column, column, data_table, table_row, text_column
 
 MIB = 2**20
-_FIGURES = figures_in("table")
+_METRICS = metrics_in("table")
 Cell = dict[str, str]
 
 
-# What stands above a column, where it is not the figure's label, unit and definition.
+# What stands above a column, where it is not the metric's label, unit and definition.
 _LABELS = {
     "answer": "Outcome",
     "forced_top1": "Teacher-forced agreement",
@@ -67,8 +66,8 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
     `ended`: nothing will come any more: what no variant has is left out.
     """
     cells = {
-        key: [cell(result, variant, figure) for variant in result.variants]
-        for key, figure in _FIGURES.items()
+        key: [cell(result, variant, metric) for variant in result.variants]
+        for key, metric in _METRICS.items()
         if key != "exact_match" or has_exact_match(result.variants)
         for cell in [_CELLS.get(key, _plain)]
     }
@@ -83,11 +82,11 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
     rows = zip(looks_of(result.variants), result.variants, regimes.marks, strict=True)
     notes = (cut_note(result.variants), floor_sentence(result), *_warnings(result))
     return data_table(
-        "Receipt and figures of every variant",
+        "Receipt and metrics of every variant",
         [
             text_column("variant", "Variant"),
             column("spec", "SPEC", hidden=True),
-            *(_column(_FIGURES[key], each) for key, each in shown.items()),
+            *(_column(_METRICS[key], each) for key, each in shown.items()),
         ],
         [
             table_row(
@@ -109,7 +108,7 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
 
 def summary_csv(result: RunResult) -> str:
     """One line per variant."""
-    return csv_text(*figure_rows(result))
+    return csv_text(*metric_rows(result))
 
 
 def four_digits(value: float) -> str:
@@ -117,14 +116,14 @@ def four_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
 
 
-def _column(figure: Figure, cells: list[Cell]) -> Column:
+def _column(metric: Metric, cells: list[Cell]) -> Column:
     """Its head, and whether it is shown on demand; a warning is never hidden."""
     return column(
-        figure.key,
-        _LABELS.get(figure.key, figure.label),
-        _UNITS.get(figure.key, figure.unit_name),
-        help=_HELP.get(figure.key, figure.definition),
-        extra=figure.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
+        metric.key,
+        _LABELS.get(metric.key, metric.label),
+        _UNITS.get(metric.key, metric.unit_name),
+        help=_HELP.get(metric.key, metric.definition),
+        extra=metric.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
     )
 
 
@@ -135,27 +134,27 @@ def _cell(text: str, title: str = "", tone: str = "") -> Cell:
 NOT_YET = _cell("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
 
 
-def _plain(result: RunResult, variant: VariantResult, figure: Figure) -> Cell:
+def _plain(result: RunResult, variant: VariantResult, metric: Metric) -> Cell:
     """Rounded by its unit; whole, with n, in the title. It says so where rounding moves as far."""
-    value = figure.read(variant)
+    value = metric.read(variant)
     if value is None:
         return NOT_YET
-    is_nats = figure.unit == "nats"
+    is_nats = metric.unit == "nats"
     text = f"{value:z#.3g}" if is_nats else four_digits(value)
-    text = f"{value:z.0%}" if figure.is_share else text
+    text = f"{value:z.0%}" if metric.is_share else text
     title = f"{value:z.6g}{' nats' * is_nats}"
-    if figure.group == "forced":
-        positions = int(np.isfinite(variant.analysis[figure.key]).sum())
+    if metric.group == "forced":
+        positions = int(np.isfinite(variant.analysis[metric.key]).sum())
         title += f"; n = {positions:,} positions of the full cache's text."
-    elif figure.has_own_full:
+    elif metric.has_own_full:
         title += "; n = 1 answer."
-    floor = floor_by_figure(result.floor).get(figure.key)
+    floor = floor_by_metric(result.floor).get(metric.key)
     if floor is not None and value <= floor:
         return _cell(f"{text} ≤ floor", f"{title}; this run's rounding floor is {short(floor)}.")
-    return _cell(text, title, "good" if figure.key == "agreement" and value == 1 else "")
+    return _cell(text, title, "good" if metric.key == "agreement" and value == 1 else "")
 
 
-def _answer(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+def _answer(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
     if (word := outcome_word(variant)) == "":
         return NOT_YET
     titles = {
@@ -166,13 +165,13 @@ def _answer(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
     return _cell(word, titles.get(variant.outcome or "", ""), tone)
 
 
-def _first_difference(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+def _first_difference(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
     if variant.first_difference is not None:
         return _cell(f"token {variant.first_difference + 1}")
     return NOT_YET if variant.agreement is None else _cell("none", tone="good")
 
 
-def _kept(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+def _kept(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
     receipt = variant.receipt
     if receipt is None:
         return NOT_YET
@@ -181,7 +180,7 @@ def _kept(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
     return _cell(f"{requested:,} / {used:,}", title, "" if used == requested else "warn")
 
 
-def _bytes(result: RunResult, variant: VariantResult, _: Figure) -> Cell:
+def _bytes(result: RunResult, variant: VariantResult, _: Metric) -> Cell:
     requested, receipt = requested_bytes(result, variant), variant.receipt
     if receipt is None or requested is None:
         return NOT_YET
@@ -193,15 +192,15 @@ def _bytes(result: RunResult, variant: VariantResult, _: Figure) -> Cell:
     return _cell(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
 
 
-def _share(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
-    share, receipt = figure.read(variant), variant.receipt
+def _share(_: RunResult, variant: VariantResult, metric: Metric) -> Cell:
+    share, receipt = metric.read(variant), variant.receipt
     if share is None or receipt is None:
         return NOT_YET
     full = f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
     return _cell(f"{share:.1%}", full)
 
 
-def _held(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+def _held(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
     if variant.held is None:
         return NOT_YET
     entries, used = variant.held.entries, variant.held.cache_bytes
@@ -212,8 +211,8 @@ def _held(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
     return _cell(f"{entries[-1]:,}", title)
 
 
-def _improved(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
-    moved, share = variant.perturbation, figure.read(variant)
+def _improved(_: RunResult, variant: VariantResult, metric: Metric) -> Cell:
+    moved, share = variant.perturbation, metric.read(variant)
     if moved is None or share is None:
         return NOT_YET
     count = moved.compared_heads
@@ -222,7 +221,7 @@ def _improved(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
 
 
 # Of those whose cell says more than their number.
-_CELLS: dict[str, Callable[[RunResult, VariantResult, Figure], Cell]] = {
+_CELLS: dict[str, Callable[[RunResult, VariantResult, Metric], Cell]] = {
     "answer": _answer,
     "first_difference": _first_difference,
     "retained_entries": _kept,

@@ -8,7 +8,7 @@ from ckv_core.experiment import names
 from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.savings import saving_rows
-from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima, matched_figures, nobody_answers
+from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima, matched_metrics, nobody_answers
 from ckv_core.experiment.verdict import alpha_outcome
 from ckv_core.records.events import RunResult
 from ckv_core.records.outcomes import cut_note
@@ -45,7 +45,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     `reference` is the index of the line whose points are matched; a client may send anything.
     """
     points = together([result])
-    lines, keys = points.curves, [figure.key for figure in matched_figures(result)]
+    lines, keys = points.curves, [metric.key for metric in matched_metrics(result)]
     known = isinstance(reference, int) and 0 <= reference < len(lines)
     target = lines[reference] if known else None  # type: ignore[call-overload]
     pairs = [(line, target) for line in lines if target is not None and line is not target]

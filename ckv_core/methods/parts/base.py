@@ -219,7 +219,7 @@ class Kept:
 
     # [layers, kv_heads, entries] bool, of the candidates; a head has its budget of True.
     mask: Tensor
-    # What it chose besides, [layers, kv_heads] by its name in `quantities.QUANTITIES`.
+    # What it chose besides, [layers, kv_heads] by its name in `metrics.ANALYSIS_ARRAYS`.
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
 

@@ -13,7 +13,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.experiment.result_json import to_json
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import Progress, VariantAnalysed
-from ckv_core.records.quantities import QUANTITIES
+from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import BASE, analysed, reference, run
 from tests.reference.checks import kept_of
@@ -40,7 +40,7 @@ TOLERANCE = (3e-3, 1e-4)
 # Two entries of almost equal loss may be dropped in another order, and then what follows differs.
 GREEDY_TOLERANCE, GREEDY_SHARE = (0.02, 2e-3), 0.75
 # Of the full cache's text; test_decode_equality looks at them.
-FORCED = {name for name, quantity in QUANTITIES.items() if quantity.group == "forced"}
+FORCED = {name for name, quantity in ANALYSIS_ARRAYS.items() if quantity.group == "forced"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_every_quantity_equals_a_literal_computation(arch, scenario):
                 assert agree.mean() >= GREEDY_SHARE, note
                 rtol, atol = GREEDY_TOLERANCE
             np.testing.assert_allclose(found, values, rtol=rtol, atol=atol, err_msg=note)
-    assert looked_at == QUANTITIES.keys()
+    assert looked_at == ANALYSIS_ARRAYS.keys()
 
 
 def test_where_the_search_does_worse_the_better_ranked_oracle_is_taken(monkeypatch):

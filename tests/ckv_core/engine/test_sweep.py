@@ -15,8 +15,8 @@ from ckv_core.records.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.records.figures import FIGURES
 from ckv_core.records.grid import SweepGrid
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -75,7 +75,7 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
     swept, _ = run(request)
     few = replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
     alone, _ = run(few)
-    read = FIGURES["sigma_over_half"].read
+    read = METRICS["sigma_over_half"].read
     for one, many in zip(alone.variants, swept.variants, strict=False):
         assert set(one.analysis) == set(many.analysis)
         for name, values in many.analysis.items():

@@ -15,12 +15,12 @@ from ckv_core.experiment.ablation import ablation, ablation_of
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import MAX_PAIRS, derived_json, to_json
 from ckv_core.experiment.savings import savings
-from ckv_core.experiment.sweep import SWEPT, alpha_optima, curves, matched_figures
+from ckv_core.experiment.sweep import SWEPT, alpha_optima, curves, matched_metrics
 from ckv_core.records.chain import check_chain, mean_tightness, over_half
 from ckv_core.records.codec import from_json, measured_json
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
 from ckv_core.records.grid import SweepGrid
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.passages import spans_of
 from tests.ckv_core.experiment.test_ablation import result_of
 from tests.factories.events import assert_same_result, big_events, folded, small_run
@@ -58,8 +58,8 @@ def test_evidence_is_what_the_commands_count():
     assert (found["text"], found["spans"]) == (text, [[3, 5]]) == (text, [list(spans[0])])
     for at, (row, variant) in enumerate(zip(found["variants"], result.variants, strict=True)):
         each = held(variant, spans, result.model.evictable_layers)
-        figures = {name: getattr(each, name) for name in ("entries", "slots", "whole", "heads")}
-        assert row == figures | {
+        metrics = {name: getattr(each, name) for name in ("entries", "slots", "whole", "heads")}
+        assert row == metrics | {
             "variant": at,
             "share": each.mean,
             "by_chance": each.chance,
@@ -85,8 +85,8 @@ def test_savings_are_those_of_the_sweep_page():
     result = swept(SWEEP)
     lines = {line.first.curve_spec: line for line in curves(result)}
     rows = read(result)["savings"]
-    asked = [(figure.key, target) for figure in matched_figures(result) for target in lines]
-    assert sorted((row["figure"], row["target"]) for row in rows) == sorted(asked)
+    asked = [(metric.key, target) for metric in matched_metrics(result) for target in lines]
+    assert sorted((row["metric"], row["target"]) for row in rows) == sorted(asked)
     columns = ("budgets", "outcomes", "saved")
     for row in rows:
         found = [
@@ -98,7 +98,7 @@ def test_savings_are_those_of_the_sweep_page():
             (spec, s.target_budget.amount, s.match.budget, s.match.outcome, s.share)
             for spec, line in lines.items()
             if spec != row["target"]
-            for s in savings(line, lines[row["target"]], row["figure"])
+            for s in savings(line, lines[row["target"]], row["metric"])
         ]
         assert found == expected
     assert {outcome for row in rows for m in row["methods"] for outcome in m["outcomes"]} >= {
@@ -115,9 +115,9 @@ def test_curves_have_every_figure_of_every_point():
         assert told == (line.first.curve_spec, line.first.alpha, "tokens")
         points = [(budget.amount, own.index) for budget, own in line.rows]
         assert list(zip(row["budgets"], row["variants"], strict=True)) == points
-        assert {*SWEPT} <= {*row["figures"]}
-        for key, values in row["figures"].items():
-            assert values == [FIGURES[key].read(result.variants[at]) for _, at in points]
+        assert {*SWEPT} <= {*row["metrics"]}
+        for key, values in row["metrics"].items():
+            assert values == [METRICS[key].read(result.variants[at]) for _, at in points]
 
 
 def test_best_alphas_are_those_of_the_sweep_page():
@@ -139,10 +139,10 @@ def test_the_ablation_is_the_one_that_is_shown():
     result = result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])
     rows, steps = read(result)["ablation"], ablation_of(result)
     assert len(rows) == len(steps) > 4
-    figures = ("heads", "head_l1", "better_heads", "final_hidden_l1", "kl")
+    metrics = ("heads", "head_l1", "better_heads", "final_hidden_l1", "kl")
     for row, each in zip(rows, steps, strict=True):
         told = {"variant": each.index, "label": each.step.label, "change": each.step.change}
-        assert row == told | {name: getattr(each, name) for name in figures}
+        assert row == told | {name: getattr(each, name) for name in metrics}
 
 
 def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them():
@@ -208,7 +208,7 @@ def test_forged_budgets_and_figures_break_no_export():
         for v, value in zip(points, [math.inf, -math.inf, math.nan] * 5, strict=True)
     ]
     found = read(replace(whole, variants=endless))
-    assert {"inf", "-inf", None} == {v for row in found["curves"] for v in row["figures"]["kl"]}
+    assert {"inf", "-inf", None} == {v for row in found["curves"] for v in row["metrics"]["kl"]}
 
 
 @pytest.mark.parametrize(("alphas", "budgets"), [(15, 15), (126, 2), (254, 1), (3, 63)])
@@ -241,7 +241,7 @@ def documented(text: str, start: str = "") -> set[str]:
 def keys_of(value: object, path: str) -> set[str]:
     if isinstance(value, list):
         return set().union(*(keys_of(item, path) for item in value))
-    if not isinstance(value, dict) or path.endswith("figures"):
+    if not isinstance(value, dict) or path.endswith("metrics"):
         return set()
     inner = (keys_of(item, f"{path}.{key}") for key, item in value.items())
     return {f"{path}.{key}" for key in value}.union(*inner)

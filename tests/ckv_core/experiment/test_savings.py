@@ -15,7 +15,7 @@ from ckv_core.experiment.stats import Match, matching_budget
 from ckv_core.experiment.study import Study
 from ckv_core.experiment.sweep import curves
 from ckv_core.records.events import RunResult
-from ckv_core.records.figures import FIGURES
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import RoundingFloor
 from tests.factories.runs import SWEPT_MODEL, swept_point
 from tests.factories.scored import plain_samples, scored
@@ -74,11 +74,11 @@ def agreeing(shares: dict[str, dict[int, float | None]]) -> RunResult:
     return RunResult(model=SWEPT_MODEL, variants=points)
 
 
-def saved(result: RunResult, target: int = 0, figure: str = "agreement") -> list[Saving]:
+def saved(result: RunResult, target: int = 0, metric: str = "agreement") -> list[Saving]:
     """What the other curves need to match this one."""
     lines = curves(result)
     others = [line for line in lines if line is not lines[target]]
-    return [each for line in others for each in savings(line, lines[target], figure)]
+    return [each for line in others for each in savings(line, lines[target], metric)]
 
 
 def test_savings_compare_every_other_curve_with_each_point():
@@ -94,7 +94,7 @@ def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget():
     result = agreeing({"snapkv": {64: 0.25, 256: 0.5}, "adakv": {64: 0.25, 256: 0.75}})
     sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
     result.variants = [replace(v, analysis={"sigma_stage1": sigma}) for v in result.variants]
-    assert FIGURES["sigma_over_half"].read(result.variants[0]) == 0.75
+    assert METRICS["sigma_over_half"].read(result.variants[0]) == 0.75
     assert [each.match for each in saved(result)] == [Match(64, "found"), near(160)]
     assert [each.match.outcome for each in saved(result, 1)] == ["found", "worse"]
     flat = saved(result, 0, "sigma_over_half")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.experiment.sweep import SWEPT, alpha_optima, curves, known_figures
+from ckv_core.experiment.sweep import SWEPT, alpha_optima, curves, known_metrics
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from tests.factories.runs import SWEPT_MODEL, swept_point
@@ -46,8 +46,8 @@ def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out():
     answers = {"answer": 0} | scores
     for key, value in answers.items():
         assert [(b.amount, mean.mean) for b, mean in curve.means(key)] == [(64, value)]
-    assert known_figures(result) == [f for f in SWEPT.values() if f.read(scored) is not None]
-    assert {figure.key for figure in known_figures(result)} >= answers.keys()
+    assert known_metrics(result) == [f for f in SWEPT.values() if f.read(scored) is not None]
+    assert {metric.key for metric in known_metrics(result)} >= answers.keys()
 
 
 def test_points_that_only_an_imported_run_can_have_are_on_no_curve():

@@ -75,7 +75,7 @@ HOLDS = {
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
-    "sweep": (lambda figure: figure.data[0].y, column("mean", figure="agreement", minus="")),
+    "sweep": (lambda figure: figure.data[0].y, column("mean", metric="agreement", minus="")),
     "alpha-layers": (lambda figure: figure.data[0].y, column("best_alpha", kv_head="")),
     "alpha-heads": (lambda figure: figure.data[0].z, column("best_alpha")),
 }

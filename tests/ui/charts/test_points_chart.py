@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.experiment.points import METRICS, varied_units
+from ckv_core.experiment.points import POINT_METRICS, varied_units
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
@@ -107,8 +107,8 @@ def test_outcomes_come_first_and_only_what_is_known_is_offered():
         points = runs[0].result.variants[1:]
         known = [
             key
-            for key, figure in METRICS.items()
-            if any(figure.read(point) is not None for point in points)
+            for key, metric in POINT_METRICS.items()
+            if any(metric.read(point) is not None for point in points)
         ]
         offered = choices(BUDGET, take_together(runs))["quantity"]
         assert offered == known
@@ -159,7 +159,7 @@ def test_the_file_holds_what_the_chart_draws():
         drawn = lines_of(BUDGET.figure(found, {"quantity": quantity}))
         for curve in found.curves:
             specs = [row.spec for _, row in curve.rows]
-            own = [row for row in rows if row["spec"] in specs and row["figure"] == quantity]
+            own = [row for row in rows if row["spec"] in specs and row["metric"] == quantity]
             own.sort(key=lambda row: float(row["budget"]))
             if not own:
                 continue

@@ -129,7 +129,7 @@ def test_each_method_and_budget_has_its_alpha_charts():
 
 def test_the_files_have_a_row_for_each_point_and_for_each_alpha():
     result = sweep_result()
-    points = [row for row in rows_of(sweep_csv(result)) if row["figure"] == "final"]
+    points = [row for row in rows_of(sweep_csv(result)) if row["metric"] == "final"]
     assert len(points) == len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS)) + sum(
         bool(row["minus"]) for row in points
     )

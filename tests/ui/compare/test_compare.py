@@ -15,7 +15,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.methods import PARAMETERS, POLICIES
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
-from ckv_core.records.figures import figures_in
+from ckv_core.records.metrics import metrics_in
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
 from tests.factories.app import (
@@ -342,7 +342,7 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     (chart,) = first[at]["charts"]
     quantities = [value for value, _ in chart["controls"][0]["options"]]
     assert quantities[0] == "answer"  # what came out stands first
-    assert set(quantities) >= {*figures_in("sweep")}
+    assert set(quantities) >= {*metrics_in("sweep")}
     assert all(map(is_skip, feed.updates(sweep_snapshot(), now)))
 
 

@@ -71,7 +71,7 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp
     drawn = saved(page, "button", "Against the budget as SVG", tmp_path)
     assert drawn.startswith("<svg")
     head = saved(page, "link", "Data of Against the budget as CSV", tmp_path)
-    assert head.startswith('"spec","budget","budget_unit","figure"')
+    assert head.startswith('"spec","budget","budget_unit","metric"')
     rows = page.locator("#sweep-points tbody tr")
     for first in ("64", "512"):
         page.locator("#sweep-points").get_by_role("button", name="Budget").click()
@@ -115,5 +115,5 @@ def test_runs_open_together_with_intervals(page, open_app, slugs, tmp_path):
     expect(table).to_contain_text("Final hidden L1 minus the base's")
     see(page, "budget")
     head = saved(page, "link", "Data of Against the budget as CSV", tmp_path).splitlines()[0]
-    assert head.startswith('"spec","budget","budget_unit","figure","label","unit","minus","mean"')
+    assert head.startswith('"spec","budget","budget_unit","metric","label","unit","minus","mean"')
     assert fits(page)

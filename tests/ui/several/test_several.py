@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.points import METRICS
+from ckv_core.experiment.points import POINT_METRICS
 from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import MIN_PROMPTS
@@ -200,9 +200,9 @@ def test_the_file_has_every_mean_and_difference_with_its_ends():
     rows = rows_of(points_csv(found))
     critical = next(row for row in found.rows if row.spec == CRITICAL)
     own = [row for row in rows if row["spec"] == CRITICAL]
-    known = {key for key in METRICS if critical.mean(key)}
-    assert {row["figure"] for row in own if not row["minus"]} == known
-    (mean,) = [row for row in own if row["figure"] == "final" and not row["minus"]]
+    known = {key for key in POINT_METRICS if critical.mean(key)}
+    assert {row["metric"] for row in own if not row["minus"]} == known
+    (mean,) = [row for row in own if row["metric"] == "final" and not row["minus"]]
     final = critical.mean("final")
     assert [float(mean[key]) for key in ("mean", "low", "high")] == [
         final.mean,
@@ -211,7 +211,7 @@ def test_the_file_has_every_mean_and_difference_with_its_ends():
     ]
     assert (mean["budget"], mean["budget_unit"], mean["samples"]) == ("64", "tokens", "10")
     (pair,) = [each for each in found.pairs if each.row.spec == CRITICAL]
-    (difference,) = [row for row in own if row["figure"] == "final" and row["minus"]]
+    (difference,) = [row for row in own if row["metric"] == "final" and row["minus"]]
     assert difference["minus"] == pair.other.spec == "snapkv:budget=64"
     wanted = pair.differences["final"]
     assert float(difference["mean"]) == wanted.mean.mean

@@ -1,12 +1,11 @@
-"""Writes the table in docs/definitions.md: `python -m ckv_core.records.figures_doc`."""
+"""Writes the table in docs/definitions.md: `python -m scripts.metrics_doc`."""
 
 from pathlib import Path
 
-from ckv_core.records.figures import FIGURES
-from ckv_core.records.quantities import Figure
+from ckv_core.records.metrics import METRICS, Metric
 
-PAGE = Path(__file__).parents[2] / "docs" / "definitions.md"
-BEGIN = "<!-- begin: written by python -m ckv_core.records.figures_doc -->"
+PAGE = Path(__file__).parents[1] / "docs" / "definitions.md"
+BEGIN = "<!-- begin: written by python -m scripts.metrics_doc -->"
 END = "<!-- end -->"
 _AXES = {
     "head": "each of L x H heads",
@@ -18,28 +17,28 @@ _AXES = {
 }
 
 
-def figures_table() -> str:
-    """The table, one row per figure, between its two marks."""
+def metrics_table() -> str:
+    """The table, one row per metric, between its two marks."""
     head = f"| name | what | definition | unit | n | closer | source |\n|{' --- |' * 7}"
-    return "\n".join([BEGIN, head, *map(_row, FIGURES.values()), END])
+    return "\n".join([BEGIN, head, *map(_row, METRICS.values()), END])
 
 
 def with_table(page: str) -> str:
     """The page with the table in the place of the one between the marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return before + figures_table() + after
+    return before + metrics_table() + after
 
 
-def _row(figure: Figure) -> str:
+def _row(metric: Metric) -> str:
     cells = (
-        f"`{figure.key}`",
-        figure.label,
-        figure.definition,
-        figure.unit,
-        _AXES[figure.axes],
-        figure.better or "-",
-        figure.source,
+        f"`{metric.key}`",
+        metric.label,
+        metric.definition,
+        metric.unit,
+        _AXES[metric.axes],
+        metric.better or "-",
+        metric.source,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

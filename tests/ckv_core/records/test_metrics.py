@@ -3,8 +3,8 @@
 from math import nan
 
 from ckv_core.records.codec import record_json
-from ckv_core.records.figures import FIGURES, figures_in
-from ckv_core.records.figures_doc import PAGE, figures_table, with_table
+from ckv_core.records.metrics import METRICS, metrics_in
+from scripts.metrics_doc import PAGE, metrics_table, with_table
 from tests.factories.runs import bare, measured, variant
 
 
@@ -14,22 +14,22 @@ def test_the_table_is_up_to_date():
 
 
 def test_every_figure_has_a_row_of_seven_cells():
-    rows = [line for line in figures_table().splitlines() if line.startswith("| `")]
-    assert len(rows) == len(FIGURES)
+    rows = [line for line in metrics_table().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(METRICS)
     for row in rows:
         assert len(row.replace("\\|", "").strip("|").split("|")) == 7
         assert all(cell.strip() for cell in row.split(" | "))
 
 
 def test_no_two_figures_share_a_key_a_header_or_a_label():
-    headers = [figure.header or key for key, figure in figures_in("csv").items()]
+    headers = [metric.header or key for key, metric in metrics_in("csv").items()]
     assert len(set(headers)) == len(headers)
-    labels = [figure.mean_label for figure in FIGURES.values()]
+    labels = [metric.mean_label for metric in METRICS.values()]
     assert len(set(labels)) == len(labels)
 
 
 def test_the_worst_head_is_the_largest_that_is_known_in_the_json_too():
-    read = FIGURES["worst_head"].read
+    read = METRICS["worst_head"].read
     moved = measured([[1, 7], [nan, nan]], 3)
     assert read(variant("snapkv:budget=64", moved)) == record_json(moved)["worst_head_l1"] == 7
     assert read(variant("snapkv:budget=64", measured([[nan]], 3))) is read(bare("full")) is None
