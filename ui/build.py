@@ -28,9 +28,8 @@ from ui.compare.page import ComparePage
 from ui.components.modules import module_route
 from ui.looks.theme import CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
-from ui.report.routes import study_report_routes
 from ui.run.page import RunPage
-from ui.run.routes import build_routes, study_routes
+from ui.run.routes import build_routes
 from ui.runs.page import RunsPage
 from ui.runs.routes import library_routes
 from ui.server.gates import OwnStreams
@@ -44,7 +43,7 @@ from ui.several.routes import several_routes
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.page_heads import PageHeads
-from ui.shell.plain_pages import MissingPages
+from ui.shell.plain_pages import REFUSALS
 
 # Former pages, and which ones have what they had.
 MOVED = {
@@ -126,8 +125,6 @@ def build_site(services: Services, settings: Settings) -> Site:
                     module_route(),
                     *build_routes(services),
                     *several_routes(services),
-                    *study_routes(services),
-                    *study_report_routes(services),
                     *cache_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
@@ -135,9 +132,9 @@ def build_site(services: Services, settings: Settings) -> Site:
                 ],
                 "middleware": [
                     Middleware(OwnStreams, streams=Streams(blocks)),
-                    Middleware(MissingPages),
                     Middleware(PageHeads, services=services),
                 ],
+                "exception_handlers": REFUSALS,
                 "docs_url": None,
                 "redoc_url": None,
                 "openapi_url": None,

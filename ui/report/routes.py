@@ -1,18 +1,18 @@
-"""Routes of the HTML reports of a run and of a study."""
+"""Answers with the HTML reports of a run and of a run of many samples."""
 
 import threading
 from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from ckv_core.errors import CkvError
 from ui.report.contents import read_groups
 from ui.report.report import build_report, report_of_study
-from ui.server.route_answers import NO_RUN, NO_STORE, as_file, missing
+from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
+from ui.tables.study import StudyReading
 
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
@@ -21,14 +21,13 @@ AT_A_TIME_OF_GUESTS = 1  # of all share links together
 HTML = "text/html; charset=utf-8"
 
 
-def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
-    """The report answers GET, and 404 where `find` knows no run of the path."""
+def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[StudyReading]]:
+    """The report of a run, and that of a run of many samples."""
     drawn = _in_turn(services)
 
-    def report(request: Request) -> Response:
-        run = find(request)
-        if run is None or not run.is_final:
-            return missing(NOT_YET if run else NO_RUN)
+    def of_run(run: RunSnapshot, request: Request) -> Response:
+        if not run.is_final:
+            raise MissingError(NOT_YET)
         try:
             without = read_groups(request.query_params.get("without", ""))
             notes = services.library.notes(run.slug)
@@ -39,25 +38,12 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
             return PlainTextResponse(str(error), 422, headers=NO_STORE)
         return response
 
-    return [Route("/data/{slug}/report.html", report)]
+    def of_samples(of: StudyReading, _: Request) -> Response:
+        facts = services.studies.view(of.slug).stored.facts
+        parts = (of.slug, of.study, of.samples, of.results, facts)
+        return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_study(*parts))
 
-
-def study_report_routes(services: Services) -> list[Route]:
-    """The report of a run of many samples."""
-    drawn = _in_turn(services)
-
-    def draw(slug: str) -> bytes:
-        reading, facts = services.studies.reading(slug), services.studies.view(slug).stored.facts
-        return report_of_study(slug, reading.study, reading.samples, reading.results, facts)
-
-    def report(request: Request) -> Response:
-        slug = request.path_params["slug"]
-        try:
-            return drawn(f"ckv-study-{slug}.html", lambda: draw(slug))
-        except CkvError as error:
-            return missing(str(error))
-
-    return [Route("/studies/{slug}/report.html", report)]
+    return of_run, of_samples
 
 
 def _in_turn(services: Services) -> Callable[[str, Callable[[], bytes]], Response]:

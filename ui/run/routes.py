@@ -29,8 +29,8 @@ from ui.charts.run_csv import (
 )
 from ui.charts.study import STUDY_CHARTS
 from ui.report.kvpress_code import kvpress_code
-from ui.report.routes import report_routes
-from ui.results.figure_routes import drawn_routes, figure_routes, reading
+from ui.report.routes import report_answers
+from ui.results.figure_routes import drawn, forced_strip, plotly_script, run_figure
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
 from ui.server.route_answers import (
@@ -38,10 +38,12 @@ from ui.server.route_answers import (
     IMMUTABLE,
     NO_RUN,
     NO_STORE,
+    NOT_YET,
+    MissingError,
     as_file,
     give_cookie,
-    missing,
     read_index,
+    routes_of,
 )
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -52,7 +54,7 @@ from ui.tables.study import StudyReading
 from ui.tables.summary import summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
-NOT_YET = "This run has no such data yet."
+JSON = "application/json; charset=utf-8"
 TABLES: dict[str, Callable[[RunResult], str]] = {
     "table": summary_csv,
     "forced": teacher_forced_csv,
@@ -63,33 +65,56 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "sweep": sweep_csv,
     "alphas": alphas_csv,
 }
+_RESULT = tuple(field.name for field in fields(SampleResult))
+SAMPLE_TABLES: dict[str, Callable[[StudyReading], str]] = {
+    "scores": lambda of: points_csv(of.points),
+    # One line per sample and point: all that is known of it.
+    "results": lambda of: csv_text(_RESULT, map(astuple, of.results)),
+}
 
 
 def build_routes(services: Services) -> list[Route]:
+    """Routes of single runs, and those that ask how the app is."""
     routes = RunRoutes(services)
+    run_report, samples_report = report_answers(services)
+    of_run = {
+        "prompt": prompt,
+        "{index}/evicted": evicted,
+        "{index}/forced": forced_strip,
+        "figure/{name}": run_figure,
+        "result.json": routes.result_json,
+        "bundle.zip": routes.bundle,
+        "kvpress.py": kvpress,
+        "report.html": run_report,
+        **{f"{name}.csv": partial(routes.table, name) for name in TABLES},
+    }
+    of_samples = {
+        **drawn(STUDY_CHARTS, SAMPLE_TABLES, "ckv-study"),
+        "study.json": routes.samples_json,
+        "inspect.json": routes.inspect,
+        "study.yaml": definition,
+        "report.html": samples_report,
+    }
     return [
         Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
         *operation_routes(services),
-        Route("/r/{slug}", _short_link),
+        Route("/plotly.js", plotly_script),
+        Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={_slug(each)}", 307)),
         Route("/s/{token}", routes.open_share),
-        *figure_routes(routes.find),
-        *report_routes(services, routes.find),
-        Route("/data/{slug}/prompt", routes.of_run(routes.prompt)),
         Route("/data/{slug}/{index}/retained", routes.retained),
-        Route("/data/{slug}/{index}/evicted", routes.of_run(routes.evicted)),
-        Route("/data/{slug}/result.json", routes.of_run(routes.result_json)),
-        Route("/data/{slug}/bundle.zip", routes.of_run(routes.bundle)),
-        Route("/data/{slug}/kvpress.py", routes.of_run(routes.kvpress)),
-        *(
-            Route(f"/data/{{slug}}/{name}.csv", routes.of_run(partial(routes.table, name)))
-            for name in TABLES
-        ),
+        *routes_of("/data/{slug}", lambda each: services.snapshot(_slug(each)), of_run),
+        *routes_of("/studies/{slug}", routes.reading, of_samples),
     ]
 
 
 class RunRoutes:
+    """Those that ask the services for more than the run."""
+
     def __init__(self, services: Services) -> None:
         self._services = services
+
+    def reading(self, request: Request) -> StudyReading:
+        return self._services.studies.reading(_slug(request))
 
     def open_share(self, request: Request) -> Response:
         """Let this browser read the run of a share link; the token then lies in a cookie."""
@@ -99,7 +124,7 @@ class RunRoutes:
         except CkvError:
             slug = None
         if slug is None:
-            return missing(NO_SHARE)
+            raise MissingError(NO_SHARE)
         # The page takes the link from the fragment, which browsers send nowhere, and shows it.
         link = f"#link={quote(token)}" if self._services.with_logins else ""
         response = RedirectResponse(f"/run?id={slug}{link}", 303, NO_STORE)
@@ -111,83 +136,81 @@ class RunRoutes:
             give_cookie(response, request, COOKIE_PREFIX + slug, token)
         return response
 
-    def of_run(
-        self, answer: Callable[[RunSnapshot, Request], Response | None]
-    ) -> Callable[[Request], Response]:
-        """A handler; the answer is given the run, and is None where that has no such data yet."""
-
-        def handle(request: Request) -> Response:
-            snapshot = self.find(request)
-            if snapshot is None:
-                return missing(NO_RUN)
-            return answer(snapshot, request) or missing(NOT_YET)
-
-        return handle
-
-    def prompt(self, run: RunSnapshot, _: Request) -> Response | None:
-        """Token texts of the prompt and where the context lies in it."""
-        prompt = run.result.prompt
-        return JSONResponse(prompt_value(prompt), headers=_caching(run)) if prompt else None
-
     def retained(self, request: Request) -> Response:
         """Bits of one variant's kept set, as `RetainedSet` packs them.
 
         They are complete once they exist, so they may be kept while the run goes on.
         """
-        slug = request.path_params["slug"]
-        if not is_slug(slug):
-            return missing(NO_RUN)
-        try:
-            kept = self._services.retained(slug, read_index(request.path_params["index"]))
-        except CkvError:
-            return missing(NO_RUN)
-        return _bits(kept.bits) if kept is not None else missing(NOT_YET)
-
-    def evicted(self, run: RunSnapshot, request: Request) -> Response | None:
-        """What a variant evicted while it generated, as `HeldSeries.evicted` has it."""
-        index, variants = read_index(request.path_params["index"]), run.result.variants
-        held = variants[index].held if 0 <= index < len(variants) else None
-        return _bits(held.evicted) if held else None
+        index = read_index(request.path_params["index"])
+        kept = self._services.retained(_slug(request), index)
+        if kept is None:
+            raise MissingError(NOT_YET)
+        return _bits(kept.bits)
 
     def result_json(self, run: RunSnapshot, _: Request) -> Response | None:
         if not run.result.variants:
             return None
         self._services.note_export([run.slug])
         text = json.dumps(to_json(run.result, (run.request.answer,)))
-        return _file(run, "result.json", text, "application/json")
+        return _file(run, "result.json", text, JSON)
 
     def bundle(self, run: RunSnapshot, _: Request) -> Response | None:
         if not run.is_final:
             return None
-        try:
-            data = self._services.export_bundle([run.slug])
-        except CkvError as error:
-            return missing(str(error))
+        data = self._services.export_bundle([run.slug])
         return as_file(f"ckv-{run.slug}.zip", data, "application/zip")
-
-    def kvpress(self, run: RunSnapshot, _: Request) -> Response | None:
-        """The variants as code for kvpress, without the run's text."""
-        if not run.is_final or run.result.prompt is None:
-            return None
-        code = kvpress_code(run.result, run.request.max_new_tokens)
-        return _file(run, "kvpress.py", code, "text/x-python; charset=utf-8")
 
     def table(self, name: str, run: RunSnapshot, _: Request) -> Response:
         self._services.note_export([run.slug])
         return _file(run, f"{name}.csv", TABLES[name](run.result), CSV)
 
-    def find(self, request: Request) -> RunSnapshot | None:
-        """The run that a path names; None if there is none."""
-        slug = request.path_params["slug"]
-        try:
-            return self._services.snapshot(slug) if is_slug(slug) else None
-        except CkvError:
-            return None
+    def samples_json(self, of: StudyReading, request: Request) -> Response:
+        """All of a run of many samples; the texts of the samples where the query has `data`."""
+        studies, with_data = self._services.studies, "data" in request.query_params
+        samples = studies.samples(of.slug) if with_data else of.samples
+        facts = studies.view(of.slug).stored.facts
+        values = export(of.study, samples, of.results, facts, with_data=with_data)
+        return as_file("ckv-study.json", json.dumps(values, ensure_ascii=False), JSON)
+
+    def inspect(self, of: StudyReading, _: Request) -> Response:
+        """A run of many samples as a log of Inspect."""
+        studies = self._services.studies
+        facts, samples = studies.view(of.slug).stored.facts, studies.samples(of.slug)
+        values = inspect_log(of.study, samples, of.results, facts)
+        return as_file("ckv-inspect.json", json.dumps(values), JSON)
 
 
-def _short_link(request: Request) -> Response:
+def prompt(run: RunSnapshot, _: Request) -> Response | None:
+    """Token texts of the prompt and where the context lies in it."""
+    found = run.result.prompt
+    return JSONResponse(prompt_value(found), headers=_caching(run)) if found else None
+
+
+def evicted(run: RunSnapshot, request: Request) -> Response | None:
+    """What a variant evicted while it generated, as `HeldSeries.evicted` has it."""
+    index, variants = read_index(request.path_params["index"]), run.result.variants
+    held = variants[index].held if 0 <= index < len(variants) else None
+    return _bits(held.evicted) if held else None
+
+
+def kvpress(run: RunSnapshot, _: Request) -> Response | None:
+    """The variants as code for kvpress, without the run's text."""
+    if not run.is_final or run.result.prompt is None:
+        return None
+    code = kvpress_code(run.result, run.request.max_new_tokens)
+    return _file(run, "kvpress.py", code, "text/x-python; charset=utf-8")
+
+
+def definition(of: StudyReading, _: Request) -> Response:
+    """A run of many samples as the YAML file that makes it."""
+    return as_file("ckv-study.yaml", write_study(of.study), "application/yaml; charset=utf-8")
+
+
+def _slug(request: Request) -> str:
     slug = request.path_params["slug"]
-    return RedirectResponse(f"/run?id={slug}", 307) if is_slug(slug) else missing(NO_RUN)
+    if not is_slug(slug):
+        raise MissingError(NO_RUN)
+    return str(slug)
 
 
 def _caching(snapshot: RunSnapshot) -> dict[str, str]:
@@ -200,49 +223,3 @@ def _bits(data: bytes) -> Response:
 
 def _file(run: RunSnapshot, name: str, text: str, kind: str) -> Response:
     return as_file(f"ckv-{run.slug}-{name}", text, kind, _caching(run))
-
-
-_RESULT = tuple(field.name for field in fields(SampleResult))
-
-
-def results_csv(study: StudyReading) -> str:
-    """One line per sample and point: all that is known of it."""
-    return csv_text(_RESULT, (astuple(result) for result in study.results))
-
-
-SAMPLE_TABLES: dict[str, Callable[[StudyReading], str]] = {
-    "scores": lambda study: points_csv(study.points),
-    "results": results_csv,
-}
-
-
-def study_routes(services: Services) -> list[Route]:
-    """Of runs of many samples; each answers GET and runs in a worker thread."""
-    studies = services.studies
-
-    def read(request: Request) -> StudyReading:
-        return studies.reading(request.path_params["slug"])
-
-    def whole(study: StudyReading, request: Request) -> Response:
-        facts = studies.view(study.slug).stored.facts
-        with_data = "data" in request.query_params
-        samples = studies.samples(study.slug) if with_data else study.samples
-        values = export(study.study, samples, study.results, facts, with_data=with_data)
-        text = json.dumps(values, ensure_ascii=False)
-        return as_file("ckv-study.json", text, "application/json; charset=utf-8")
-
-    def inspect(study: StudyReading, _: Request) -> Response:
-        facts, samples = studies.view(study.slug).stored.facts, studies.samples(study.slug)
-        values = inspect_log(study.study, samples, study.results, facts)
-        return as_file("ckv-inspect.json", json.dumps(values), "application/json")
-
-    def definition(study: StudyReading, _: Request) -> Response:
-        text = write_study(study.study)
-        return as_file("ckv-study.yaml", text, "application/yaml; charset=utf-8")
-
-    return [
-        *drawn_routes("/studies/{slug}", read, STUDY_CHARTS, SAMPLE_TABLES, "ckv-study"),
-        Route("/studies/{slug}/study.json", reading(read, whole)),
-        Route("/studies/{slug}/inspect.json", reading(read, inspect)),
-        Route("/studies/{slug}/study.yaml", reading(read, definition)),
-    ]

@@ -5,7 +5,8 @@ import json
 from contextlib import AsyncExitStack
 
 from starlette.datastructures import QueryParams
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.base.checkpoints import checked_by
@@ -51,10 +52,14 @@ class TurnGate:
                 with checked_by(turn.check):
                     await self._app(scope, client.receive, send_and_let_go)
         except (BusyError, OverError) as error:
-            again = {**NO_STORE, "Retry-After": "5"}
-            await PlainTextResponse(f"{error}\n", 503, again)(scope, receive, send)
+            await busy_answer(Request(scope), error)(scope, receive, send)
         finally:
             client.let_go()
+
+
+def busy_answer(_: Request, error: Exception) -> Response:
+    """Answers 503 to work that found no place in time, or was ended."""
+    return PlainTextResponse(f"{error}\n", 503, {**NO_STORE, "Retry-After": "5"})
 
 
 class _Client:

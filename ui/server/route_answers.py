@@ -1,10 +1,19 @@
-"""What our own HTTP routes read and answer alike: indices, files, how long a thing may be kept."""
+"""Our HTTP routes share what they read and answer: runs, indices, files, refusals, caching."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from ckv_core.errors import CkvError
+from ui.accounts.access import AccessError
+
+T = TypeVar("T")
+Answer = Callable[[T, Request], Response | None]
 NO_STORE = {"Cache-Control": "no-store"}
 # For what never changes. A login may stand before it, so no shared cache may keep it.
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
@@ -12,12 +21,65 @@ CSV = "text/csv; charset=utf-8"
 # No form of another site can send this type, and no script can unless the app allows it.
 IMPORT_TYPE = "application/octet-stream"
 NO_RUN = "There is no run of this name."
+NOT_YET = "This run has no such data yet."
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
 
-def missing(sentence: str) -> PlainTextResponse:
-    """A 404; a browser gets the page of ui/shell/plain_pages.py around the sentence."""
-    return PlainTextResponse(sentence, 404, headers=NO_STORE)
+class MissingError(CkvError):
+    """Nothing is at an address; ui/shell/plain_pages.py makes each CkvError of a route a 404."""
+
+
+def routes_of(
+    base: str, read: Callable[[Request], T], answers: Mapping[str, Answer[T]]
+) -> list[Route]:
+    """Routes for GET, which share what they answer about.
+
+    Args:
+        base: what their addresses begin with.
+        read: finds what the path names, anew for each request, as it may no longer be shared;
+            CkvError where there is nothing.
+        answers: by the rest of the address; None where there is no such data yet.
+    """
+
+    def route(path: str, answer: Answer[T]) -> Route:
+        def handle(request: Request) -> Response:
+            response = answer(read(request), request)
+            if response is None:
+                raise MissingError(NOT_YET)
+            return response
+
+        return Route(f"{base}/{path}", handle)
+
+    return [route(path, answer) for path, answer in answers.items()]
+
+
+def import_route(path: str, take: Callable[[str, bytes], dict[str, Any]]) -> Route:
+    """A route that takes one file at a time, and tells in JSON what became of it.
+
+    Args:
+        path: of the route.
+        take: is given the name in the query and the file; returns the answer, or raises CkvError.
+    """
+    # Each may take much memory and time; who waits takes no thread that others need.
+    one_import = anyio.CapacityLimiter(1)
+
+    async def handle(request: Request) -> Response:
+        if request.headers.get("content-type") != IMPORT_TYPE:
+            return JSONResponse({"message": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
+        given = request.query_params.get("name", ""), await request.body()
+        try:
+            told = await anyio.to_thread.run_sync(take, *given, limiter=one_import)
+        except CkvError as error:
+            return refused_as_json(error)
+        return JSONResponse(told, headers=NO_STORE)
+
+    return Route(path, handle, methods=["POST"])
+
+
+def refused_as_json(error: CkvError) -> JSONResponse:
+    """A refusal as the scripts of our pages read it."""
+    status = 403 if isinstance(error, AccessError) else 400
+    return JSONResponse({"message": str(error)}, status, NO_STORE)
 
 
 def as_file(

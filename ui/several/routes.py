@@ -10,8 +10,8 @@ from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.runs import together
 from ui.charts.points import POINTS_CHART
-from ui.results.figure_routes import drawn_routes, reading
-from ui.server.route_answers import NO_STORE
+from ui.results.figure_routes import drawn
+from ui.server.route_answers import NO_STORE, routes_of
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.several.chosen import in_order, load_runs, take_together
@@ -34,7 +34,5 @@ def several_routes(services: Services) -> list[Route]:
     def source(request: Request) -> Points:
         return take_together(runs(request))
 
-    return [
-        *drawn_routes(BASE, source, CHARTS, TABLES, "ckv-several"),
-        Route(f"{BASE}/means.json", reading(runs, document)),
-    ]
+    files = drawn(CHARTS, TABLES, "ckv-several")
+    return routes_of(BASE, source, files) + routes_of(BASE, runs, {"means.json": document})

@@ -18,9 +18,10 @@ from ui.accounts.access import SCOPE_KEY
 from ui.components.modules import address
 from ui.looks.glossary import words
 from ui.server.private import with_head
-from ui.server.route_answers import UNKNOWN_RUN, missing
+from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.services import Services
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
+from ui.shell.plain_pages import missing_page
 
 # What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap.
 SCRIPTS = ("history", "drafts", "terms", "clones")
@@ -65,7 +66,8 @@ class PageHeads:
             try:
                 title_and_text = await anyio.to_thread.run_sync(self._words_of, slug)
             except RunMissingError:
-                await missing(UNKNOWN_RUN)(scope, receive, send)
+                answer = missing_page(Request(scope), RunMissingError(UNKNOWN_RUN))
+                await answer(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))

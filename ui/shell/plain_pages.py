@@ -6,14 +6,17 @@ escape what they are given.
 
 import functools
 from datetime import datetime
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
+from ckv_core.errors import CkvError
 from ui.accounts.access import SCOPE_KEY, Viewer
+from ui.accounts.turns import OverError
 from ui.looks.theme import ASSETS
+from ui.server.gates import busy_answer
 from ui.server.identity import navigates
 from ui.server.route_answers import NO_STORE
 from ui.shell.header import TITLE, header_html, user_html
@@ -54,35 +57,19 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
 
 
-class MissingPages:
-    """ASGI middleware: a 404 is a page for a browser that navigates; programs get it plain."""
+def missing_page(request: Request, error: Exception) -> Response:
+    """Answers 404: a page around the sentence for a browser that navigates, programs get it plain.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    `error` is a CkvError of one of our routes, or Gradio's own HTTPException.
+    """
+    is_ours = isinstance(error, CkvError)
+    if navigates(request.scope):
+        viewer, sentence = request.scope.get(SCOPE_KEY), str(error) if is_ours else NO_PAGE
+        return plain_page("missing", "Not found", viewer, status=404, sentence=sentence)
+    if is_ours:
+        return PlainTextResponse(str(error), 404, NO_STORE)
+    return JSONResponse({"detail": getattr(error, "detail", "")}, 404)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the app does, but for a reader's 404; a sentence of ours stays."""
-        if scope["type"] != "http" or not navigates(scope):
-            await self._app(scope, receive, send)
-            return
-        start: Message | None = None
-        sentence = bytearray()
 
-        async def send_page(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start" and message["status"] == 404:
-                start = message
-                return
-            if start is None:
-                await send(message)
-                return
-            sentence.extend(message.get("body", b""))
-            if not message.get("more_body"):
-                is_ours = Headers(raw=start["headers"]).get("content-type", "")
-                text = sentence.decode() if is_ours.startswith("text/plain") else NO_PAGE
-                page = plain_page(
-                    "missing", "Not found", scope.get(SCOPE_KEY), status=404, sentence=text
-                )
-                await page(scope, receive, send)
-
-        await self._app(scope, receive, send_page)
+# What an app answers where its routes raise these.
+REFUSALS: Any = {404: missing_page, CkvError: missing_page, OverError: busy_answer}

@@ -4,7 +4,6 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
@@ -20,11 +19,11 @@ from tests.factories.app import (
     sweep_snapshot,
 )
 from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result, sweep_result
+from tests.ui.run.test_routes import client as client_of
 from ui.compare.form_values import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
-from ui.results.figure_routes import figure_routes
 from ui.tables.summary import summary_value
 
 
@@ -215,10 +214,7 @@ def test_a_failed_count_shows_its_sentence():
 @pytest.fixture
 def client() -> TestClient:
     """Of a run with every diagnostic."""
-    services = FakeServices(snapshot(result=analysed()))
-    return TestClient(
-        Starlette(routes=figure_routes(lambda r: services.runs.get(r.path_params["slug"])))
-    )
+    return client_of(FakeServices(snapshot(result=analysed())))
 
 
 def test_figures_and_strips_come_as_json(client):

@@ -29,6 +29,7 @@ from ui.run.routes import TABLES, build_routes
 from ui.server.guard import Guard
 from ui.server.identity import Identity
 from ui.settings import Settings
+from ui.shell.plain_pages import REFUSALS
 
 SETTINGS = Settings.from_environ({})
 
@@ -41,6 +42,7 @@ def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
     app = Starlette(
         routes=[*build_routes(services), Route("/echo", echo, methods=["POST"])],
         middleware=[Middleware(Guard, settings=settings, identity=identity)],
+        exception_handlers=REFUSALS,
     )
     return TestClient(app, base_url="http://127.0.0.1:7860", follow_redirects=False)
 

@@ -2,17 +2,16 @@
 
 import pytest
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.factories.app import FakeServices
+from ui.accounts.turns import OverError
 from ui.run.routes import build_routes
-from ui.server.route_answers import NO_RUN
-from ui.shell.plain_pages import NO_PAGE, MissingPages
+from ui.server.route_answers import NO_RUN, MissingError
+from ui.shell.plain_pages import NO_PAGE, REFUSALS
 
 READER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HOSTILE = "<script>alert(1)</script> & co"
@@ -20,20 +19,20 @@ HOSTILE = "<script>alert(1)</script> & co"
 
 def client() -> TestClient:
     def hostile(_: Request) -> Response:
-        return PlainTextResponse(HOSTILE, 404)
+        raise MissingError(HOSTILE)
 
-    def as_json(_: Request, __: Exception) -> Response:
-        return JSONResponse({"detail": "Not Found"}, 404)
+    def late(_: Request) -> Response:
+        raise OverError("That took too long.")
 
     app = Starlette(
         routes=[
             *build_routes(FakeServices()),
             Route("/hostile", hostile),
             Route("/api/hostile", hostile),
+            Route("/late", late),
             Route("/there", lambda _: PlainTextResponse("there")),
         ],
-        middleware=[Middleware(MissingPages)],
-        exception_handlers={HTTPException: as_json},
+        exception_handlers=REFUSALS,
     )
     return TestClient(app)
 
@@ -61,6 +60,12 @@ def test_programs_get_what_they_got():
     assert client().get("/nope").json() == {"detail": "Not Found"}
     assert client().get("/r/BAD").text == NO_RUN
     assert client().get("/api/hostile", headers=READER).text == HOSTILE
+
+
+def test_work_that_was_ended_may_be_asked_for_again():
+    answer = client().get("/late", headers=READER)
+    assert (answer.status_code, answer.text) == (503, "That took too long.\n")
+    assert answer.headers["retry-after"] == "5"
 
 
 def test_what_is_there_stays_as_it_is():
