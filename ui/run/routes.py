@@ -39,6 +39,7 @@ from ui.server.route_answers import (
     NO_RUN,
     NO_STORE,
     NOT_YET,
+    Answer,
     MissingError,
     as_file,
     give_cookie,
@@ -77,7 +78,7 @@ def build_routes(services: Services) -> list[Route]:
     """Routes of single runs, and those that ask how the app is."""
     routes = RunRoutes(services)
     run_report, samples_report = report_answers(services)
-    of_run = {
+    of_run: dict[str, Answer[RunSnapshot]] = {
         "prompt": prompt,
         "{index}/evicted": evicted,
         "{index}/forced": forced_strip,
@@ -88,7 +89,7 @@ def build_routes(services: Services) -> list[Route]:
         "report.html": run_report,
         **{f"{name}.csv": partial(routes.table, name) for name in TABLES},
     }
-    of_samples = {
+    of_samples: dict[str, Answer[StudyReading]] = {
         **drawn(STUDY_CHARTS, SAMPLE_TABLES, "ckv-study"),
         "study.json": routes.samples_json,
         "inspect.json": routes.inspect,

@@ -8,7 +8,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
-from ui.run.routes import results_csv
+from ui.run.routes import SAMPLE_TABLES
 from ui.tables.study import (
     StudyReading,
     decision_table,
@@ -260,4 +260,4 @@ def test_a_needle_cell_has_its_score_and_leads_to_its_samples():
 
 def test_the_files_have_a_line_for_each_point_and_result():
     found = reading()
-    assert len(results_csv(found).splitlines()) == 1 + 7 * 40
+    assert len(SAMPLE_TABLES["results"](found).splitlines()) == 1 + 7 * 40
