@@ -35,7 +35,13 @@ from ui.runs.routes import library_routes
 from ui.server.gates import OwnStreams
 from ui.server.guard import Guard, NamedProxies
 from ui.server.identity import Identity
-from ui.server.private import Streams, end_events, guard_handlers, lighten_sessions
+from ui.server.private import (
+    Streams,
+    end_events,
+    guard_handlers,
+    lighten_sessions,
+    send_updates_whole,
+)
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.several.page import SeveralPage
@@ -108,6 +114,7 @@ def build_site(services: Services, settings: Settings) -> Site:
     turns = Turns()
     blocks = build_app(services, settings)
     guard_handlers(blocks, turns)
+    send_updates_whole()
     # Gradio would answer other sites before our guard does; beside a policy it does not.
     outer = Starlette(middleware=[Middleware(CORSMiddleware)])
     with warnings.catch_warnings():

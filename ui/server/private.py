@@ -2,7 +2,8 @@
 
 uvicorn waits for ever for headers, for a body, and for a client that does not read. Gradio's queue
 has no owners, no room for each viewer and no end for a stream that nobody reads; its handlers know
-no turns; its pages have one head; what it prints of a failed handler quotes what that was given.
+no turns; its streams change what a page has not shown yet; its pages have one head; what it prints
+of a failed handler quotes what that was given.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import gradio as gr
+import gradio.blocks
+import gradio.utils
 from fastapi import HTTPException
 from gradio.data_classes import PredictBodyInternal
 from gradio.routes import App
@@ -144,6 +147,7 @@ ACTIVE_EVENTS = 1024
 MOST_UNREAD = 16  # messages of one session
 UNREAD_LOOK_S = 0.1
 Messages = asyncio.Queue[Any]
+_DIFF, _UPDATE_OF = gradio.utils.diff, gradio.blocks.postprocess_update_dict
 
 
 class Streams:
@@ -307,6 +311,31 @@ async def _until_read(blocks: gr.Blocks, session: str) -> None:
         if time.monotonic() > until:
             raise OverError(LEFT)
         await asyncio.sleep(UNREAD_LOOK_S)
+
+
+def send_updates_whole() -> None:
+    """Have streams send an update, and a value after one, as it is, and `skip` change nothing.
+
+    A page applies differences in place, also to a value that still waits to be shown. So `skip`
+    would turn the value before it into a skip, and nobody would ever see that value. And `skip`
+    would give each HTML component a property, for which the page asks it for its value first.
+    """
+    gradio.utils.diff = _difference
+    gradio.blocks.postprocess_update_dict = _update_of
+
+
+def _difference(old: Any, new: Any) -> list[Any]:
+    is_whole = old != new and (_is_update(old) or _is_update(new))
+    return [["replace", [], new]] if is_whole else list(_DIFF(old, new))  # type: ignore[no-untyped-call]
+
+
+def _update_of(block: Any, update_dict: dict[str, Any], postprocess: bool = True) -> Any:
+    named = {name: value for name, value in update_dict.items() if name != "__type__"}
+    return _UPDATE_OF(block, named, postprocess)
+
+
+def _is_update(value: object) -> bool:
+    return isinstance(value, dict) and value.get("__type__") == "update"
 
 
 def _check_guest(function: Any, viewer: object) -> None:

@@ -3,6 +3,8 @@
 import inspect
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 
@@ -139,6 +141,63 @@ def test_what_a_stream_fills_is_built_with_its_page(app):
                 above.append(above[-1].parent)
             hidden = [area.elem_id for area in above if area and area.visible is False]
             assert not hidden, f"{fn.fn.__qualname__} fills {each.elem_id}"
+
+
+def test_no_message_changes_a_value_that_still_waits_to_be_shown(app):
+    """A page that is busy keeps several messages; each must still be shown as it was sent."""
+    with by("ann"):
+        slug = app.services.start_run(script(ENDLESS))
+        wait_until(app.services, slug, generating)
+    with app.client("ann") as ann, ThreadPoolExecutor(1) as pool:
+        following = pool.submit(app.queued, ann, "RunPage.tail", slug, "")
+        time.sleep(2.0)  # some snapshots of a run that goes on
+        with by("ann"):
+            app.services.cancel_run(slug)
+        messages = [each for each in following.result() if "data" in each.get("output", {})]
+    waiting: list[list[Any]] = []
+    at_once: dict[int, str] = {}
+    for message in messages:
+        data = message["output"]["data"]
+        if waiting and message["msg"] == "process_generating":
+            data = [applied(old, edits) for old, edits in zip(waiting[-1], data, strict=True)]
+        waiting.append(data)
+        at_once |= values(data)
+    assert len(waiting) > 3
+    late: dict[int, str] = {}
+    for data in waiting:
+        late |= values(data)
+    assert late == at_once
+    updates = [value for data in waiting for value in data if isinstance(value, dict)]
+    assert not [each for each in updates if "__type__" in each and "props" in each]
+
+
+def values(data: list[Any]) -> dict[int, str]:
+    """The values of a message by the number of their output; `skip` is none."""
+    return {
+        place: json.dumps(value)
+        for place, value in enumerate(data)
+        if not (isinstance(value, dict) and value.get("__type__") == "update")
+    }
+
+
+def applied(value: Any, edits: list[Any]) -> Any:
+    """A value after a message's edits, changed in place as Gradio's page does it."""
+    for action, path, new in edits:
+        if not path:
+            value = new if action == "replace" else value + new
+            continue
+        at = value
+        for step in path[:-1]:
+            at = at[step]
+        if action == "delete":
+            del at[path[-1]]
+        elif action == "append":
+            at[path[-1]] += new
+        elif action == "add" and isinstance(at, list):
+            at.insert(path[-1], new)
+        else:
+            at[path[-1]] = new
+    return value
 
 
 def test_a_stream_that_nobody_reads_stays_short_and_goes_on_when_it_is_read(app):
