@@ -2,8 +2,7 @@
 
 import getpass
 import os
-from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ from ckv_core.cli.options import command
 from ckv_core.errors import CkvError, ConfigError
 from storage import audit, credentials, library
 from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
-from storage.database import Database, database_url, open_database
+from storage.database import database_url, opened
 from storage.sqlite import check_whole, copy_database, database_file, restore
 from ui.users import ADMIN, HASHER, read_users
 
@@ -23,10 +22,6 @@ users = Typer(name="users", help="Make users, shut them out or in, or give one w
 tokens = Typer(name="tokens", help="Make, list and revoke API tokens.")
 UserArgument = Annotated[str, Argument(metavar="USER")]
 FileArgument = Annotated[Path, Argument(metavar="FILE")]
-
-
-def _opened() -> "closing[Database]":
-    return closing(open_database(database_url()))
 
 
 @command(tokens, "create")
@@ -41,10 +36,11 @@ def _create(
 ) -> None:
     """Make a token; it is printed this once."""
     _check_known(user)
-    with _opened() as database, database.write() as session:
-        label = " ".join(name.split())
-        number, token = credentials.create_token(
-            session, user, scope, label, now=datetime.now(UTC), days=days
+    with opened() as database, database.write() as session:
+        values = {"scope": scope, "name": " ".join(name.split())}
+        lasts = timedelta(days) if days else None
+        number, token = credentials.create(
+            session, "token", user, now=datetime.now(UTC), lasts=lasts, **values
         )
         audit.record(session, None, "made token", number)
     say(token)
@@ -54,8 +50,9 @@ def _create(
 def _list(user: Annotated[str | None, Argument(metavar="[USER]")] = None) -> None:
     """List the tokens of all, or of one user."""
     now = datetime.now(UTC)
-    with _opened() as database, database.read() as session:
-        every = credentials.list_credentials(session, "token", user)
+    with opened() as database, database.read() as session:
+        of = {"owner": user} if user else {}
+        every = credentials.list_credentials(session, kind="token", **of)
     lines = [
         f"{token.id}  {token.owner}  {token.scope}  expires {_date(token.expires_at)}  "
         f"last used {_date(token.last_used_at)}  {token.name}"
@@ -68,11 +65,10 @@ def _list(user: Annotated[str | None, Argument(metavar="[USER]")] = None) -> Non
 @command(tokens, "revoke")
 def _revoke(number: Annotated[int, Argument(metavar="NUMBER", help="as `list` has it")]) -> None:
     """End a token."""
-    with _opened() as database, database.write() as session:
-        closed = credentials.revoke(session, number, datetime.now(UTC))
-        if closed is None or closed.kind != "token":
+    with opened() as database, database.write() as session:
+        closed = credentials.revoke(session, None, datetime.now(UTC), id=number, kind="token")
+        if closed is None:
             raise CkvError(f"There is no open token {number}; see `tokens list`.")
-        audit.record(session, None, "revoked token", closed.id)
     say(f"Token {closed.id} of {closed.owner} opens nothing any more.")
 
 
@@ -93,7 +89,7 @@ def _line(
 def _take_over(user: UserArgument) -> None:
     """Give a user the runs and studies that nobody owns."""
     _check_known(user)
-    with _opened() as database, database.write() as session:
+    with opened() as database, database.write() as session:
         runs = library.take_over(session, user, None)
     say(f"{runs:,} runs are {user}'s now.")
 
@@ -114,12 +110,8 @@ def _enable(user: UserArgument) -> None:
 
 def _set_disabled(user: str, since: datetime | None) -> None:
     _check_known(user)
-    with _opened() as database, database.write() as session:
-        if not credentials.set_disabled(session, user, since):
-            return
-        if since:
-            credentials.revoke_all(session, user, since)
-        audit.record(session, None, "disabled user" if since else "enabled user", user)
+    with opened() as database, database.write() as session:
+        credentials.set_disabled(session, None, user, since)
 
 
 @command(app, "audit")
@@ -138,7 +130,7 @@ def _audit(
         raise ConfigError(f"--action is one of {', '.join(ACTIONS)}; got {action!r}.")
     since = since.replace(tzinfo=UTC) if since else None
     wanted = AuditFilter(actor=user, action=action, target=target, since=since)
-    with _opened() as database, database.read() as session:
+    with opened() as database, database.read() as session:
         entries = audit.list_entries(session, wanted, KEPT_ENTRIES)
     say(audit_csv_text(entries).rstrip("\n"))
 

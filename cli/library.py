@@ -4,8 +4,7 @@ Plotly and the pages' components are imported where they are used: a list must n
 """
 
 import json as json_text
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
@@ -23,15 +22,15 @@ from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.runs import together
-from cli.run import DbOption, print_study, study_json
+from cli.run import DbOption, load_all, print_study, study_json
 from storage import audit, library, repository
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
-from storage.database import Database, database_url, open_database
+from storage.database import Database, opened
 from storage.models import ALIVE, END_STATES, OF_SAMPLES, SAMPLES, Run
+from storage.recorder import Recorder
 from storage.records import StoredRun
 from storage.sqlite import write_whole
-from storage.studies import Studies
 
 app = Typer()
 NamesArgument = Annotated[
@@ -40,19 +39,12 @@ NamesArgument = Annotated[
 MOST = 1_000_000  # runs in a list
 
 
-@contextmanager
-def opened(url: str) -> Iterator[Database]:
-    """The app's database, or another."""
-    with closing(open_database(url or database_url())) as database:
-        yield database
-
-
 def _found(database: Database, name: str) -> tuple[str, bool]:
     """The slug of the run of that slug or name, and whether it has many samples."""
     try:
         return name, database.read_with(library.summary, name).kind == SAMPLES
     except repository.RunMissingError:
-        return Studies(database).slug(name), True
+        return database.read_with(repository.slug_of_name, name), True
 
 
 @command(app, "list")
@@ -86,7 +78,7 @@ def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption
             return
         slug, is_study = _found(database, names[0])
         if is_study:
-            print_study(Studies(database), slug)
+            print_study(database, slug)
             return
         run = database.read_with(repository.load_run, slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")
@@ -166,7 +158,7 @@ def _export(
                 results = [run.result for run in _several(database, names)]
                 documents = {"json": lambda: points_json(together(results))}
             elif is_study:
-                documents = _study_documents(Studies(database), slug, data)
+                documents = _study_documents(database, slug, data)
             else:
                 documents = _run_documents(database, slug, without)
             for kind, path in wanted.items():
@@ -217,15 +209,15 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
     return {"json": document, "html": report, "kvpress": code}
 
 
-def _study_documents(store: Studies, slug: str, with_data: bool) -> dict[str, Any]:
+def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
     from ckv_core.experiment.inspect_log import inspect_log
     from ui.report.report import report_of_study
 
-    stored, samples = store.load(slug), store.samples(slug)
-    of_study = (stored.study, samples, store.results(slug), stored.facts)
+    stored, samples, results = load_all(database, slug)
+    of_study = (stored.study, samples, results, stored.facts)
     return {
-        "json": lambda: study_json(store, slug, with_data=with_data),
+        "json": lambda: study_json(database, slug, with_data=with_data),
         "inspect": lambda: inspect_log(*of_study),
         "html": lambda: report_of_study(slug, *of_study),
     }
@@ -277,5 +269,5 @@ def _import(
         if b'"study"' not in data[:100]:
             say(import_bundle(database, data, owner or None).sentence)
             return
-        store = Studies(database)
-        print_study(store, store.add(read_export(data.decode()), owner or None))
+        slug = Recorder(database).add(read_export(data.decode()), owner or None)
+        print_study(database, slug)

@@ -23,7 +23,10 @@ from ckv_core.experiment.study_file import read_study
 from ckv_core.experiment.study_runner import Cost, cost, open_points, part_of
 from ckv_core.records.events import Progress
 from ckv_core.records.run_request import DEFAULT_MODEL
-from storage.studies import Studies, open_studies
+from storage import repository
+from storage.database import Database, opened
+from storage.recorder import Recorder
+from storage.records import StoredStudy
 
 if TYPE_CHECKING:
     from ckv_core.experiment.study_engine import LocalEngine
@@ -77,15 +80,16 @@ def _run(
     number, of = _shard(shard)
     check_json_path(json)
     with ExitStack() as stack:
-        store = stack.enter_context(open_studies(db))
-        samples = _given_samples(study, file, store)
+        database = stack.enter_context(opened(db))
+        samples, store = _given_samples(study, file, database), Recorder(database)
         place = (cluster, options["device"], workers, threads)
         engine = stack.enter_context(_engine(study, *place))
         if samples is None:
             samples = engine.samples(study)
         slug = store.save(study, samples)
-        part = part_of(store.samples(slug), number, of)  # in the stored order, which is random
-        standing = store.standing(slug)
+        stored = database.read_with(repository.load_samples, slug)
+        part = part_of(stored, number, of)  # in the stored order, which is random
+        standing = database.read_with(repository.done_keys, slug)
         if not _agreed(_show_cost(study, part, standing, engine), is_sure=yes):
             say("Nothing was run.", to_error=True)
             return 1
@@ -100,11 +104,13 @@ def _run(
             rest = "" if left is None else f", about {_duration(left)} left"
             show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
         running.clear_progress()
-        store.rest(slug)
-        running.deliver(json, lambda: study_json(store, slug), lambda: print_study(store, slug))
+        store.end(slug)
+        study_of = (database, slug)
+        running.deliver(json, lambda: study_json(*study_of), lambda: print_study(*study_of))
         ids = {sample.id for sample in part}
-        failed = any(r.state == "failed" for r in store.results(slug) if r.sample in ids)
-        return 1 if failed or not store.load(slug).counts.done else 0
+        results = database.read_with(repository.load_results, slug)
+        failed = any(result.state == "failed" for result in results if result.sample in ids)
+        return 1 if failed or not any(result.state == "done" for result in results) else 0
 
 
 @contextmanager
@@ -127,10 +133,10 @@ def _report(step: "Step") -> None:
     running.show_progress(Progress("load", step.fraction, step.sentence))
 
 
-def _given_samples(study: Study, path: str, store: Studies) -> tuple[Sample, ...] | None:
+def _given_samples(study: Study, path: str, database: Database) -> tuple[Sample, ...] | None:
     """Of its data file (beside the study file), of runs or lm_eval; None for a task of ours."""
     if "runs" in study.data:
-        return samples_of_runs(store.requests(study.data["runs"]))
+        return samples_of_runs(database.read_with(repository.load_requests, study.data["runs"]))
     if LM_EVAL in study.data:
         show_line("lm_eval reads the list of its tasks, which takes some 20 s")
         samples = harness_samples(study)
@@ -187,20 +193,29 @@ def _duration(seconds: float) -> str:
 # --- what a study says ------------------------------------------------------------------
 
 
-def study_json(store: Studies, slug: str, *, with_data: bool = False) -> dict[str, Any]:
+def load_all(database: Database, slug: str) -> tuple[StoredStudy, list[Sample], list[SampleResult]]:
+    """A run of many samples, its samples and its results, of one moment."""
+    with database.read() as session:
+        return (
+            repository.load_study(session, slug),
+            repository.load_samples(session, slug),
+            repository.load_results(session, slug),
+        )
+
+
+def study_json(database: Database, slug: str, *, with_data: bool = False) -> dict[str, Any]:
     """The whole study as JSON values; see `ckv_core.experiment.export`."""
     from ckv_core.experiment.export import export  # scipy takes a second
 
-    stored, samples, results = store.load(slug), store.samples(slug), store.results(slug)
+    stored, samples, results = load_all(database, slug)
     return export(stored.study, samples, results, stored.facts, with_data=with_data)
 
 
-def print_study(store: Studies, slug: str) -> None:
+def print_study(database: Database, slug: str) -> None:
     """The decision, the table of points and what failed."""
     from ckv_core.experiment.reading import read_results  # scipy takes a second
 
-    stored = store.load(slug)
-    samples, results = store.samples(slug), store.results(slug)
+    stored, samples, results = load_all(database, slug)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     _print_decision(stored.study, samples, results)
     print_points(read_results(stored.study, samples, results))

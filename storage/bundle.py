@@ -8,16 +8,16 @@ import json
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.records.codec import measured_json
+from ckv_core.records.codec import measured_json, record_json
 from ckv_core.records.external_selection import own_to_json
-from storage import repository, rows
-from storage.models import END_STATES, Run
+from storage import repository
+from storage.models import END_STATES
 from storage.records import Lineage, RunNotes, StoredRun
 
 MAX_RUNS = 1000
@@ -98,18 +98,16 @@ class _Writer:
     """One zip as it grows."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self._total = 0
         self._out = io.BytesIO()
         self._archive = zipfile.ZipFile(self._out, "w", zipfile.ZIP_DEFLATED)
-        self._total = 0
 
     def has_room(self, data: bytes) -> bool:
         return self.count < MAX_RUNS and self._total + len(data) <= MAX_TOTAL_BYTES
 
     def add(self, slug: str, data: bytes) -> None:
         entry = zipfile.ZipInfo(entry_name(slug), _EPOCH)
-        entry.compress_type = zipfile.ZIP_DEFLATED
-        self._archive.writestr(entry, data)
+        self._archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         self._total += len(data)
         self.count += 1
 
@@ -122,8 +120,12 @@ def _run_data(session: Session, slug: str, *, with_notes: bool) -> bytes:
     run = repository.load_run(session, slug)
     if run.state not in END_STATES:
         raise StorageError(f"Run {slug} is not over; export it once it is.")
-    beside = _beside(session, slug) if with_notes else {}
-    data = json.dumps(run_json(run) | beside, allow_nan=False).encode()
+    values = run_json(run)
+    if with_notes:
+        lineage = repository.load_lineage(session, slug)
+        values |= record_json(repository.load_notes(session, slug))
+        values["lineage"] = lineage and record_json(lineage)
+    data = json.dumps(values, allow_nan=False, default=datetime.isoformat).encode()
     if len(data) > MAX_RUN_BYTES:
         raise _too_big(slug)
     return data
@@ -143,22 +145,10 @@ def entry_name(slug: str) -> str:
 
 
 def run_json(run: StoredRun) -> dict[str, Any]:
-    """Everything that is stored of a run, as plain JSON values."""
-    request = run.request
-    texts = {name: getattr(request, name) for name in rows.TEXT_FIELDS}
-    return {
-        "slug": run.slug,
-        "title": run.title,
-        "state": run.state,
-        "reason": run.reason,
-        "created_at": run.created_at.isoformat(),
-        "started_at": run.started_at.isoformat() if run.started_at else None,
-        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
-        "request": rows.request_json(request)
-        | texts
-        | {"own_indices": own_to_json(request.own_indices)},
-        "result": measured_json(run.result),
-    }
+    """Everything that is stored of a run, as plain JSON values but for its times."""
+    request = record_json(run.request) | {"own_indices": own_to_json(run.request.own_indices)}
+    values = record_json(run, leave_out=("request", "result", "owner"))
+    return values | {"request": request, "result": measured_json(run.result)}
 
 
 def is_same_content(left: StoredRun, right: StoredRun) -> bool:
@@ -171,16 +161,3 @@ def _content(run: StoredRun) -> dict[str, Any]:
     del values["title"], values["slug"]
     values["result"]["environment"].pop(IMPORTED, None)
     return values
-
-
-def _beside(session: Session, slug: str) -> dict[str, Any]:
-    """What is known of a run but no part of it."""
-    notes = repository.load_notes(session, slug)
-    parent, kind = session.execute(
-        select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
-    ).one()
-    return {
-        "note": notes.note,
-        "tags": list(notes.tags),
-        "lineage": {"parent": parent, "kind": kind} if parent else None,
-    }

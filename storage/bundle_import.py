@@ -3,8 +3,9 @@
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
@@ -13,9 +14,9 @@ from storage import audit, library, recorder, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database
 from storage.import_reader import reading
-from storage.models import ALIVE, Run, Tag
+from storage.models import ALIVE, Run
 from storage.records import Lineage
-from storage.usage import saved_runs
+from storage.usage import usage_of
 
 LISTED = 5
 LINKED_AT_ONCE = 50
@@ -130,12 +131,23 @@ class _Import:
     def _save(self, session: Session, bundled: BundledRun, *, is_taken: bool) -> str:
         """Write all of a run; returns its slug here."""
         run, result = bundled.run, bundled.run.result
-        slug = recorder.create_run(session, run.request, run.title, run.created_at, self._owner)
-        run_id = session.scalars(select(Run.id).where(Run.slug == slug)).one()
         # A bundle may hold what another app read from a result file.
         was_result = str(result.environment.get(IMPORTED, "")).endswith(FROM_RESULT)
         source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
         now = datetime.now(UTC)
+        named: dict[str, Any] = {} if is_taken else {"slug": run.slug}
+        slug = recorder.create_run(
+            session,
+            run.request,
+            run.title,
+            run.created_at,
+            owner=self._owner,
+            note=bundled.notes.note,
+            started_at=run.started_at,
+            deleted_at=now + STAGED,
+            **named,
+        )
+        run_id = session.scalars(select(Run.id).where(Run.slug == slug)).one()
         environment = {**result.environment, IMPORTED: f"{now:%Y-%m-%d} from {source}"}
         events: list[RunEvent] = []
         if result.model is not None and result.prompt is not None:
@@ -146,20 +158,12 @@ class _Import:
         events += [RunFinished(result.timings_ms)] if result.finished else []
         for event in events:
             recorder.save_event(session, run_id, event)
-        columns = {
-            "slug": slug if is_taken else run.slug,
-            "note": bundled.notes.note,
-            "environment": environment,
-            "timings_ms": dict(result.timings_ms),
-            "kind": result.kind,
-            "started_at": run.started_at,
-            "deleted_at": now + STAGED,
-        }
-        session.execute(update(Run).where(Run.id == run_id).values(columns))
-        if tags := sorted(set(bundled.notes.tags)):
-            session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
+        known = {"timings_ms": dict(result.timings_ms), "kind": result.kind}
+        values = {"environment": environment, **known}
+        session.execute(update(Run).where(Run.id == run_id).values(values))
+        library.set_tags(session, run_id, bundled.notes.tags)
         recorder.end_run(session, run_id, run.state, run.reason, run.finished_at or run.created_at)
-        return str(columns["slug"])
+        return slug
 
     def link(self) -> None:
         """Give the new runs their parents: of the file, and of the runs that the importer has."""
@@ -191,7 +195,7 @@ class _Import:
                 f"Nothing was imported: its runs take {size / 2**20:,.1f} MiB, and this app has "
                 f"room for {most_bytes / 2**20:,.1f}; delete runs or kept caches first."
             )
-        if most is not None and saved_runs(session, self._owner) + len(slugs) > most:
+        if most is not None and usage_of(session, self._owner).runs + len(slugs) > most:
             raise StorageError(
                 f"Nothing was imported: {len(slugs):,} more would make over {most:,} "
                 "saved runs, which is this app's limit; delete some or import fewer."

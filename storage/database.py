@@ -1,13 +1,12 @@
 """Opens the database: engine set-up, migrations, sessions."""
 
-import filecmp
 import os
 import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -120,6 +119,13 @@ def open_database(url: str) -> "Database":
         ) from None
     except SQLAlchemyError as error:
         raise StorageError(_explain(error, name)) from error
+
+
+@contextmanager
+def opened(url: str = "") -> "Iterator[Database]":
+    """This database, or the one that the environment names; raises as `open_database`."""
+    with closing(open_database(url or database_url())) as database:
+        yield database
 
 
 class DatabaseBusyError(StorageError):
@@ -323,8 +329,9 @@ def _migrate(url: URL, name: str) -> None:
                 )
         if current == (known[-1],):
             return
-        if current:
-            _back_up(url, current[0])
+        if current and connection.dialect.name == "sqlite":  # which this connection has locked
+            file = sqlite_file(url)
+            copy_database(file, file.with_name(f"{file.name}.schema-{current[0]}.bak"))
         config = _config(MIGRATIONS)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -361,18 +368,3 @@ def _check_encoding(connection: Connection, name: str) -> None:
             f"{name} cannot hold every character (its encoding is {encoding}); make a database "
             "with ENCODING 'UTF8'."
         )
-
-
-def _back_up(url: URL, revision: str) -> None:
-    """Keep a SQLite file as it was before a migration; the migration holds the write lock."""
-    if url.get_backend_name() != "sqlite":
-        return
-    path = sqlite_file(url)
-    copy = path.with_name(f"{path.name}.schema-{revision}.bak")
-    number, before = 1, copy
-    while copy.exists():
-        number, before = number + 1, copy
-        copy = path.with_name(f"{path.name}.schema-{revision}-{number}.bak")
-    copy_database(path, copy)
-    if copy != before and filecmp.cmp(before, copy, shallow=False):
-        copy.unlink()  # a migration that failed is tried again at each start

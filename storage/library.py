@@ -44,7 +44,6 @@ from storage.records import (
     SPOILT,
     TAG,
     TAGS_LIMIT,
-    LineageKind,
     ResultCounts,
     RunFilter,
     RunRelative,
@@ -53,8 +52,7 @@ from storage.records import (
     RunSummary,
     record_of,
 )
-from storage.repository import missing_run
-from storage.studies import count_results, study_of
+from storage.repository import count_results, load_lineage, missing_run, row_of, study_of
 
 TITLE_LIMIT = 200
 RELATIVES_LIMIT = 50
@@ -106,15 +104,8 @@ def list_runs(
 
 
 def summary(session: Session, slug: str) -> RunSummary:
-    """One run that is not deleted.
-
-    Raises:
-        RunMissingError: there is none.
-    """
-    key = session.scalar(select(Run.id).where(Run.slug == slug, ALIVE))
-    if key is None:
-        raise missing_run(slug)
-    return _summaries(session, [key])[0]
+    """One run that is not deleted; RunMissingError if there is none."""
+    return _summaries(session, row_of(session, select(Run.id), slug))[0]
 
 
 def relatives(
@@ -126,26 +117,17 @@ def relatives(
     """
     seen = [ALIVE, *_owned_by(owner)]
     parent = None
-    own = session.execute(
-        select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
-    ).one_or_none()
-    if own is not None and own.parent_slug is not None:
-        found = session.execute(
-            select(Run.title, Run.state).where(Run.slug == own.parent_slug, *seen)
-        ).one_or_none()
-        title, state = found or (None, None)
-        parent = _relative(own.parent_slug, title, own.lineage, state)
+    if (lineage := load_lineage(session, slug)) is not None:
+        known = select(Run.title, Run.state).where(Run.slug == lineage.parent, *seen)
+        title, state = session.execute(known).one_or_none() or (None, None)
+        parent = RunRelative(lineage.parent, title, lineage.kind, cast("RunState | None", state))
     rows = session.execute(
         select(Run.slug, Run.title, Run.lineage, Run.state)
         .where(Run.parent_slug == slug, *seen)
         .order_by(Run.id)
         .limit(RELATIVES_LIMIT)
     )
-    return parent, [_relative(*row) for row in rows]
-
-
-def _relative(slug: str, title: str | None, kind: str | None, state: str | None) -> RunRelative:
-    return RunRelative(slug, title, cast("LineageKind", kind), cast("RunState | None", state))
+    return parent, [RunRelative(*cast("tuple[Any, ...]", row)) for row in rows]
 
 
 def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
@@ -207,14 +189,13 @@ def take_over(session: Session, owner: str, actor: str | None) -> int:
 
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
     """The runs of these keys, in their order."""
-    by_key = _rows(session, keys)
+    by_key, found = _rows(session, keys), []
     tags = _by_run(session, select(Tag.run_id, Tag.name).order_by(Tag.name), keys)
     of_one = [key for key, row in by_key.items() if row.kind != SAMPLES]
     variants = select(ResultRow.run_id, ResultRow.variant).order_by(ResultRow.position)
     specs = _by_run(session, variants, of_one)
     failed = [key for key, row in by_key.items() if row.state == "failed"]
     outcomes = _outcomes(session, of_one, failed)
-    found = []
     for key in keys:
         row, own, counts = by_key[key], specs.get(key, ()), None
         if row.kind == SAMPLES:
@@ -323,8 +304,7 @@ def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[
     _check_name(session, run_id, title)
     with usage.counted(session, run_id, Run, Run.id == run_id):
         session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
-    session.execute(delete(Tag).where(Tag.run_id == run_id))
-    _insert_tags(session, run_id, tags)
+    set_tags(session, run_id, tags)
     search.index_run(session, run_id)
 
 
@@ -336,8 +316,7 @@ def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
     """
     for run_id in _living_keys(session, slugs):
         there = session.scalars(select(Tag.name).where(Tag.run_id == run_id)).all()
-        session.execute(delete(Tag).where(Tag.run_id == run_id))
-        _insert_tags(session, run_id, [*there, tag])
+        set_tags(session, run_id, [*there, tag])
 
 
 def set_pinned(session: Session, slug: str, *, pinned: bool) -> None:
@@ -429,14 +408,13 @@ def _owned_by(owner: str | None) -> list[ColumnElement[bool]]:
 
 
 def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [ALIVE]
     equal = {
         Run.model_name: wanted.model,
         Run.state: wanted.state,
         Run.kind: wanted.kind,
         Run.owner: wanted.owner,
     }
-    conditions += [column == value for column, value in equal.items() if value]
+    conditions = [ALIVE, *(column == value for column, value in equal.items() if value)]
     if wanted.text.strip():
         matching = search.matching_runs(session, wanted.text)
         conditions.append(false() if matching is None else Run.id.in_(matching))
@@ -448,34 +426,27 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
         conditions.append(Run.created_at < wanted.until)
     if wanted.pinned:
         conditions.append(Run.pinned.is_(True))
-    return conditions + _variant_conditions(wanted) + _answer_conditions(wanted.answer)
+    return conditions + _result_conditions(wanted)
 
 
-def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    by_budget: list[ColumnElement[bool]] = []
+def _result_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+    of_one: list[ColumnElement[bool]] = []
     if wanted.min_budget is not None:
-        by_budget.append(ResultRow.budget_tokens >= wanted.min_budget)
+        of_one.append(ResultRow.budget_tokens >= wanted.min_budget)
     if wanted.max_budget is not None:
-        by_budget.append(ResultRow.budget_tokens <= wanted.max_budget)
-    if by_budget:
-        by_budget.append(ResultRow.method != "full")
+        of_one.append(ResultRow.budget_tokens <= wanted.max_budget)
+    evicts = ResultRow.method != "full"
+    of_one += [evicts] if of_one else []
     if wanted.method:
-        by_budget.append(ResultRow.method == wanted.method)
-    return [_has_result(*by_budget)] if by_budget else []
+        of_one.append(ResultRow.method == wanted.method)
+    lost = _has_result(evicts, _outcome == "missed")
+    answers = {"kept": [_has_result(evicts, _outcome == "answered"), not_(lost)], "lost": [lost]}
+    return ([_has_result(*of_one)] if of_one else []) + answers.get(wanted.answer, [])
 
 
 def _has_result(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     # EXISTS stops at a run's first such result; for a constant, SQLite reads an index alone.
     return select(literal(1)).where(ResultRow.run_id == Run.id, *conditions).exists()
-
-
-def _answer_conditions(answer: str) -> list[ColumnElement[bool]]:
-    evicts = ResultRow.method != "full"
-    lost = _has_result(evicts, _outcome == "missed")
-    if answer == "lost":
-        return [lost]
-    kept = _has_result(evicts, _outcome == "answered")
-    return [kept, not_(lost)] if answer == "kept" else []
 
 
 def _check_name(session: Session, run_id: int, title: str) -> None:
@@ -504,11 +475,13 @@ def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
     return list(keys.values())
 
 
-def _insert_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
+def set_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
+    """Give a run these tags in place of its own; StorageError for one that is not allowed."""
     names = sorted(set(tags))
     if not all(re.fullmatch(TAG, name) for name in names):
         raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
     if len(names) > TAGS_LIMIT:
         raise StorageError(f"A run takes up to {TAGS_LIMIT} tags.")
+    session.execute(delete(Tag).where(Tag.run_id == run_id))
     if names:
         session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in names])

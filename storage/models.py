@@ -135,7 +135,7 @@ class Run(Base):
         doc="queued, running, done, failed or cancelled; of many samples unfinished in place of "
         "the last two, and it can be resumed",
     )
-    reason: Mapped[str] = mapped_column(doc="why it ended early; else empty")
+    reason: Mapped[str] = mapped_column(default="", doc="why it ended early; else empty")
     created_at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
     started_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while queued")
     finished_at: Mapped[datetime | None] = mapped_column(doc="UTC; null until an end state")
@@ -144,14 +144,18 @@ class Run(Base):
         index=True, doc="as requested; the served model's own name once it is loaded"
     )
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
-    complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
+    complete: Mapped[bool] = mapped_column(
+        default=False, doc="the worker reported the whole result"
+    )
     request: Mapped[JsonObject] = mapped_column(
         doc="RunRequest without its texts, which are in samples; of many samples the study "
         "file's values without its name, which is the title"
     )
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
-    environment: Mapped[JsonObject] = mapped_column(doc="versions of python, torch, ...")
-    timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
+    environment: Mapped[JsonObject] = mapped_column(
+        default=dict, doc="versions of python, torch, ..."
+    )
+    timings_ms: Mapped[JsonObject] = mapped_column(default=dict, doc="milliseconds per stage")
     note: Mapped[str] = mapped_column(server_default=text("''"), doc="the reader's own words")
     pinned: Mapped[bool] = mapped_column(server_default=false(), doc="listed first")
     deleted_at: Mapped[datetime | None] = mapped_column(
@@ -323,39 +327,33 @@ class Array(Base):
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
 
 
-class _Token:
-    """A random token that opens something until it expires or is revoked."""
+class Credential(Base):
+    """A secret that opens something until it expires or is revoked.
+
+    That is a browser's session, an API token, or a link that shows one run to everybody.
+    """
+
+    __tablename__ = "credentials"
 
     id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     token_hash: Mapped[str] = mapped_column(
         String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
     )
-    created_at: Mapped[datetime] = mapped_column(doc="UTC")
-    expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
-    revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
-
-
-class ShareLink(_Token, Base):
-    """A link that shows one run to everybody who has its token."""
-
-    __tablename__ = "share_links"
-
-    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    creator: Mapped[str | None] = mapped_column(doc="the user who made the link")
-
-
-class Credential(_Token, Base):
-    """A user's secret instead of a password: a browser's session, or an API token."""
-
-    __tablename__ = "credentials"
-
-    kind: Mapped[str] = mapped_column(String(8), doc="session or token")
-    owner: Mapped[str] = mapped_column(index=True, doc="the user who logs in with it")
+    kind: Mapped[str] = mapped_column(String(8), doc="session, token or share")
+    owner: Mapped[str | None] = mapped_column(
+        index=True, doc="the user who logs in with it, or made the link; null without logins"
+    )
+    run_id: Mapped[int | None] = mapped_column(
+        ForeignKey("runs.id", ondelete="CASCADE"), index=True, doc="of a share link: what it opens"
+    )
     scope: Mapped[str] = mapped_column(String(8), doc="read, write, or all (a session)")
-    name: Mapped[str] = mapped_column(doc="what its owner calls a token; empty for a session")
+    name: Mapped[str] = mapped_column(default="", doc="what its owner calls a token; else empty")
     password_mark: Mapped[str | None] = mapped_column(
         String(16), doc="of a session: marks the password with which it began"
     )
+    created_at: Mapped[datetime] = mapped_column(doc="UTC")
+    expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
+    revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
     last_used_at: Mapped[datetime | None] = mapped_column(doc="UTC, to the minute; null for never")
 
 

@@ -1,16 +1,26 @@
-"""The only writer of runs of one sample: requests, events and ends become committed rows."""
+"""The only writer of runs: of one sample or many they are made, started, filled and ended here.
 
+storage/library.py lists, annotates and deletes them, storage/repository.py reads them.
+"""
+
+import hashlib
+import json
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, case, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import StorageError
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.experiment.decide import random_order
+from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.experiment.study_file import study_values
 from ckv_core.records.codec import plain, record_json
 from ckv_core.records.events import (
     FloorMeasured,
@@ -21,15 +31,38 @@ from ckv_core.records.events import (
     RunPrepared,
     variant_changes,
 )
+from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
-from storage import rows, search, servers, usage
+from storage import repository, rows, search, servers
 from storage.database import Database
-from storage.models import ACTIVE_STATES, ALIVE, OF_SAMPLES, Array, ResultRow, Run, SampleRow
-from storage.records import Lineage, RunState
-from storage.repository import new_slug
+from storage.models import (
+    ACTIVE_STATES,
+    ALIVE,
+    OF_SAMPLES,
+    SAMPLES,
+    Array,
+    JsonObject,
+    ResultRow,
+    Run,
+    SampleRow,
+)
+from storage.records import SPOILT, Lineage, RunState
+from storage.repository import new_slug, row_of
+from storage.usage import count_run, counted
+
+if TYPE_CHECKING:
+    from ckv_core.experiment.export import Exported
 
 GENERATED_INTERVAL_S = 1.0
 TITLE_CHARS = 80
+# What decides the outcome of a sample; other settings may change, and the results stay.
+_FIXED = ("model", "scenario", "max_new_tokens", "metric", "read_once")
+_RESULTS_AT_ONCE = 500
+_ROWS_AT_ONCE = 200
+_DETAILS = ("metric", "source", "tags", "choices")
+_HERE = (OF_SAMPLES, ALIVE)
+_IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
+_UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 @dataclass(slots=True)
@@ -43,18 +76,22 @@ class _Generation:
 class Recorder:
     """Records runs; every method has committed when it returns and may be called by any thread.
 
-    An end state is final: what comes later is passed over and the method returns False. The one
-    thing held back is generated text, for up to a second after the last write of it; the next
-    event of another kind, the next text after that second, or the end of the run writes it.
+    The end of a run of one sample is final: what comes later is passed over and the method returns
+    False. One of many samples may be resumed. The one thing held back is generated text, for up to
+    a second after the last write of it; the next event of another kind, the next text after that
+    second, or the end of the run writes it.
 
-    All methods raise StorageError if the database fails.
+    All methods raise StorageError if the database fails; those of many samples RunMissingError
+    where there is no such run.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
-        self._database = database
+        self.database = database
         self._clock = clock
         self._lock = threading.Lock()
         self._generations: dict[str, _Generation] = {}
+
+    # --- made -------------------------------------------------------------------------------
 
     def create(
         self,
@@ -63,7 +100,7 @@ class Recorder:
         owner: str | None = None,
         lineage: Lineage | None = None,
     ) -> str:
-        """Save a queued run; returns its slug.
+        """Save a queued run of one sample; returns its slug.
 
         Args:
             request: as the user made it; validated by the caller.
@@ -72,24 +109,63 @@ class Recorder:
             lineage: the run that it was made from.
         """
         title = title.strip() or title_of(request)
-        with self._lock, self._database.write() as session:
-            slug = create_run(session, request, title, _now(), owner, lineage)
-            own = update(Run).where(Run.slug == slug)
-            session.execute(own.values(server=self._database.server))
-            return slug
+        columns = {"owner": owner, "server": self.database.server}
+        with self.database.write() as session:
+            return create_run(session, request, title, _now(), lineage=lineage, **columns)
+
+    def save(self, study: Study, samples: Sequence[Sample], owner: str | None = None) -> str:
+        """Make a run of many samples, or extend the one of that name; returns its slug.
+
+        Variants, budgets, tolerance and further samples may change, and the results stay. Samples
+        that are new come in a random order behind those that are there: the first of them count
+        while others are still to be run.
+
+        Raises:
+            ConfigError: something changed that decided the results which are there.
+        """
+        order = random_order([sample.source or sample.context for sample in samples])
+        return self.database.write_with(_save, study, [samples[at] for at in order], owner)
+
+    def add(self, exported: "Exported", owner: str | None = None) -> str:
+        """Store a study of a file, or its results to the one of that name; returns its slug.
+
+        Raises:
+            ConfigError: the study of that name has other samples, another setting or model.
+        """
+        with self.database.write() as session:
+            slug = _save(session, exported.study, exported.samples, owner)
+            if exported.model is not None:
+                _set_facts(session, slug, exported.model, exported.environment or {})
+        for at in range(0, len(exported.results), _RESULTS_AT_ONCE):  # others wait meanwhile
+            with self.database.write_in_turn() as session:
+                _save_results(session, slug, exported.results[at : at + _RESULTS_AT_ONCE])
+        self.end(slug)
+        return slug
+
+    def want(self, slug: str) -> None:
+        """Have the app run the rest of a run of many samples, also after a restart."""
+        rested = update(Run).where(Run.slug == slug, *_HERE, ~_IS_ACTIVE)
+        values = {"state": "queued", "reason": "", "finished_at": None}
+        self.database.write_with(lambda session: session.execute(rested.values(values)))
+
+    # --- run --------------------------------------------------------------------------------
 
     def start(self, slug: str) -> bool:
-        """Queued becomes running."""
-        running = {"state": "running", "started_at": _now()}
-        queued = update(Run).where(Run.slug == slug, Run.state == "queued").returning(Run.id)
-        with self._lock:
-            started = self._database.write_with(
-                lambda session: session.scalar(queued.values(running))
-            )
-            return started is not None
+        """Have this server run what is queued; False if it is over, or another that lives does.
+
+        On SQLite, which has one server, none is noted.
+        """
+        return self.database.write_with(_start, slug, self.database.server)
+
+    def release(self, slug: str) -> None:
+        """Let another server run what this one no longer runs."""
+        state = case((Run.state == "running", "queued"), else_=Run.state)
+        own = update(Run).where(Run.slug == slug, Run.server == self.database.server)
+        change = own.values(server=None, state=state)
+        self.database.write_with(lambda session: session.execute(change))
 
     def apply(self, slug: str, event: RunEvent) -> bool:
-        """Record one event; False if the run has ended or was deleted.
+        """Record one event of one sample; False if the run has ended or was deleted.
 
         Raises:
             StorageError: also if the event names a variant that the run lacks.
@@ -99,32 +175,47 @@ class Recorder:
         with self._lock:
             if isinstance(event, Generated) and self._hold(slug, event):
                 return True
-            run_id = self._database.write_with(self._save, slug, event)
-            if run_id is None:
+            was_active = self.database.write_with(self._save_event, slug, event)
+            if not was_active:
                 self._generations.pop(slug, None)
             elif isinstance(event, Generated) or slug in self._generations:
                 self._generations[slug] = _Generation(self._clock())
-            return run_id is not None
+            return was_active
 
-    def finish(self, slug: str) -> bool:
-        return self._end(slug, "done", "")
+    def commit(self, slug: str, results: Collection[SampleResult]) -> None:
+        """Store results of many samples, all or none; what is done already stays as it is."""
+        self.database.write_with(_save_results, slug, results)
 
-    def fail(self, slug: str, reason: str) -> bool:
-        """The run failed; `reason` is the sentence that the user reads."""
-        return self._end(slug, "failed", reason)
+    def served_by(self, slug: str, model: ModelInfo, environment: Mapping[str, str]) -> None:
+        """Note the model that serves a run of many samples, and the versions.
 
-    def cancel(self, slug: str, reason: str) -> bool:
-        """The run was stopped; `reason` is the sentence that the user reads."""
-        return self._end(slug, "cancelled", reason)
+        Raises:
+            ConfigError: another model of that name gave the results which are there.
+        """
+        self.database.write_with(_set_facts, slug, model, environment)
+
+    # --- ended ------------------------------------------------------------------------------
+
+    def end(self, slug: str, state: RunState = "done", reason: str = "") -> bool:
+        """Put a run into an end state; `reason` is the sentence that the user reads.
+
+        One of many samples is done if all its results are there, and else unfinished.
+
+        Returns:
+            False if it is gone, or of one sample and over.
+        """
+        with self._lock:
+            was_active = self.database.write_with(self._save_end, slug, state, reason)
+            self._generations.pop(slug, None)
+            return was_active
 
     def recover(self, reason: str) -> int:
-        """Fail the runs that dead servers left behind; on SQLite at start only, before any run.
+        """Fail the runs of one sample that dead servers left; on SQLite before any run alone.
 
         Returns:
             How many there were; what they had recorded stays.
         """
-        with self._lock, self._database.write() as session:
-            return fail_unfinished(session, reason, _now())
+        return self.database.write_with(fail_unfinished, reason, _now())
 
     def _hold(self, slug: str, event: Generated) -> bool:
         generation = self._generations.get(slug)
@@ -133,40 +224,33 @@ class Recorder:
         generation.waiting = event
         return True
 
-    def _save(self, session: Session, slug: str, event: RunEvent) -> int | None:
-        """Key of the active run whose event was saved; None if there is none."""
-        run_id = active_run_id(session, slug)
-        if run_id is not None:
-            if not isinstance(event, Generated):
-                self._flush(session, run_id, slug)
-            save_event(session, run_id, event)
-        return run_id
-
-    def _save_end(self, session: Session, slug: str, state: RunState, reason: str) -> int | None:
-        """Key of the run that ended; None if none was active."""
-        run_id = active_run_id(session, slug)
-        if run_id is not None:
+    def _save_event(self, session: Session, slug: str, event: RunEvent) -> bool:
+        """Write the event of an active run, and text that waits; False if there is none."""
+        run_id = _active_run(session, slug, ~OF_SAMPLES)
+        if run_id is None:
+            return False
+        if not isinstance(event, Generated):
             self._flush(session, run_id, slug)
-            end_run(session, run_id, state, reason, _now())
-        return run_id
+        save_event(session, run_id, event)
+        return True
+
+    def _save_end(self, session: Session, slug: str, state: RunState, reason: str) -> bool:
+        wanted = select(Run.id, Run.kind).where(Run.slug == slug, ALIVE, OF_SAMPLES | _IS_ACTIVE)
+        run = session.execute(wanted.with_for_update()).one_or_none()
+        if run is None:
+            return False
+        if run.kind == SAMPLES:
+            state = _state_at_rest(session, slug)
+            _update_run(session, run.id, {"state": state, "reason": reason, "finished_at": _now()})
+        else:
+            self._flush(session, run.id, slug)
+            end_run(session, run.id, state, reason, _now())
+        return True
 
     def _flush(self, session: Session, run_id: int, slug: str) -> None:
         generation = self._generations.get(slug)
         if generation is not None and generation.waiting is not None:
             save_event(session, run_id, generation.waiting)
-
-    def end_of(self, slug: str) -> tuple[RunState, str] | None:
-        """How a run ended, also if another server ended it; None if it has not, or is gone."""
-        statement = select(Run.state, Run.reason).where(Run.slug == slug, ALIVE)
-        with self._database.read() as session:
-            row = session.execute(statement.where(Run.state.not_in(ACTIVE_STATES))).one_or_none()
-        return row and (cast("RunState", row.state), row.reason)
-
-    def _end(self, slug: str, state: RunState, reason: str) -> bool:
-        with self._lock:
-            run_id = self._database.write_with(self._save_end, slug, state, reason)
-            self._generations.pop(slug, None)
-            return run_id is not None
 
 
 def title_of(request: RunRequest) -> str:
@@ -188,7 +272,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-# --- changes that take a Session and never commit ---------------------------------------
+# --- life cycle; these take a Session and never commit ------------------------------------
 
 
 def create_run(
@@ -196,50 +280,62 @@ def create_run(
     request: RunRequest,
     title: str,
     now: datetime,
-    owner: str | None = None,
+    *,
     lineage: Lineage | None = None,
+    **columns: Any,
 ) -> str:
-    """Save a queued run; returns its slug."""
+    """Save a queued run of one sample, with more columns; returns its slug."""
+    if lineage:
+        columns |= {"parent_slug": lineage.parent, "lineage": lineage.kind}
+    columns.setdefault("slug", new_slug())
     run = Run(
-        slug=new_slug(),
         title=title,
         state="queued",
-        reason="",
         created_at=now,
         scenario=request.scenario,
         model_name=request.model,
-        complete=False,
         request=rows.request_json(request),
         kind=request.kind,
-        environment={},
-        timings_ms={},
-        owner=owner,
-        parent_slug=lineage.parent if lineage else None,
-        lineage=lineage.kind if lineage else None,
+        **columns,
     )
     session.add(run)
     session.flush()
     session.execute(insert(SampleRow), {"run_id": run.id, **rows.sample_columns(request)})
     search.index_run(session, run.id)
-    usage.count_run(session, run.id)
+    count_run(session, run.id)
     return run.slug
 
 
-def active_run_id(session: Session, slug: str) -> int | None:
-    """Key of a queued or running run; None if it ended or is gone.
+def _active_run(session: Session, slug: str, *which: ColumnElement[bool]) -> int | None:
+    """Key of a run that is not over, which other servers cannot change meanwhile; else None."""
+    active = select(Run.id).where(Run.slug == slug, ALIVE, _IS_ACTIVE, *which)
+    return session.scalar(active.with_for_update())
 
-    Another server that needs it for writing waits until this transaction is over.
-    """
-    statement = select(Run.id).where(Run.slug == slug, ALIVE)
-    return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)).with_for_update())
+
+def _start(session: Session, slug: str, server: int | None) -> bool:
+    run_id = _active_run(session, slug)
+    other = session.scalar(select(Run.server).where(Run.id == run_id))
+    if run_id is None or (other not in (None, server) and not servers.is_gone(session, other)):
+        return False
+    started = func.coalesce(Run.started_at, _now())
+    values = {"server": server, "state": "running", "started_at": started}
+    _update_run(session, run_id, values)
+    return True
 
 
 def end_run(session: Session, run_id: int, state: RunState, reason: str, now: datetime) -> None:
-    """Put a run into an end state, and make what was generated findable."""
-    ended = {"state": state, "reason": reason, "finished_at": now}
-    _update_run(session, run_id, ended)
+    """Put a run of one sample into an end state, and make what was generated findable."""
+    _update_run(session, run_id, {"state": state, "reason": reason, "finished_at": now})
     search.index_run(session, run_id)
-    usage.count_run(session, run_id)
+    count_run(session, run_id)
+
+
+def _state_at_rest(session: Session, slug: str) -> RunState:
+    """The state of a run of many samples that nobody runs."""
+    try:
+        return "done" if repository.load_study(session, slug).counts.is_whole else "unfinished"
+    except SPOILT:
+        return "unfinished"
 
 
 def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
@@ -251,11 +347,14 @@ def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
         How many there were.
     """
     of_gone = or_(Run.server.in_(servers.gone_servers(session)), Run.server.is_(None))
-    active = select(Run.id).where(Run.state.in_(ACTIVE_STATES), of_gone, ~OF_SAMPLES)
+    active = select(Run.id).where(_IS_ACTIVE, of_gone, ~OF_SAMPLES)
     left = session.scalars(active.with_for_update()).all()
     for run_id in left:
         end_run(session, run_id, "failed", reason, now)
     return len(left)
+
+
+# --- events of one sample -----------------------------------------------------------------
 
 
 def save_event(session: Session, run_id: int, event: RunEvent) -> None:
@@ -341,3 +440,131 @@ def _replace_arrays(session: Session, changes: Mapping[int, Mapping[str, Any]]) 
 
 def _update_run(session: Session, run_id: int, columns: rows.Columns) -> None:
     session.execute(update(Run).where(Run.id == run_id).values(columns))
+
+
+# --- many samples and their results ---------------------------------------------------------
+
+
+def _save(session: Session, study: Study, samples: Sequence[Sample], owner: str | None) -> str:
+    insert = _UPSERTS[session.get_bind().dialect.name]
+    values = {
+        "slug": new_slug(),
+        "owner": owner,
+        "kind": SAMPLES,
+        "title": study.name,
+        "state": "unfinished",
+        "created_at": _now(),
+        "scenario": study.scenario,
+        "model_name": study.model,
+        "request": _definition(study),
+    }
+    made = insert(Run).values(values).on_conflict_do_nothing().returning(Run.id)
+    if (run_id := session.scalar(made)) is not None:
+        count_run(session, run_id)
+        search.index_run(session, run_id)
+    of_name = select(Run).where(*_HERE, Run.owner == owner, Run.title == study.name)
+    row = session.scalars(of_name.with_for_update()).one()
+    old = repository.study_of(row.request, row.title)
+    for name in _FIXED:
+        before, now = getattr(old, name), getattr(study, name)
+        if before != now:
+            raise ConfigError(
+                f"Study {study.name!r} was run with {name} {before!r}, and the file has {now!r}; "
+                "give the changed study another name."
+            )
+    of_run = select(ResultRow.id).where(ResultRow.run_id == row.id).limit(1)
+    has_results = session.scalar(of_run) is not None
+    with counted(session, row.id, SampleRow, SampleRow.run_id == row.id):
+        _save_samples(session, row.id, study, samples)
+    with counted(session, row.id, Run, Run.id == row.id):
+        row.request = _definition(study.after(old) if has_results else study)
+    if row.state not in ACTIVE_STATES:
+        row.state, row.finished_at = _state_at_rest(session, row.slug), _now()
+    return row.slug
+
+
+def _definition(study: Study) -> JsonObject:
+    return {key: value for key, value in study_values(study).items() if key != "name"}
+
+
+def _save_samples(session: Session, run_id: int, study: Study, samples: Sequence[Sample]) -> None:
+    """Add the samples that are not there yet.
+
+    Raises:
+        ConfigError: one that is there was changed or left out, or the study's size is fixed.
+    """
+    statement = select(SampleRow.sample, SampleRow.digest).where(SampleRow.run_id == run_id)
+    known = {row.sample: row.digest for row in session.execute(statement)}
+    given = {sample.id: _digest(sample) for sample in samples}
+    for sample, digest in known.items():
+        if given.get(sample) != digest:
+            raise ConfigError(
+                f"Sample {sample!r} of study {study.name!r} was changed or removed since it was "
+                "run; give the changed study another name."
+            )
+    added = [sample for sample in samples if sample.id not in known]
+    if known and added and study.read_once:
+        raise ConfigError(
+            f"Study {study.name!r} is read once, so its {len(known):,} samples are fixed; give the "
+            "larger study another name."
+        )
+    session.add_all(
+        SampleRow(
+            run_id=run_id,
+            position=position,
+            sample=sample.id,
+            digest=given[sample.id],
+            question=sample.question,
+            answers=list(sample.answers),
+            context=sample.context,
+            details={name: getattr(sample, name) for name in _DETAILS},
+        )
+        for position, sample in enumerate(added, start=len(known))
+    )
+
+
+def _digest(sample: Sample) -> str:
+    text = json.dumps(asdict(sample), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _save_results(session: Session, slug: str, results: Collection[SampleResult]) -> None:
+    """Write results; one that is done already stays as it is."""
+    if not results:
+        return
+    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    insert = _UPSERTS[session.get_bind().dialect.name](ResultRow)
+    now = _now()
+    rows = [
+        asdict(each)
+        | {"budget": each.budget or "", "method": re.split("[:+]", each.variant)[0].strip()}
+        | {"run_id": run_id, "finished_at": now}
+        for each in results
+    ]
+    key = ("run_id", "sample", "variant", "budget")
+    written = {name: insert.excluded[name] for name in rows[0] if name not in key}
+    statement = insert.on_conflict_do_update(
+        index_elements=key, set_=written, where=ResultRow.state != "done"
+    )
+    of_samples = (
+        ResultRow.run_id == run_id,
+        ResultRow.sample.in_({each.sample for each in results}),
+    )
+    with counted(session, run_id, ResultRow, *of_samples):
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            session.execute(statement, rows[start : start + _ROWS_AT_ONCE])
+
+
+def _set_facts(
+    session: Session, slug: str, model: ModelInfo, environment: Mapping[str, str]
+) -> None:
+    selected = select(Run.id, Run.title, Run.model)
+    run_id, title, old = row_of(session, selected, slug, OF_SAMPLES)
+    if old is not None and old.get("sha256") != model.sha256:
+        raise ConfigError(
+            f"The weights of {model.name!r} are not those that study {title!r} was run with; give "
+            "the study another name."
+        )
+    facts = {"model": asdict(model), "environment": dict(environment)}
+    with counted(session, run_id, Run, Run.id == run_id):
+        session.execute(update(Run).where(Run.id == run_id).values(facts))

@@ -1,4 +1,7 @@
-"""Queries that read runs. Take a Session, return records, never commit; recorder.py writes."""
+"""Queries that read runs of one sample or many. Take a Session, return records, never commit.
+
+Those that take a slug raise RunMissingError where no run of it is there any more.
+"""
 
 import re
 import secrets
@@ -7,13 +10,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime
 from typing import TypeVarTuple, cast
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import CkvError, StorageError
+from ckv_core.errors import CkvError, ConfigError, StorageError
+from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study_file import read_values
 from ckv_core.records.codec import revived
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import ModelInfo, PromptInfo, RetainedSet, RoundingFloor
@@ -23,14 +29,26 @@ from storage.models import (
     ACTIVE_STATES,
     ALIVE,
     OF_SAMPLES,
+    SAMPLES,
     SLUG_LENGTH,
     Array,
+    JsonObject,
     ResultRow,
     Run,
     SampleRow,
     Tag,
 )
-from storage.records import SPOILT, RunNotes, StoredRun, record_of
+from storage.records import (
+    SPOILT,
+    Lineage,
+    LineageKind,
+    ResultCounts,
+    RunNotes,
+    RunState,
+    StoredRun,
+    StoredStudy,
+    record_of,
+)
 
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
@@ -65,16 +83,12 @@ def missing_run(slug: str) -> RunMissingError:
 
 
 def load_run(session: Session, slug: str, kept: "DecodedRuns | None" = None) -> StoredRun:
-    """A run with everything that was recorded of it.
+    """A run of one sample with everything that was recorded of it; StorageError if it is spoilt.
 
     The result of a run that is over is looked for, and kept, in `kept`.
-
-    Raises:
-        RunMissingError: there is none of that name.
-        StorageError: it is spoilt.
     """
     with explained(slug):
-        run, sample = _row_of(session, _with_sample(select(Run, SampleRow)), slug)
+        run, sample = _one(session, select(Run, SampleRow), slug)
 
         def decode() -> Decoded:
             return rows.request_record(run.request, sample), _load_result(session, run, sample)
@@ -100,18 +114,20 @@ def explained(slug: str) -> Iterator[None]:
 
 
 def load_request(session: Session, slug: str) -> RunRequest:
-    """The request of a run, its texts too.
-
-    Raises:
-        RunMissingError: there is none of that name.
-    """
+    """The request of a run of one sample, its texts too."""
     with explained(slug):
-        selected = _with_sample(select(Run.request, SampleRow))
-        return rows.request_record(*_row_of(session, selected, slug))
+        return rows.request_record(*_one(session, select(Run.request, SampleRow), slug))
 
 
-def _with_sample(selected: Select[*Columns]) -> Select[*Columns]:
-    return selected.join(SampleRow, SampleRow.run_id == Run.id).where(~OF_SAMPLES)
+def load_requests(session: Session, slugs: Iterable[str]) -> dict[str, RunRequest]:
+    """The requests of runs of one sample, by slug."""
+    return {slug: load_request(session, slug) for slug in slugs}
+
+
+def _one(session: Session, selected: Select[*Columns], slug: str) -> Row[*Columns]:
+    """What is selected of a run of one sample and of that sample."""
+    joined = selected.join(SampleRow, SampleRow.run_id == Run.id)
+    return row_of(session, joined, slug, ~OF_SAMPLES)
 
 
 def _load_result(session: Session, run: Run, sample: SampleRow) -> RunResult:
@@ -135,7 +151,7 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
     """The kept set of one variant alone; None for `full` and before selection.
 
     Raises:
-        RunMissingError: there is no such run or variant.
+        RunMissingError: there is no such variant either.
     """
     result_id = None
     if 0 <= index < 2**31:  # what a position's column holds
@@ -152,24 +168,28 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
 
 
 def load_notes(session: Session, slug: str) -> RunNotes:
-    """Note and tags of a run.
-
-    Raises:
-        RunMissingError: there is none of that name.
-    """
-    run_id, note = _row_of(session, select(Run.id, Run.note), slug)
+    """Note and tags of a run."""
+    run_id, note = row_of(session, select(Run.id, Run.note), slug)
     tags = session.scalars(select(Tag.name).where(Tag.run_id == run_id).order_by(Tag.name))
     return RunNotes(note, tuple(tags))
 
 
-def run_owner(session: Session, slug: str) -> str | None:
-    """Who made a run; None if it was made without logins.
+def load_lineage(session: Session, slug: str) -> Lineage | None:
+    """The parent of a run, which may be gone; None for a run that was made from none."""
+    parent, kind = row_of(session, select(Run.parent_slug, Run.lineage), slug)
+    return Lineage(parent, cast("LineageKind", kind)) if parent else None
 
-    Raises:
-        RunMissingError: there is none of that name.
-    """
-    (owner,) = _row_of(session, select(Run.owner), slug)
+
+def run_owner(session: Session, slug: str) -> str | None:
+    """Who made a run; None if it was made without logins."""
+    (owner,) = row_of(session, select(Run.owner), slug)
     return owner
+
+
+def end_of(session: Session, slug: str) -> tuple[RunState, str] | None:
+    """State and reason of a run that is over, also if another server ended it; else None."""
+    row = row_of(session, select(Run.state, Run.reason), slug)
+    return None if row.state in ACTIVE_STATES else (cast("RunState", row.state), row.reason)
 
 
 def count_by_state(session: Session) -> dict[str, int]:
@@ -180,19 +200,109 @@ def count_by_state(session: Session) -> dict[str, int]:
     return {row.state: row.runs for row in rows}
 
 
+# --- runs of many samples -----------------------------------------------------------------
+
+
+def study_of(definition: JsonObject, title: str) -> Study:
+    """The study of a run's row; its title is the study's name."""
+    return read_values({"name": title, **definition})
+
+
+def load_study(session: Session, slug: str) -> StoredStudy:
+    """The definition of a run of many samples, and how far it is."""
+    with explained(slug):
+        (row,) = row_of(session, select(Run), slug, OF_SAMPLES)
+        study = study_of(row.request, row.title)
+        counts = count_results(session, row.id, study)
+        return record_of(StoredStudy, row, study=study, counts=counts)
+
+
+def load_samples(session: Session, slug: str) -> list[Sample]:
+    """All samples of a run of many, in order."""
+    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    of_run = select(SampleRow).where(SampleRow.run_id == run_id)
+    found = session.scalars(of_run.order_by(SampleRow.position))
+    return [rows.sample_record(row) for row in found]
+
+
+def load_results(session: Session, slug: str) -> list[SampleResult]:
+    """Results of the points that the study has now, in the order of samples and points."""
+    with explained(slug):
+        selected = select(Run.id, Run.request, Run.title)
+        run_id, request, title = row_of(session, selected, slug, OF_SAMPLES)
+        points = study_of(request, title).points()
+    order = {(point.variant, point.budget or ""): at for at, point in enumerate(points)}
+    samples = select(SampleRow.sample, SampleRow.position).where(SampleRow.run_id == run_id)
+    places = {row.sample: row.position for row in session.execute(samples)}
+    columns = (getattr(ResultRow, each.name) for each in fields(SampleResult))
+    found = session.execute(select(*columns).where(ResultRow.run_id == run_id))
+    wanted = [row for row in found if (row.variant, row.budget) in order]
+    wanted.sort(key=lambda row: (places[row.sample], order[row.variant, row.budget]))
+    return [SampleResult(**{**row._mapping, "budget": row.budget or None}) for row in wanted]
+
+
+def done_keys(session: Session, slug: str) -> set[Key]:
+    """Keys of what is done and of what fails each time; other failures are not among them."""
+    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    is_final = (ResultRow.state == "done") | ResultRow.for_good
+    keys = select(ResultRow.sample, ResultRow.variant, ResultRow.budget)
+    found = session.execute(keys.where(ResultRow.run_id == run_id, is_final))
+    return {(sample, variant, budget or None) for sample, variant, budget in found}
+
+
+def count_results(session: Session, run_id: int, study: Study) -> ResultCounts:
+    """Samples and points of a run, and how many results of the points there are."""
+    samples = session.scalar(select(func.count()).where(SampleRow.run_id == run_id))
+    points = {(point.variant, point.budget or "") for point in study.points()}
+    by = (ResultRow.variant, ResultRow.budget, ResultRow.state, ResultRow.for_good)
+    found = select(*by, func.count()).where(ResultRow.run_id == run_id).group_by(*by)
+    counts = {"done": 0, "failed": 0, "failed_for_good": 0}
+    for variant, budget, state, for_good, count in session.execute(found):
+        if (variant, budget) in points:
+            counts[state] += count
+            counts["failed_for_good"] += count if for_good else 0
+    return ResultCounts(samples=samples or 0, points=len(points), **counts)
+
+
+def wanted_studies(session: Session) -> dict[str, str | None]:
+    """Slug -> owner of the runs of many samples that the app is to run, oldest first."""
+    active = select(Run.slug, Run.owner).where(OF_SAMPLES, ALIVE, Run.state.in_(ACTIVE_STATES))
+    return {row.slug: row.owner for row in session.execute(active.order_by(Run.id))}
+
+
+def slugs_of_name(session: Session, name: str) -> dict[str | None, str]:
+    """Owner -> slug of the runs of many samples of that name."""
+    named = select(Run.owner, Run.slug).where(OF_SAMPLES, ALIVE, Run.title == name)
+    return {row.owner: row.slug for row in session.execute(named)}
+
+
+def slug_of_name(session: Session, name: str) -> str:
+    """The run of many samples of that name, whoever owns it; ConfigError for several."""
+    slugs = [*slugs_of_name(session, name).values()]
+    if not slugs:
+        raise missing_run(name)
+    if len(slugs) > 1:
+        raise ConfigError(f"{len(slugs)} users have a study {name!r}; export it from its own page.")
+    return slugs[0]
+
+
 # --- parts ------------------------------------------------------------------------------
 
 
-def _row_of(session: Session, selected: Select[*Columns], slug: str) -> Row[*Columns]:
-    """What is selected of a run that is not deleted.
+def key_of(session: Session, slug: str, *which: ColumnElement[bool]) -> int:
+    """The key of a run that is not deleted, and is one of these."""
+    (key,) = row_of(session, select(Run.id), slug, *which)
+    return key
 
-    Raises:
-        RunMissingError: there is none of that name, or it has many samples.
-    """
-    row = session.execute(selected.where(Run.slug == slug, ALIVE)).one_or_none()
+
+def row_of(
+    session: Session, selected: Select[*Columns], slug: str, *which: ColumnElement[bool]
+) -> Row[*Columns]:
+    """What is selected of a run that is not deleted, and is one of these."""
+    row = session.execute(selected.where(Run.slug == slug, ALIVE, *which)).one_or_none()
     if row is not None:
         return row
-    if session.scalar(select(Run.id).where(Run.slug == slug, ALIVE)) is not None:
+    if session.scalar(select(Run.kind).where(Run.slug == slug, ALIVE)) == SAMPLES:
         raise RunMissingError(
             f"Run {slug} has many samples, and this takes runs of one; open it on its own page."
         )

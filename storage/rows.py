@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.errors import StorageError
+from ckv_core.experiment.study import Sample
 from ckv_core.records.codec import plain, record_json, revived
 from ckv_core.records.external_selection import own_from_json, own_to_json
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
@@ -42,7 +43,7 @@ _COLUMNS = {"spec": "variant"} | {
 }
 
 
-# --- requests and prompts ---------------------------------------------------------------
+# --- requests, samples and prompts --------------------------------------------------------
 
 
 def request_json(request: RunRequest) -> JsonObject:
@@ -72,6 +73,13 @@ def request_record(stored: JsonObject, sample: SampleRow) -> RunRequest:
     texts = {"context": sample.context, "question": sample.question}
     texts["answer"] = sample.answers[0] if sample.answers else ""
     return replace(revived(RunRequest, {**stored, **texts}), own_indices=own)
+
+
+def sample_record(row: SampleRow) -> Sample:
+    """One sample of many as it was given."""
+    details = {**row.details, "answers": tuple(row.answers), "id": row.sample}
+    details["choices"] = tuple(details["choices"])
+    return Sample(context=row.context, question=row.question, **details)
 
 
 # --- variants ---------------------------------------------------------------------------

@@ -81,20 +81,13 @@ def usage_by_owner(session: Session) -> list[OwnerUsage]:
     return [OwnerUsage(owner=owner, runs=runs, run_bytes=int(b)) for owner, runs, b in rows]
 
 
-def saved_runs(session: Session, owner: str | None) -> int:
-    """How many runs there are that are not deleted; of this owner alone if one is given."""
-    statement = select(func.count()).select_from(Run).where(ALIVE)
+def usage_of(session: Session, owner: str | None) -> OwnerUsage:
+    """Runs of one user that are not deleted; of all for None."""
+    totals = select(func.count(), func.sum(Run.stored_bytes)).where(ALIVE)
     if owner is not None:
-        statement = statement.where(Run.owner == owner)
-    return session.scalar(statement) or 0
-
-
-def stored_bytes(session: Session, owner: str | None) -> int:
-    """About the bytes of the runs of one user; of all for None."""
-    runs = select(func.sum(Run.stored_bytes)).where(ALIVE)
-    if owner is not None:
-        runs = runs.where(Run.owner == owner)
-    return int(session.scalar(runs) or 0)
+        totals = totals.where(Run.owner == owner)
+    runs, size = session.execute(totals).one()
+    return OwnerUsage(owner=owner, runs=runs, run_bytes=int(size or 0))
 
 
 def count_run(session: Session, run_id: int) -> None:

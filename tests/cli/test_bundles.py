@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
             lineage = Lineage(made[-1], "rerun") if made else None
             request = RunRequest(context=f"text {number}")
             made.append(recorder.create(request, lineage=lineage))
-            recorder.finish(made[-1])
+            recorder.end(made[-1])
     return made
 
 

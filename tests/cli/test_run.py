@@ -31,9 +31,9 @@ KILLED = """
 import os, signal, sys
 from cli import main as cli
 from ckv_core.engine import together
-from storage.studies import Studies
+from storage.recorder import Recorder
 
-begun, commit, compare, stored = [], Studies.commit, together.compare, []
+begun, commit, compare, stored = [], Recorder.commit, together.compare, []
 
 def begin(request, *others):
     begun.append(request)
@@ -46,7 +46,7 @@ def store(self, slug, results):
     stored.append(results)
     commit(self, slug, results)
 
-together.compare, Studies.commit = begin, store
+together.compare, Recorder.commit = begin, store
 cli.main(["run", "study.yaml"])
 """
 

@@ -109,10 +109,10 @@ def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: b
     environment = {PAYLOADS[0]: HOSTILE[:200]}
     recorder.apply(slug, RunPrepared(model, prompt, variants, environment, kind))
     if fails:
-        recorder.fail(slug, HOSTILE)
+        recorder.end(slug, "failed", HOSTILE)
     else:
         recorder.apply(slug, RunFinished({"prefill": 1.0}))
-        recorder.finish(slug)
+        recorder.end(slug)
     return slug
 
 

@@ -101,7 +101,7 @@ def store_run(
     recorder.start(slug)
     for event in events_of(result):
         recorder.apply(slug, event)
-    recorder.finish(slug)
+    recorder.end(slug)
     return slug
 
 
@@ -386,5 +386,5 @@ def store_study(services: Services, study: Study = STUDY, done: int = COUNT) -> 
     store, found = services.studies._store, study_samples()
     slug = store.save(study, found)
     store.commit(slug, study_results(found[:done]))
-    store.rest(slug)
+    store.end(slug)
     return slug

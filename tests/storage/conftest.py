@@ -50,7 +50,7 @@ def make(
     """A run that waits, created so many minutes after START; its slug."""
     asked = RunRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
-    return database.write_with(create_run, asked, title, now, None, lineage)
+    return database.write_with(create_run, asked, title, now, lineage=lineage)
 
 
 def record(
@@ -68,7 +68,7 @@ def record(
     for event in big_events(tokens=16, variants=2) if events is None else events:
         recorder.apply(slug, event)
     if is_over:
-        recorder.finish(slug)
+        recorder.end(slug)
     return slug
 
 

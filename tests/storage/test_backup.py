@@ -257,28 +257,6 @@ def test_a_database_is_kept_before_it_is_migrated(home, slug, tmp_path, monkeypa
     assert dump(home / "ckv.sqlite3") == old
 
 
-def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(
-    home, slug, tmp_path, monkeypatch
-):
-    with_next_schema(tmp_path, monkeypatch, "raise RuntimeError('broken')")
-
-    def start() -> None:
-        with pytest.raises(RuntimeError, match="broken"):
-            open_database(default_url(home))
-
-    start()
-    first = home / "ckv.sqlite3.schema-results_0001.bak"
-    old = dump(first)
-    with closing(sqlite3.connect(home / "ckv.sqlite3")) as changed, changed:
-        changed.execute("UPDATE runs SET title = 'changed'")
-    start()
-    start()
-    assert dump(first) == old
-    second = home / "ckv.sqlite3.schema-results_0001-2.bak"
-    assert dump(second) != old
-    assert sorted(home.glob("*.bak")) == sorted([first, second])
-
-
 def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CKV_DATABASE_URL", "postgresql://ckv@db.example.org/ckv")
     assert main(["backup", str(tmp_path / "b")]) == 1

@@ -29,7 +29,7 @@ def serve(url: str, told: Connection) -> None:
         for index, event in enumerate(STREAM):
             recorder.apply(slug, event)
             told.send((slug, index))
-        recorder.finish(slug)
+        recorder.end(slug)
         told.send((slug, "done"))
 
 

@@ -51,7 +51,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, deco
 def test_an_unfinished_run_is_read_each_time(database, decodes):
     slug, kept = record(database, REQUEST, STREAM, is_over=False), DecodedRuns()
     load(database, slug, kept)
-    Recorder(database).finish(slug)
+    Recorder(database).end(slug)
     assert load(database, slug, kept).state == "done"
     assert len(decodes) == 4
 

@@ -37,7 +37,7 @@ def test_search_finds_title_note_question_and_generation(database):
     for item in big_events(tokens=16, variants=1):
         recorder.apply(slug, item)
     assert found(database, text="token63") == []
-    recorder.finish(slug)
+    recorder.end(slug)
     annotate(database, slug, "Harbour study", "Straße, see Fig. 3")
     for asked in ("harb", "ship", "STRASSE", "token63", "study harbour fi", "3 left"):
         assert found(database, text=asked) == [slug], asked
@@ -94,7 +94,7 @@ def end_with(database, slug: str, *ends: tuple[str, float | None, bool | None]) 
     for index, (_, agreement, answer) in enumerate(ends):
         differs = None if agreement in (None, 1) else 0
         recorder.apply(slug, VariantFinished(index, agreement, differs, answer))
-    recorder.finish(slug)
+    recorder.end(slug)
 
 
 def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(database):

@@ -21,7 +21,6 @@ from storage.models import AuditEntry, Credential
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.sqlite import copy_database, sqlite_file
-from storage.studies import Studies
 from tests.storage.bundles import REQUEST, exported, made, run_count
 from tests.storage.test_studies import SAMPLES, STUDY, results_of
 
@@ -64,7 +63,7 @@ def do_delete(here, _, monkeypatch, slugs=None):
 
 
 def do_delete_samples(here, there, monkeypatch):
-    studies = Studies(here)
+    studies = Recorder(here)
     slug = studies.save(STUDY, SAMPLES)
     for sample in SAMPLES:
         studies.commit(slug, results_of(sample))
@@ -188,13 +187,14 @@ def test_a_clock_that_jumps_forward_prunes_nothing(here, monkeypatch):
     def known() -> tuple[int, int]:
         with here.read() as session:
             entries = audit.list_entries(session, audit.AuditFilter(), 1000)
-            return len(entries), len(credentials.list_credentials(session, "token", None))
+            return len(entries), len(credentials.list_credentials(session, kind="token"))
 
     monkeypatch.setattr(audit, "datetime", Clock)
     with here.write() as session:
         for table in (AuditEntry, Credential):
             session.execute(delete(table))
-    here.write_with(credentials.create_token, "ann", "all", "t", now=today, days=10)
+    days = {"now": today, "lasts": timedelta(10)}
+    here.write_with(credentials.create, "token", "ann", scope="all", **days)
     act(0, 1, 4000, 4001, 4002)
     assert known() == (5, 1)
     act(*range(4003, 4040, 5))

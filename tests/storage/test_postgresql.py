@@ -19,7 +19,6 @@ from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.servers import only_server
-from storage.studies import Studies
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
@@ -52,19 +51,19 @@ OTHER = """
 AT_A_STUDY = """
     import sys
     from storage.database import open_database
+    from storage.recorder import Recorder
     from storage.servers import only_server
-    from storage.studies import Studies
     from tests.factories.app import make_client
     from tests.ui.services.test_studies import STUDY, samples
     from ui.services.services import Services
-    commit, stored = Studies.commit, []
+    commit, stored = Recorder.commit, []
     def store(self, slug, results):
         stored.append(slug)
         if len(stored) > 3:
             print(slug, flush=True)
             sys.stdin.read()
         commit(self, slug, results)
-    Studies.commit = store
+    Recorder.commit = store
     database = open_database(sys.argv[1])
     with only_server(database):
         Services(database, make_client=make_client).studies.start(STUDY, samples(8))
@@ -137,7 +136,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(databases):
     slug = Recorder(writing).create(REQUEST)
     with reading.read() as session:
         assert repository.load_run(session, slug).state == "queued"
-        assert Recorder(writing).finish(slug)
+        assert Recorder(writing).end(slug)
         assert repository.load_run(session, slug).state == "queued"
     assert load(reading, slug).state == "done"
     with pytest.raises(StorageError, match="read-only"), reading.read() as session:
@@ -158,7 +157,7 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
         start_twice()
     for database in (first, second):
         assert load(database, slug).state == "queued"
-    assert Recorder(second).finish(slug)
+    assert Recorder(second).end(slug)
 
 
 def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
@@ -186,7 +185,9 @@ def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
     first, second = (Recorder(database) for database in databases)
     for _ in range(20):
         slug = first.create(REQUEST)
-        ended = at_once(lambda s=slug: first.finish(s), lambda s=slug: second.cancel(s, "Stop."))
+        ended = at_once(
+            lambda s=slug: first.end(s), lambda s=slug: second.end(s, "cancelled", "Stop.")
+        )
         assert sorted(ended) == [False, True]
         run = load(databases[0], slug)
         assert (run.state, run.reason) == (("done", "") if ended[0] else ("cancelled", "Stop."))
@@ -359,18 +360,18 @@ def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed
 
 def test_a_study_is_claimed_by_one_server_until_it_dies(url):
     with closing(open_database(url)) as one, closing(open_database(url)) as other:
-        first, second = Studies(one), Studies(other)
+        first, second = Recorder(one), Recorder(other)
         slug = first.save(STUDY, ())
-        assert not first.claim(slug), "nobody wants it"
+        assert not first.start(slug), "nobody wants it"
         first.want(slug)
         with only_server(one):
-            assert first.claim(slug)
-            assert first.claim(slug), "its own again"
-            assert not second.claim(slug)
-            assert second.load(slug).server == one.server
-        wait_for(lambda: second.claim(slug))
+            assert first.start(slug)
+            assert first.start(slug), "its own again"
+            assert not second.start(slug)
+            assert other.read_with(repository.load_study, slug).server == one.server
+        wait_for(lambda: second.start(slug))
         second.release(slug)
-        found = first.load(slug)
+        found = one.read_with(repository.load_study, slug)
         assert (found.server, found.state) == (None, "queued")
 
 
@@ -378,18 +379,18 @@ def test_a_study_of_a_killed_server_is_ended_by_another_and_no_sample_counts_twi
     postgresql, monkeypatch
 ):
     claims, committed = [], []
-    claim, commit = Studies.claim, Studies.commit
+    claim, commit = Recorder.start, Recorder.commit
 
-    def noted_claim(self: Studies, slug: str) -> bool:
+    def noted_claim(self: Recorder, slug: str) -> bool:
         claims.append(claim(self, slug))
         return claims[-1]
 
-    def noted_commit(self: Studies, slug: str, results: Sequence[SampleResult]) -> None:
+    def noted_commit(self: Recorder, slug: str, results: Sequence[SampleResult]) -> None:
         committed.append(results[0].sample)
         commit(self, slug, results)
 
-    monkeypatch.setattr(Studies, "claim", noted_claim)
-    monkeypatch.setattr(Studies, "commit", noted_commit)
+    monkeypatch.setattr(Recorder, "start", noted_claim)
+    monkeypatch.setattr(Recorder, "commit", noted_commit)
     monkeypatch.setattr("ui.services.studies.CHECK_S", 0.02)
     address = postgresql.create("studied")
     with other_process(AT_A_STUDY, address) as (process, slug), serving(address) as services:
@@ -415,7 +416,7 @@ def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkey
         recorder = Recorder(theirs)
         first, slug = recorder.create(REQUEST), recorder.create(REQUEST)
         assert [services.snapshot(each).queue_ahead for each in (first, slug)] == [0, 1]
-        recorder.finish(first)
+        recorder.end(first)
         assert services.snapshot(slug).queue_ahead == 0
 
         async def follow() -> list[str]:
@@ -425,7 +426,7 @@ def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkey
                 if states.count("queued") == 2:
                     recorder.start(slug)
                 if states.count("running") == 2:
-                    recorder.finish(slug)
+                    recorder.end(slug)
             return states
 
         states = asyncio.run(follow())

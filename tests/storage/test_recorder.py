@@ -51,7 +51,7 @@ def test_a_loaded_run_equals_its_folded_events(opened, stream):
     recorder.start(slug)
     for event in stream:
         assert recorder.apply(slug, event)
-    recorder.cancel(slug, "Stopped.")  # writes text that was held back
+    recorder.end(slug, "cancelled", "Stopped.")  # writes text that was held back
     assert_same_result(load(opened, slug).result, folded(stream))
 
 
@@ -94,27 +94,26 @@ def test_title_defaults_to_the_first_words(question, context, title):
 
 
 @pytest.mark.parametrize(
-    ("end", "state", "reason"),
-    [("finish", "done", ()), ("fail", "failed", ("Why.",)), ("cancel", "cancelled", ("Why.",))],
+    ("state", "reason"), [("done", ""), ("failed", "Why."), ("cancelled", "Why.")]
 )
-def test_states_go_forward_and_an_end_is_final(database, end, state, reason):
+def test_states_go_forward_and_an_end_is_final(database, state, reason):
     recorder = Recorder(database)
     slug = recorder.create(REQUEST, " Mine ")
     assert recorder.start(slug)
-    assert not recorder.start(slug)
+    began = load(database, slug).started_at
+    assert recorder.start(slug), "its own again"
     before = load(database, slug)
-    assert (before.title, before.state) == ("Mine", "running")
+    assert (before.title, before.state, before.started_at) == ("Mine", "running", began)
     assert recorder.apply(slug, Progress("prefill", 0.5, "layer 3"))
     assert load(database, slug) == before
-    assert getattr(recorder, end)(slug, *reason)
+    assert recorder.end(slug, state, reason)
     ended = load(database, slug)
-    assert (ended.state, ended.reason) == (state, "".join(reason))
+    assert (ended.state, ended.reason) == (state, reason)
     assert ended.created_at <= ended.started_at <= ended.finished_at
     assert ended.finished_at.utcoffset().total_seconds() == 0
     assert not recorder.start(slug)
-    assert not recorder.finish(slug)
-    assert not recorder.fail(slug, "Second reason.")
-    assert not recorder.cancel(slug, "Third reason.")
+    for again in ("done", "failed", "cancelled"):
+        assert not recorder.end(slug, again, "Second reason.")
     assert not any(recorder.apply(slug, event) for event in big_events(tokens=16, variants=2))
     assert recorder.recover("Restarted.") >= 0
     assert load(database, slug) == ended
@@ -141,7 +140,7 @@ def test_generated_text_is_written_once_a_second_and_with_what_comes_next(databa
     assert written() == "y"
     recorder.apply(slug, generated("z", "z"))
     assert written() == "y"
-    recorder.fail(slug, "Died.")
+    recorder.end(slug, "failed", "Died.")
     assert written() == "z"
 
 
@@ -158,7 +157,7 @@ def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(database):
     recorder = Recorder(database)
     queued, running, done = recorder.create(REQUEST), started(recorder), started(recorder)
     recorder.apply(running, generated("half", "way"))
-    recorder.finish(done)
+    recorder.end(done)
     assert Recorder(database).recover("The server stopped.") == 2
     assert load(database, queued).reason == "The server stopped."
     run = load(database, running)
@@ -177,7 +176,7 @@ def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
         recorder.apply(slug, event)
     # Nothing of it was kept, and the run goes on.
     assert [variant.text for variant in load(database, slug).result.variants] == ["", ""]
-    assert recorder.finish(slug)
+    assert recorder.end(slug)
 
 
 def test_threads_record_different_runs_at_once(database):
@@ -186,7 +185,7 @@ def test_threads_record_different_runs_at_once(database):
     slugs = [recorder.create(REQUEST) for _ in range(6)]
 
     def play(slug: str) -> bool:
-        return all(recorder.apply(slug, event) for event in stream) and recorder.finish(slug)
+        return all(recorder.apply(slug, event) for event in stream) and recorder.end(slug)
 
     assert at_once(*(partial(play, slug) for slug in slugs)) == [True] * 6
     for slug in slugs:
@@ -206,7 +205,7 @@ def test_a_deleted_run_takes_all_with_it_and_its_events_are_passed_over(database
         assert library.purge_deleted(session, LONG_AGO) == 1
     for gone in (slug, "nosuchrun000"):
         assert not any(recorder.apply(gone, event) for event in big_events(16, 2))
-        assert not recorder.finish(gone)
+        assert not recorder.end(gone)
     with database.read() as session:
         counts = [
             session.scalar(text(f"SELECT count(*) FROM {table}"))

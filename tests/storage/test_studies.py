@@ -11,13 +11,12 @@ from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.export import Exported
 from ckv_core.experiment.study import Sample, SampleResult, Study
 from ckv_core.records.records import ModelInfo
-from storage import library
+from storage import library, repository
 from storage.models import ResultRow, Run, SampleRow
-from storage.recorder import fail_unfinished
+from storage.recorder import Recorder, fail_unfinished
 from storage.records import RunFilter
 from storage.repository import load_request, load_run
-from storage.studies import Studies
-from storage.usage import stored_bytes
+from storage.usage import usage_of
 from tests.storage.conftest import at_once, make
 
 STUDY = Study(
@@ -29,6 +28,28 @@ STUDY = Study(
 SAMPLE = Sample(id="", context="", question="?", answers=("a\x00", "b"), tags={"depth": 0.5})
 SAMPLES = tuple(replace(SAMPLE, id=f"s{at}", context=f"text \x00 {at}") for at in range(4))
 MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha256="a")
+
+
+class Studies(Recorder):
+    """The recorder, and what is read back of runs of many samples."""
+
+    def load(self, slug):
+        return self.database.read_with(repository.load_study, slug)
+
+    def samples(self, slug):
+        return self.database.read_with(repository.load_samples, slug)
+
+    def results(self, slug):
+        return self.database.read_with(repository.load_results, slug)
+
+    def standing(self, slug):
+        return self.database.read_with(repository.done_keys, slug)
+
+    def wanted(self):
+        return self.database.read_with(repository.wanted_studies)
+
+    def slug(self, name):
+        return self.database.read_with(repository.slug_of_name, name)
 
 
 @pytest.fixture
@@ -71,7 +92,7 @@ def test_what_was_saved_is_read_back(studies):
         studies.commit(slug, results_of(sample))
     assert studies.results(slug) == [r for sample in stored for r in results_of(sample)]
     assert studies.load(slug).state == "unfinished", "until its runner says that it rests"
-    studies.rest(slug)
+    studies.end(slug)
     found = studies.load(slug)
     assert (found.counts.sentence, found.state) == ("20 of 20 results", "done")
 
@@ -172,7 +193,8 @@ def test_owners_have_names_of_their_own(studies, opened):
     nobodys = studies.save(STUDY, SAMPLES)
     assert len({mine, theirs, nobodys}) == 3
     assert studies.save(STUDY, SAMPLES) == nobodys
-    assert [studies.has("needles", owner) for owner in ("ann", None, "eve")] == [True, True, False]
+    owners = opened.read_with(repository.slugs_of_name, "needles")
+    assert owners == {"ann": mine, "bob": theirs, None: nobodys}
     assert {each.slug for each in listed(opened)} == {mine, theirs, nobodys}
     with pytest.raises(StorageError, match="no run 'other'"):
         studies.slug("other")
@@ -233,9 +255,9 @@ def test_a_deletion_can_be_undone_unless_another_has_the_name_or_it_is_being_rem
 
 def test_a_run_of_one_sample_is_none_of_many(studies, opened):
     slug = make(opened)
-    assert not studies.rest(slug)
+    assert studies.end(slug)
     studies.want(slug)
-    assert (studies.wanted(), studies.claim(slug)) == ({}, False)
+    assert (studies.wanted(), studies.start(slug)) == ({}, False)
     for act in (studies.load, studies.samples, studies.results, studies.standing):
         with pytest.raises(StorageError, match="no run"):
             act(slug)
@@ -248,7 +270,7 @@ def test_a_run_of_one_sample_is_none_of_many(studies, opened):
 def test_a_start_fails_the_runs_that_were_left_and_not_those_of_many_samples(studies, opened):
     slug = studies.save(STUDY, SAMPLES)
     studies.want(slug)
-    studies.claim(slug)
+    studies.start(slug)
     with opened.write() as session:
         session.execute(update(Run).values(server=None))
     make(opened)
@@ -266,11 +288,11 @@ def test_what_the_app_is_to_run_is_remembered_and_not_deleted(studies, opened):
 
     studies.want(slug)
     is_kept("queued")
-    assert studies.claim(slug)
+    assert studies.start(slug)
     is_kept("running")
     studies.release(slug)
     is_kept("queued")
-    studies.rest(slug, "No room.")
+    studies.end(slug, "cancelled", "No room.")
     studies.release(slug)
     assert studies.wanted() == {}
     assert (studies.load(slug).state, studies.load(slug).reason) == ("unfinished", "No room.")
@@ -300,7 +322,7 @@ def test_one_that_cannot_be_read_is_listed_says_why_and_is_deleted(studies, open
     for act in (studies.load, studies.results):
         with pytest.raises(StorageError, match=f"{bad} is spoilt and cannot be read .*{said}"):
             act(bad)
-    assert studies.rest(bad, "Stopped.")
+    assert studies.end(bad, "cancelled", "Stopped.")
     delete(opened, bad)
 
 
@@ -310,8 +332,8 @@ def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies,
     now = datetime.now(UTC)
     opened.write_with(library.delete_runs, [slug], now)  # and then it was killed
     studies.want(slug)
-    assert (listed(opened), studies.wanted(), studies.claim(slug)) == ([], {}, False)
-    assert opened.read_with(stored_bytes, None) == 0
+    assert (listed(opened), studies.wanted(), studies.start(slug)) == ([], {}, False)
+    assert opened.read_with(usage_of, None).run_bytes == 0
     for act in (studies.load, studies.results):
         with pytest.raises(StorageError, match="no run"):
             act(slug)

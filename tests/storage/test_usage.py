@@ -8,8 +8,8 @@ from ckv_core.records.run_request import RunRequest
 from storage import library
 from storage.database import Database
 from storage.models import AnyText, Array, ResultRow, Run, SampleRow
-from storage.studies import Studies
-from storage.usage import ROW_BYTES, stored_bytes, usage_by_owner
+from storage.recorder import Recorder
+from storage.usage import ROW_BYTES, usage_by_owner, usage_of
 from tests.storage.conftest import make, record
 from tests.storage.test_studies import MODEL, SAMPLES, STUDY, results_of
 
@@ -37,7 +37,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     slug = make(here, answer="a\x00", question="Ünï?")
     record(here, RunRequest(context="c" * 999, variants=("full", "snapkv")))
     here.write_with(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
-    studies = Studies(here)
+    studies = Recorder(here)
     study = studies.save(STUDY, SAMPLES[:2], "ann")
     studies.served_by(study, MODEL, {"torch": "1"})
     studies.save(replace(STUDY, tolerance=7.0), SAMPLES, "ann")
@@ -45,8 +45,8 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
         studies.commit(study, results_of(SAMPLES[0], state="failed", text=text))
     studies.commit(study, results_of(SAMPLES[1]))
     here.write_with(library.annotate, study, "Another nämé", "note", [])
-    total = here.read_with(stored_bytes, None)
+    total = here.read_with(usage_of, None).run_bytes
     assert total == rows_of(here, Run, SampleRow, ResultRow, Array)
-    of_ann = here.read_with(stored_bytes, "ann")
+    of_ann = here.read_with(usage_of, "ann").run_bytes
     nobody = next(each for each in here.read_with(usage_by_owner) if each.owner is None)
     assert (nobody.runs, nobody.run_bytes) == (2, total - of_ann)

@@ -117,7 +117,7 @@ class Administration:
         now = datetime.now(UTC)
         with self._database.read() as session:
             known = credentials.accounts(session)
-            tokens = credentials.list_credentials(session, "token", None)
+            tokens = credentials.list_credentials(session, kind="token")
         counts = [token.owner for token in tokens if token.is_open(now)]
         rows = []
         for name, user in sorted(self._access.users.items()):
@@ -139,12 +139,8 @@ class Administration:
             raise ConfigError("You cannot disable yourself; ask another administrator.")
         now = datetime.now(UTC)
         with self._database.write() as session:
-            if not credentials.set_disabled(session, name, now if disabled else None):
+            if not credentials.set_disabled(session, actor, name, now if disabled else None):
                 return False
-            if disabled:
-                credentials.revoke_all(session, name, now)
-            action: audit.Action = "disabled user" if disabled else "enabled user"
-            audit.record(session, actor, action, name)
             runs = [run.slug for run in usage.waiting_runs(session) if run.owner == name]
         if disabled:
             for slug in runs:

@@ -39,7 +39,7 @@ class Accounts:
         now = datetime.now(UTC)
         with self._database.read() as session:
             record = credentials.find(session, token, kind, now)
-        user = self._access.users.get(record.owner) if record else None
+        user = self._access.users.get(record.owner or "") if record else None
         if record is None or user is None:
             return None
         if kind == "session" and record.password_mark != user.mark:
@@ -83,9 +83,10 @@ class Accounts:
             credentials.purge(session, now)
             credentials.note_login(session, user, now)
             audit.record(session, user, "signed in")
-            return credentials.create_session(
-                session, user, known.mark, now=now, lasts=SESSION_LASTS
-            )
+            values = {"scope": "all", "password_mark": known.mark}
+            return credentials.create(
+                session, "session", user, now=now, lasts=SESSION_LASTS, **values
+            )[1]
 
     # --- for the one who is logged in ---------------------------------------------------------
 
@@ -94,16 +95,14 @@ class Accounts:
         viewer = self._access.viewer()
         if viewer.credential is None or viewer.scope != "all":
             return
-        now = datetime.now(UTC)
         with self._database.write() as session:
-            if credentials.revoke(session, viewer.credential, now):
-                audit.record(session, viewer.user, "signed out")
+            credentials.revoke(session, viewer.user, datetime.now(UTC), id=viewer.credential)
 
     def open(self, kind: Kind) -> list[CredentialRecord]:
         """The viewer's sessions or tokens that are good, newest first."""
         owner, now = self._access.account(), datetime.now(UTC)
         with self._database.read() as session:
-            known = credentials.list_credentials(session, kind, owner)
+            known = credentials.list_credentials(session, kind=kind, owner=owner)
         return [each for each in known if each.is_open(now)]
 
     def make_token(self, name: str, scope: str, expiry: str) -> str:
@@ -116,10 +115,12 @@ class Accounts:
             raise ConfigError("Choose what the token may do and how long it works.")
         if len(self.open("token")) >= OPEN_TOKENS:
             raise LimitError(f"You have {OPEN_TOKENS} tokens; revoke one first.")
-        now, days = datetime.now(UTC), EXPIRIES_DAYS[expiry]
+        days = EXPIRIES_DAYS[expiry]
+        lasts = None if days is None else timedelta(days)
+        values = {"scope": SCOPES[scope], "name": name}
         with self._database.write() as session:
-            number, token = credentials.create_token(
-                session, owner, SCOPES[scope], name, now=now, days=days
+            number, token = credentials.create(
+                session, "token", owner, now=datetime.now(UTC), lasts=lasts, **values
             )
             audit.record(session, owner, "made token", number)
         return token
@@ -127,16 +128,10 @@ class Accounts:
     def revoke(self, credential_id: int) -> bool:
         """End one of the viewer's tokens or sessions; False if it was not open."""
         owner = self._access.account()
+        now = datetime.now(UTC)
         with self._database.write() as session:
-            closed = credentials.revoke(session, credential_id, datetime.now(UTC), owner)
-            if closed is None:
-                return False
-            is_token = closed.kind == "token"
-            if is_token:
-                audit.record(session, owner, "revoked token", closed.id)
-            else:
-                audit.record(session, owner, "signed out")
-        return True
+            closed = credentials.revoke(session, owner, now, id=credential_id, owner=owner)
+        return closed is not None
 
     def _touch(self, record: CredentialRecord, now: datetime) -> None:
         try:

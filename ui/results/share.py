@@ -7,7 +7,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from ckv_core.errors import CkvError
-from storage.credentials import ShareRecord
+from storage.credentials import CredentialRecord
 from storage.repository import is_slug
 from ui.components.base import component
 from ui.services.services import Services
@@ -77,7 +77,7 @@ class ShareSection:
         }
 
 
-def _row(record: ShareRecord, now: datetime) -> dict[str, Any]:
+def _row(record: CredentialRecord, now: datetime) -> dict[str, Any]:
     ends = record.expires_at
     if record.revoked_at is not None:
         state = "revoked"

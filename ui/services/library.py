@@ -8,7 +8,6 @@ from ckv_core.records.kept_folder import KeptFolder
 from storage import audit, library, repository, usage
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
-from storage.usage import saved_runs, stored_bytes
 from ui.accounts.access import Access
 from ui.limits import Limits
 
@@ -112,11 +111,11 @@ class Library:
         """Undo a deletion of the last ten minutes, if there is room; returns how many came back."""
         owner = self._access.user(change=True)
         with self._database.write() as session:
-            saved = saved_runs(session, owner)
+            saved = usage.usage_of(session, owner).runs
             restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
             if restored:
                 self._limits.check_saved(saved + len(restored) - 1)
-                size = usage.stored_bytes(session, owner)
+                size = usage.usage_of(session, owner).run_bytes
                 self._limits.check_bytes(size, KeptFolder(owner).size(), more=0)
                 audit.record(session, owner, "restored", *restored)
         return len(restored)
@@ -128,11 +127,11 @@ def _now() -> datetime:
 
 def check_room(database: Database, limits: Limits, owner: str | None, more: int = 1) -> int:
     """Bytes that are left to this user, or without logins to all; LimitError for fewer."""
-    runs = database.read_with(stored_bytes, owner)
-    return limits.check_bytes(runs, KeptFolder(owner).size(), more)
+    used = database.read_with(usage.usage_of, owner)
+    return limits.check_bytes(used.run_bytes, KeptFolder(owner).size(), more)
 
 
 def check_new_run(database: Database, limits: Limits, owner: str | None, more: int = 1) -> None:
     """LimitError where this user may store no further run, of so many bytes."""
-    limits.check_saved(database.read_with(saved_runs, owner))
+    limits.check_saved(database.read_with(usage.usage_of, owner).runs)
     check_room(database, limits, owner, more)

@@ -69,11 +69,6 @@ class Runs:
             ahead = servers.ahead_elsewhere(session, slug, self._database.server)
         return stored_snapshot(stored, ahead)
 
-    def cancel_elsewhere(self, slug: str, reason: str) -> None:
-        """Record the end of another server's run; that server stops at the next it records."""
-        if self._ahead_elsewhere(slug) is not None:
-            self._recorder.cancel(slug, reason)
-
     def let_go(self, slug: str) -> None:
         """Forget a run that is to be deleted; StorageError if it is not over, here or elsewhere."""
         if self._ahead_elsewhere(slug) is not None:
@@ -159,7 +154,7 @@ class Runs:
                 return
         was_saved = True
         try:
-            if not self._record(slug, state, reason):
+            if not self._recorder.end(slug, state, reason):
                 state, reason = self._end_elsewhere(slug)
         except Exception as error:
             LOGGER.exception("The end of run %s cannot be recorded.", slug)
@@ -179,21 +174,13 @@ class Runs:
         if was_saved:
             self._save_again()
 
-    def _record(self, slug: str, state: RunState, reason: str) -> bool:
-        """Write an end; False if the run is over in storage, or gone."""
-        if state == "done":
-            return self._recorder.finish(slug)
-        if state == "failed":
-            return self._recorder.fail(slug, reason)
-        return self._recorder.cancel(slug, reason)
-
     def _save_again(self) -> None:
         """Storage takes ends again: also those that it could not take before."""
         with self._lock:
             waiting = [run.view for run in self._unsaved.values()]
         for run in waiting:
             try:
-                self._record(run.slug, run.state, run.reason)
+                self._recorder.end(run.slug, run.state, run.reason)
             except Exception:
                 LOGGER.exception("The end of run %s still cannot be recorded.", run.slug)
                 return
@@ -207,7 +194,9 @@ class Runs:
     def _end_elsewhere(self, slug: str) -> tuple[RunState, str]:
         """How another server that shares the database ended a run of this one."""
         try:
-            ended = self._recorder.end_of(slug)
+            ended = self._database.read_with(repository.end_of, slug)
+        except repository.RunMissingError:
+            ended = None
         except StorageError as error:
             return "failed", _not_saved(error)
         return ended or ("failed", "The run was deleted.")

@@ -334,10 +334,8 @@ class Services:
         """Stop anybody's run; the caller has checked that this is allowed."""
         if slug in self._runs.slugs():
             self._client.cancel(slug)
-        elif self._runs.find(slug) is not None or self.studies.stop(slug, reason):
-            return
-        elif not self._runs.stored(slug).is_final:
-            self._runs.cancel_elsewhere(slug, reason)
+        elif self._runs.find(slug) is None:
+            self.studies.stop(slug, reason)
 
     def _check_room(self, owner: str | None) -> None:
         owners = self._runs.owners()

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from ckv_core.errors import ConfigError
 from storage import audit, credentials
-from storage.credentials import ShareRecord
+from storage.credentials import CredentialRecord
 from storage.database import Database
+from storage.repository import key_of
 from ui.accounts.access import Access
 from ui.limits import LimitError
 
@@ -31,27 +32,27 @@ class Shares:
         days = EXPIRIES_DAYS[expiry]
         now = datetime.now(UTC)
         with self._database.write() as session:
-            links = credentials.list_shares(session, slug)
+            links = credentials.list_credentials(session, run_id=key_of(session, slug))
             if sum(link.is_open(now) for link in links) >= OPEN_LINKS:
                 raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
-            ends = None if days is None else now + timedelta(days=days)
-            token = credentials.create_share(session, slug, self._access.user(), now, ends)
+            lasts = None if days is None else timedelta(days)
+            token = credentials.create_share(session, slug, self._access.user(), now, lasts)
             audit.record(session, self._access.user(), "shared", slug)
         return token
 
-    def of_run(self, slug: str) -> list[ShareRecord]:
+    def of_run(self, slug: str) -> list[CredentialRecord]:
         self._access.check_run(slug, "own")
         with self._database.read() as session:
-            return credentials.list_shares(session, slug)
+            return credentials.list_credentials(session, run_id=key_of(session, slug))
 
     def revoke(self, slug: str, share_id: int) -> bool:
         """Close a link; False if it was closed already or is not of this run."""
         self._access.check_run(slug, "change")
+        actor, now = self._access.user(), datetime.now(UTC)
         with self._database.write() as session:
-            was_open = credentials.revoke_share(session, slug, share_id, datetime.now(UTC))
-            if was_open:
-                audit.record(session, self._access.user(), "revoked share", slug)
-        return was_open
+            run_id = key_of(session, slug)
+            closed = credentials.revoke(session, actor, now, slug, id=share_id, run_id=run_id)
+        return closed is not None
 
     def opened(self, token: str) -> str | None:
         """The run behind a token; None for a wrong, expired or revoked one."""

@@ -32,9 +32,10 @@ from ckv_core.experiment.study_runner import (
 from ckv_core.experiment.tasks import make_samples
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
-from storage import studies as stored_studies
+from storage import repository
 from storage.database import Database
 from storage.models import SAMPLES
+from storage.recorder import Recorder
 from storage.records import StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import DISABLED, Access
@@ -151,7 +152,8 @@ class Studies:
     ) -> None:
         """Nothing runs before `begin`; without a cluster the app's worker runs it."""
         self._database = database
-        self._store = stored_studies.Studies(database)
+        self._store = Recorder(database)
+        self._read = database.read_with
         self._access, self._limits, self._worker = access, limits, worker
         self._cluster = cluster
         self._wake = threading.Event()
@@ -195,7 +197,7 @@ class Studies:
         """The texts of stored runs that the viewer may read, as samples."""
         for slug in slugs:
             self._access.check_run(slug)
-        return samples_of_runs(self._store.requests(slugs))
+        return samples_of_runs(self._read(repository.load_requests, slugs))
 
     def cost(self, study: Study, text: str = "") -> Cost:
         """What it takes, from a few of its prompts that are counted; waits.
@@ -259,7 +261,7 @@ class Studies:
     def resume(self, slug: str) -> None:
         """Have a study run on; what failed and may pass is tried again."""
         self._access.check_run(slug, "change")
-        stored = self._store.load(slug)
+        stored = self._read(repository.load_study, slug)
         if not stored.is_wanted:
             self._check_queue(stored.owner)
         check_room(self._database, self._limits, stored.owner)
@@ -267,7 +269,7 @@ class Studies:
 
     def view(self, slug: str) -> StudyView:
         self._access.check_run(slug)
-        return self._view(self._store.load(slug))
+        return self._view(self._read(repository.load_study, slug))
 
     def reading(self, slug: object) -> StudyReading:
         """A study with its results; a client may send anything as its name."""
@@ -278,22 +280,22 @@ class Studies:
 
     def samples(self, slug: str) -> list[Sample]:
         self._access.check_run(slug)
-        return self._store.samples(slug)
+        return self._read(repository.load_samples, slug)
 
     def results(self, slug: str) -> list[SampleResult]:
         self._access.check_run(slug)
-        return self._store.results(slug)
+        return self._read(repository.load_results, slug)
 
     # --- the app ------------------------------------------------------------------------------
 
-    def stop(self, slug: str, reason: str) -> bool:
+    def stop(self, slug: str, reason: str) -> None:
         """Stop anybody's study, for the caller has checked that this is allowed.
 
-        False if there is no such run of many samples.
+        It also ends a run of one sample that another server runs, which stops at its next event.
         """
-        was_found = self._store.rest(slug, reason)
+        self._read(repository.run_owner, slug)  # RunMissingError where there is none
+        self._store.end(slug, "cancelled", reason)
         self._stop_jobs(slug)
-        return was_found
 
     def close(self, timeout_s: float) -> None:
         """Stop; studies that were to be run are continued at the next start."""
@@ -316,12 +318,12 @@ class Studies:
 
     def _begin_turns(self) -> None:
         """Have the oldest study of each owner run that no other server runs."""
-        for slug, owner in self._store.wanted().items():
+        for slug, owner in self._read(repository.wanted_studies).items():
             if self._closing or owner in self._turns:
                 continue
             if not self._access.may_work(owner):
-                self._store.rest(slug, DISABLED)
-            elif self._store.claim(slug):
+                self._store.end(slug, "cancelled", DISABLED)
+            elif self._store.start(slug):
                 served = functools.partial(self._store.served_by, slug)
                 jobs = StudyJobs(self._worker, owner, served)
                 turn = _Turn(slug, owner, jobs)
@@ -346,7 +348,7 @@ class Studies:
             reason = "The study failed for a reason that is not known; the log has the details."
         try:
             if reason is not None and not self._closing:  # of an app that closes, it is wanted
-                self._store.rest(turn.slug, reason)
+                self._store.end(turn.slug, "failed", reason)
             self._store.release(turn.slug)
         except Exception:
             LOGGER.exception("The end of a study cannot be noted; it is run again.")
@@ -358,15 +360,16 @@ class Studies:
             self._wake.set()
 
     def _run_samples(self, turn: _Turn) -> None:
-        slug, study = turn.slug, self._store.load(turn.slug).study
-        samples, standing = self._store.samples(slug), self._store.standing(slug)
+        slug, study = turn.slug, self._read(repository.load_study, turn.slug).study
+        samples = self._read(repository.load_samples, slug)
+        standing = self._read(repository.done_keys, slug)
         commit = _Committed(functools.partial(self._patiently, turn, self._store.commit, slug))
         if self._cluster is None:
             progresses = run_study(study, samples, standing, turn.jobs, commit)
         else:
             progresses = self._on_cluster(self._cluster, turn, study, samples, commit)
         for progress in progresses:
-            if self._closing or slug not in self._store.wanted():
+            if self._closing or slug not in self._read(repository.wanted_studies):
                 raise RunCancelledError
             if not self._access.may_work(turn.owner):
                 raise ConfigError(DISABLED)
@@ -382,7 +385,7 @@ class Studies:
         commit: Commit,
     ) -> Iterator[Progress]:
         """A cluster works at one study at a time, at some samples of each while others wait."""
-        standing = self._store.standing(turn.slug)
+        standing = self._read(repository.done_keys, turn.slug)
 
         def stand(results: Sequence[SampleResult]) -> None:
             commit(results)
@@ -416,13 +419,13 @@ class Studies:
         write(*values)
 
     def _check_room(self, study: Study, owner: str | None, more: int) -> None:
-        if self._store.has(study.name, owner):
+        if owner in self._read(repository.slugs_of_name, study.name):
             check_room(self._database, self._limits, owner)
         else:
             check_new_run(self._database, self._limits, owner, more)
 
     def _check_queue(self, owner: str | None) -> None:
-        waiting = [*self._store.wanted().values()]
+        waiting = [*self._read(repository.wanted_studies).values()]
         own = waiting.count(owner) if self._access.with_logins else None
         self._limits.check_queue(len(waiting), own, "studies")
 

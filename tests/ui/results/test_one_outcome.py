@@ -77,10 +77,10 @@ def stored(database, variants: list[VariantResult], failed: bool) -> RunSnapshot
             judged = (each.agreement, each.first_difference, each.answer_found)
             recorder.apply(slug, VariantFinished(at, *judged))
     if failed:
-        recorder.fail(slug, "Out of memory.")
+        recorder.end(slug, "failed", "Out of memory.")
     else:
         recorder.apply(slug, RunFinished({}))
-        recorder.finish(slug)
+        recorder.end(slug)
     return stored_snapshot(load(database, slug))
 
 

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select, update
 
 from ckv_core.errors import CkvError
-from storage import credentials
+from storage import credentials, repository
 from storage.credentials import hash_token
-from storage.models import ShareLink
+from storage.models import Credential
 from storage.repository import RunMissingError
 from tests.factories.app import STUDY, finished, script, study_results, study_samples
 from tests.ui.report_reading import opened
@@ -47,7 +47,7 @@ def holder(app: Served, token: str) -> httpx.Client:
 
 
 def change_link(app: Served, token: str, **values) -> None:
-    statement = update(ShareLink).where(ShareLink.token_hash == hash_token(token))
+    statement = update(Credential).where(Credential.token_hash == hash_token(token))
     with app.services._database.write() as session:
         session.execute(statement.values(**values))
 
@@ -130,7 +130,7 @@ def test_a_link_of_one_run_is_not_revoked_through_another(app, slug, other):
 def test_only_the_hash_of_a_token_is_stored(app, slug):
     token = link(app, slug)
     with app.services._database.read() as session:
-        rows = [dict(row) for row in session.execute(select(ShareLink.__table__)).mappings()]
+        rows = [dict(row) for row in session.execute(select(Credential.__table__)).mappings()]
     assert len(token) == 43  # 32 bytes
     assert token not in str(rows)
     assert hash_token(token) in str(rows)
@@ -187,6 +187,8 @@ def test_a_link_of_a_run_of_many_samples_opens_that_one_alone(app):
         assert "21 of 21 results" in str(app.queued(guest, "RunPage.tail", shared, ""))
         assert "results" not in str(app.queued(guest, "RunPage.tail", hidden, ""))
         app.call(guest, "RunPage.go_on", shared)
-        assert store.load(shared).state == "unfinished", "a guest resumed it"
+        assert store.database.read_with(repository.load_study, shared).state == "unfinished", (
+            "a guest resumed it"
+        )
     with app.client() as stranger:
         assert stranger.get(f"/studies/{shared}/scores.csv").status_code == 401

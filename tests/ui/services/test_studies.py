@@ -13,7 +13,7 @@ from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_runner import Progress, failed_sample, open_samples
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
-from storage import library
+from storage import library, repository
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
@@ -353,7 +353,7 @@ def test_a_study_that_cannot_be_read_ends_and_can_be_deleted(services, monkeypat
         services.studies.view(slug)
     monkeypatch.undo()
     services.studies._want(slug)
-    wait_for(lambda: slug not in services.studies._store.wanted(), bool)
+    wait_for(lambda: slug not in services._database.read_with(repository.wanted_studies), bool)
     assert [run.slug for run in services.library.list_runs()[0]] == [slug]
     services.library.delete([slug])
     assert services.library.list_runs() == ([], 0)

@@ -29,7 +29,7 @@ def site(open_app) -> Site:
     done = store_run(open_app.services, request(), result)
     recorder = open_app.services._recorder
     cancelled = recorder.create(request(question="Never read?"))
-    recorder.cancel(cancelled, "Cancelled on request.")
+    recorder.end(cancelled, "cancelled", "Cancelled on request.")
     return Site(open_app.url, done, cancelled)
 
 
