@@ -87,8 +87,9 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text or as a JSON object."""
+        at = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
         line = {
-            "time": _time(record.created),
+            "time": f"{at.isoformat(timespec='milliseconds')}Z",
             "level": record.levelname.lower(),
             "process": self._process,
             "logger": record.name,
@@ -133,19 +134,13 @@ def _error(error: BaseException) -> dict[str, object]:
 
 
 def _text(line: Mapping[str, object]) -> str:
-    head = " ".join(str(line[name]) for name in ("time", "level", "process", "logger", "event"))
-    shown = list(line.items())[5:]
-    text = " ".join([head, *(f"{name}={_value(value)}" for name, value in shown)])
-    return plain(" ".join(text.splitlines()))
-
-
-def _value(value: object) -> str:
-    return " < ".join(map(str, reversed(value))) if isinstance(value, list) else str(value)
-
-
-def _time(seconds: float) -> str:
-    at = datetime.fromtimestamp(seconds, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """The first five values bare, the others with their names; the innermost place first."""
+    texts = [
+        " < ".join(map(str, reversed(value))) if isinstance(value, list) else str(value)
+        for value in line.values()
+    ]
+    named = [f"{name}={text}" for name, text in zip([*line][5:], texts[5:], strict=True)]
+    return plain(" ".join(" ".join([*texts[:5], *named]).splitlines()))
 
 
 def _log_error(event: str, error: BaseException | None) -> None:

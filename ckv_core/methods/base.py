@@ -16,8 +16,8 @@ from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.rules import UNIFORM
-from ckv_core.methods.parts.steps import StepPolicy
-from ckv_core.methods.parts.store import Store
+from ckv_core.methods.parts.steps import POLICIES, StepPolicy
+from ckv_core.methods.parts.store import STORES
 from ckv_core.methods.parts.top_k import TOP_K
 
 BUDGET = Parameter(
@@ -36,19 +36,6 @@ KEEP_QUESTION = choice("keep_question", ("on", "off"), kvpress="off").means(
 )
 # By the word after a SPEC's '+'.
 SELECTORS: dict[str, Selector] = {part.name: part for part in (CRITICAL, CRITICAL_AUTO)}
-# What a SPEC may ask for of any method that it fits: a policy by the key of its first parameter, a
-# store by its word after `store=`.
-POLICIES: dict[str, StepPolicy] = {}
-STORES: dict[str, Store] = {}
-
-
-def store_parameter() -> Parameter:
-    """The key `store` with the stores that are registered."""
-    return choice("store", tuple(STORES), default="plain").means(
-        "How the kept entries are held; left out, in the model's own type."
-    )
-
-
 OWN_PART = "own"  # the word for the part that a method has anyway
 
 
@@ -189,9 +176,11 @@ class Method:
         parameters = [
             parameter for part in (*fit, *STORES.values()) for parameter in part.parameters
         ]
-        stores = [store_parameter()] if STORES else []
+        store = choice("store", tuple(STORES), default="plain").means(
+            "How the kept entries are held; left out, in the model's own type."
+        )
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
-        found = (*composing_parameters(), *layouts, *stores, *parameters)
+        found = (*composing_parameters(), *layouts, store, *parameters)
         return {parameter.name: parameter for parameter in found}
 
 

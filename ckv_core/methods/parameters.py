@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -74,6 +75,11 @@ class Parameter:
         """The same key with another default or the like."""
         return replace(self, **changes)
 
+    def preset_value(self, preset: str) -> ParameterValue:
+        """Its default under a preset, paper or kvpress."""
+        own = self.kvpress if preset == "kvpress" else None
+        return self.default if own is None else own
+
     def means(self, sentences: str) -> Self:
         """The same key with its help."""
         return self.but(help=sentences)
@@ -114,28 +120,20 @@ def number(
     written = f"{low:g} to {high:g}"
 
     def parse(text: str) -> ParameterValue:
-        try:
+        with suppress(ValueError):
             value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise ConfigError(f"{name} must be a number from {written}, got {text!r}.")
-        if decimals is None:
-            return value
-        rounded = round(value, decimals)
-        if not math.isclose(value, rounded, rel_tol=1e-12):  # closer is 0.1 + 0.2 of a form
-            raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
-        return rounded
+            rounded = value if decimals is None else round(value, decimals)
+            if low <= value <= high and math.isclose(value, rounded, rel_tol=1e-12):
+                return rounded  # 0.1 + 0.2 of a form is close
+            if low <= value <= high:
+                raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
+        raise ConfigError(f"{name} must be a number from {written}, got {text!r}.")
 
     return Parameter(name=name, default=default, parse=parse, kvpress=kvpress, range=written)
 
 
 def choice(
-    name: str,
-    words: Sequence[str],
-    *,
-    default: str | None = None,
-    kvpress: str | None = None,
+    name: str, words: Sequence[str], *, default: str | None = None, kvpress: str | None = None
 ) -> Parameter:
     """A key that takes one of a few words, the first by default; a form offers them as a list."""
     listed = ", ".join(words)

@@ -148,14 +148,11 @@ def own_from_json(documents: object, *at: str) -> tuple[ExternalSelection, ...]:
 
     `at`: the path of the documents in what they are a part of.
     """
-    listed = read(list[Any], documents, WHOLE, at=at)
-    places: list[tuple[int | str, ...]]
-    places = [(*at, number) if at else () for number in range(len(listed))]
-    variants = tuple(
-        own
-        for document, place in zip(listed, places, strict=True)
-        for own in _read(document, place)
-    )
+    variants: tuple[ExternalSelection, ...] = ()
+    for number, document in enumerate(read(list[Any], documents, WHOLE, at=at)):
+        place = (*at, number) if at else ()
+        check_schema(document, WHOLE, SCHEMA, place)
+        variants += read(_Document, document, WHOLE, at=place)  # type: ignore[operator]  # it is checked into selections
     if len(variants) > MAX_VARIANTS:
         raise ConfigError(
             f"{len(variants)} variants are too many; one run takes up to {MAX_VARIANTS}."
@@ -268,9 +265,3 @@ def _positions(value: Any, end: int, *at: int | str) -> bytes:
     for left, right in pairwise(values):
         require(left != right, f"position {left} is expected once", *at, got=value)
     return pack(values)
-
-
-def _read(value: object, at: tuple[int | str, ...]) -> tuple[ExternalSelection, ...]:
-    check_schema(value, WHOLE, SCHEMA, at)
-    found: Any = read(_Document, value, WHOLE, at=at)
-    return tuple(found)

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -70,10 +70,8 @@ class KeptFolder:
                 raise ConfigError(f"A cache {name!r} is kept already; choose another name.")
         if len(self._files()) >= MAX_CACHES:
             raise ConfigError(f"{MAX_CACHES} caches are kept; delete one first.")
-        try:
+        with _reported(path, "written"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _failed(path, "written", error) from None
         return path
 
     def add(self, name: str, write: Callable[[Path], object]) -> None:
@@ -87,17 +85,13 @@ class KeptFolder:
 
     def rename(self, name: str, to: str) -> None:
         source = self.find(name)
-        try:
+        with _reported(source, "renamed"):
             source.rename(self.free(to))
-        except OSError as error:
-            raise _failed(source, "renamed", error) from None
 
     def delete(self, name: str) -> None:
         path = self.find(name)
-        try:
+        with _reported(path, "deleted"):
             path.unlink()
-        except OSError as error:
-            raise _failed(path, "deleted", error) from None
 
     def _files(self) -> list[Path]:
         files = (path for path in self.folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
@@ -134,10 +128,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file written beside its place and moved there; CkvError where that fails."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(beside)
-        beside.replace(path)
-    except OSError as error:
-        raise _failed(path, "written", error) from None
+        with _reported(path, "written"):
+            write(beside)
+            beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -160,5 +153,10 @@ def _known_record(path: Path, *_: int) -> KeptRecord | None:
         return None
 
 
-def _failed(path: Path, what: str, error: OSError) -> CkvError:
-    return CkvError(f"{str(path)!r} cannot be {what}: {error.strerror or error}.")
+@contextmanager
+def _reported(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError of the block into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CkvError(f"{str(path)!r} cannot be {what}: {error.strerror or error}.") from None

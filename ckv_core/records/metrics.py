@@ -79,14 +79,9 @@ class Metric:
         return "share" if self.unit == "1" else self.unit
 
     @property
-    def is_covered(self) -> bool:
-        """Its number is a mean over the heads that the theorems cover."""
-        return self.key in COVERED
-
-    @property
     def mean_label(self) -> str:
-        """What a reader sees of its number."""
-        is_part = self.is_covered and self.axes != "variant"
+        """What a reader sees of its number, which may be of the heads that the theorems cover."""
+        is_part = self.key in COVERED and self.axes != "variant"
         return f"{self.label.partition(':')[0]}, covered heads" if is_part else self.label
 
 

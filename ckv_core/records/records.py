@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,15 +122,6 @@ def _ascending(value: Any, end: int, *at: int | str) -> tuple[int, ...]:
     is_ascending = all(left < right for left, right in pairwise(value))
     require(is_ascending, "an ascending array is expected", *at, got=value)
     return tuple(value)
-
-
-def _check_final(value: Plain, final: float) -> None:
-    there = value.get("final_hidden_l1")
-    name = "final_hidden_l1"
-    is_last = there is None or np.isclose(
-        measured(there, name, most=MAX_FLOAT32), final, rtol=1e-3, equal_nan=True
-    )
-    require(is_last, "the last value of layer_hidden_l1 is expected", name, got=there)
 
 
 def _read_setting(value: Any, _: Plain) -> ParameterValue:
@@ -366,8 +357,32 @@ class Receipt:
     warnings: Annotated[tuple[Annotated[str, chars(2000)], ...], many(100)] = ()
 
 
+class _Cascaded(Checked):
+    """What holds the cascaded L1 after each block."""
+
+    __slots__ = ()
+    derived: ClassVar[tuple[str, ...]] = ("final_hidden_l1",)
+    layer_hidden_l1: Float32Array
+
+    def checked(self, value: Plain, known: Plain) -> Self:
+        """Refused where the final L1 in the file is another one."""
+        del known
+        name, final = "final_hidden_l1", self.final_hidden_l1
+        there = value.get(name)
+        is_last = there is None or np.isclose(
+            measured(there, name, most=MAX_FLOAT32), final, rtol=1e-3, equal_nan=True
+        )
+        require(is_last, "the last value of layer_hidden_l1 is expected", name, got=there)
+        return self
+
+    @property
+    def final_hidden_l1(self) -> float:
+        """Cascaded L1 after the last block, before the final norm."""
+        return float(self.layer_hidden_l1[-1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Perturbation(Checked):
+class Perturbation(_Cascaded):
     """How far eviction moved the outputs at the first decoding step (n = one step).
 
     Attributes:
@@ -378,23 +393,12 @@ class Perturbation(Checked):
         kl: KL(full || variant) of the next-token distributions, nats.
     """
 
-    derived: ClassVar = ("improved_head_share", "final_hidden_l1", "worst_head_l1")
+    derived = ("improved_head_share", "final_hidden_l1", "worst_head_l1")
 
     head_l1: Heads
     base_head_l1: Heads | None = None
     layer_hidden_l1: Layers
     kl: Measured = math.nan
-
-    def checked(self, value: Plain, known: Plain) -> "Perturbation":
-        """Refused where the final L1 in the file is another one."""
-        del known
-        _check_final(value, self.final_hidden_l1)
-        return self
-
-    @property
-    def final_hidden_l1(self) -> float:
-        """Cascaded L1 after the last block, before the final norm."""
-        return float(self.layer_hidden_l1[-1])
 
     @property
     def worst_head_l1(self) -> float | None:
@@ -418,7 +422,7 @@ class Perturbation(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoundingFloor(Checked):
+class RoundingFloor(_Cascaded):
     """How far rounding alone moves a run's first decoding step.
 
     Of the full cache whose attention is summed in another order, against the full cache: what
@@ -429,24 +433,15 @@ class RoundingFloor(Checked):
         kl: as of a `Perturbation`.
     """
 
-    derived: ClassVar = ("final_hidden_l1",)
-
     layer_hidden_l1: Layers
     kl: Annotated[float, within(0)]
 
-    def checked(self, value: Plain, known: Plain) -> "RoundingFloor":
+    def checked(self, value: Plain, known: Plain) -> Self:
         """Every layer has a finite floor, and the final one is the last."""
-        del known
         for layer, each in enumerate(self.layer_hidden_l1.tolist()):
             is_floor = 0 <= each < math.inf
             require(is_floor, "a number from 0 is expected", "layer_hidden_l1", layer, got=each)
-        _check_final(value, self.final_hidden_l1)
-        return self
-
-    @property
-    def final_hidden_l1(self) -> float:
-        """After the last block, before the final norm."""
-        return float(self.layer_hidden_l1[-1])
+        return _Cascaded.checked(self, value, known)
 
 
 class Candidate(NamedTuple):

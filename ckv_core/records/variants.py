@@ -52,25 +52,26 @@ class VariantSpec:
         """
         head, _, tail = text.strip().partition(":")
         name, plus, word = (part.strip() for part in head.strip().partition("+"))
-        tail, own_name = _without_name(tail)
-        method = _composed(METHODS.get(name), {**(defaults or {}), **written_parameters(text)})
+        pairs = _pairs(tail, head.strip())
+        own_name = _own_name(pairs)
+        written = {**(defaults or {}), **pairs}
+        plain = METHODS.get(name)
+        keys = plain.options().keys() & {each.name for each in composing_parameters()}
+        method = plain.composed({key: written[key] for key in keys & written.keys()})
         selector = _selector(method, word) if plus else method.selector
         parameters, options = method.parameters(selector), method.options()
         known = {**parameters, **options}
-        _check_policies(method, written_parameters(text))
+        _check_keys(method, pairs, known, head.strip())
         chosen: dict[str, ParameterValue] = {}
         for key, value in (defaults or {}).items():
             if key in known:
                 with about(key):
                     chosen[key] = known[key].parse(value)
-        chosen |= _parse_pairs(tail, head.strip(), known)
+        chosen |= {key: known[key].parse(value) for key, value in pairs.items()}
         preset = str(chosen.get("preset", "paper"))
-        params = {key: _default(parameter, preset) for key, parameter in parameters.items()}
-        params |= {
-            key: _default(parameter, preset)
-            for key, parameter in _requested_options(options, chosen).items()
-        }
-        for key in _redundant_keys(METHODS.get(name), chosen):
+        used = {**parameters, **_requested_options(options, chosen)}
+        params = {key: parameter.preset_value(preset) for key, parameter in used.items()}
+        for key in _redundant_keys(plain, chosen):
             del chosen[key]
         given = tuple(key for key in known if key in chosen)
         variant = cls(method, selector, params | chosen, given, own_name=own_name)
@@ -78,8 +79,7 @@ class VariantSpec:
             if reason:
                 raise ConfigError(f"{variant.spec!r}: {reason}")
         if "budget" in params and variant.budget.unit == "tokens":
-            is_own = "budget" in written_parameters(text)
-            with about("variants" if is_own else "budget"):
+            with about("variants" if "budget" in pairs else "budget"):
                 variant.check_budget(int(variant.budget.amount))
         return variant
 
@@ -180,7 +180,8 @@ class VariantSpec:
     @property
     def protected_counts(self) -> dict[str, int]:
         """How many tokens it never evicts, by reason."""
-        own = {name: _length(part) for name, part in self.protected.items()}
+        ends = self.protected.items()
+        own = {name: part.stop - part.start if part.stop else -part.start for name, part in ends}
         text = sum(map(len, self.passages)) - self.question_tokens
         counts = {"question": self.question_tokens, "protected text": text}
         return own | {name: count for name, count in counts.items() if count}
@@ -314,11 +315,6 @@ def spec_without(spec: str, *keys: str) -> str:
     return f"{head}:{','.join(pairs)}" if pairs else head
 
 
-def _length(part: slice) -> int:
-    """Positions of a slice at either end of a prompt."""
-    return int(part.stop) - int(part.start) if part.stop is not None else -int(part.start)
-
-
 def _selector(method: Method, word: str) -> Selector:
     if word not in SELECTORS:
         known = " and ".join(map(repr, SELECTORS))
@@ -329,33 +325,45 @@ def _selector(method: Method, word: str) -> Selector:
     return SELECTORS[word]
 
 
-def _without_name(tail: str) -> tuple[str, str]:
-    """The pairs of a SPEC without the name, and the name; ConfigError for one that is none."""
-    pairs = tail.split(",")
-    rest = [pair for pair in pairs if pair.partition("=")[0].strip() != NAME]
-    names = [pair.partition("=")[2].strip() for pair in pairs if pair not in rest]
-    for name in names:
-        if len(names) > 1 or not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"A variant's name has up to 40 letters, digits, spaces and . ( ) % / -, once; got "
-                f"{name[:60]!r}."
-            )
-    return ",".join(rest), "".join(names)
+def _pairs(tail: str, head: str) -> dict[str, str]:
+    """Return the texts of a SPEC's keys; refuse what is no pair, and a key that comes twice."""
+    pairs: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in tail.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ConfigError(f"{pair!r} in {head!r} must read key=value.")
+        if key in pairs:
+            raise ConfigError(f"{key!r} is given twice in {head!r}.")
+        pairs[key] = value
+    return pairs
 
 
-def _composed(method: Method, written: Mapping[str, str]) -> Method:
-    """Return the method with the parts of other methods that a SPEC names, if it takes any."""
-    keys = method.options().keys() & {each.name for each in composing_parameters()}
-    return method.composed({key: written[key] for key in keys & written.keys()})
+def _own_name(pairs: dict[str, str]) -> str:
+    """Take the name out of the pairs; ConfigError for one that is none."""
+    name = pairs.pop(NAME, None)
+    if name is not None and not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"A variant's name has up to 40 letters, digits, spaces and . ( ) % / -; got "
+            f"{name[:60]!r}."
+        )
+    return name or ""
 
 
-def _check_policies(method: Method, written: Mapping[str, str]) -> None:
-    """Refuse a policy that a SPEC names and the method cannot have, with the reason."""
-    for key, part in POLICIES.items():
-        if key not in written or key in method.options() or method.scorer is None:
+def _check_keys(
+    method: Method, pairs: Mapping[str, str], known: Mapping[str, Parameter], head: str
+) -> None:
+    """Refuse a key that the method does not take; of a policy that it cannot have, say why."""
+    for key in pairs:
+        if key in known:
             continue
-        reason = part.unfit(method.scorer) or "evicts while it generates by a policy of its own"
-        raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
+        if key in POLICIES and method.scorer is not None:
+            own = "evicts while it generates by a policy of its own"
+            reason = POLICIES[key].unfit(method.scorer) or own
+            raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
+        close = get_close_matches(key, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        keys = ", ".join(known) or "no keys"
+        raise ConfigError(f"{head!r} does not take {key!r}.{hint} It takes: {keys}.")
 
 
 def _redundant_keys(method: Method, chosen: Mapping[str, ParameterValue]) -> list[str]:
@@ -375,38 +383,11 @@ def _requested_options(
     parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
     parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
     wanted = (part for is_requested, part in parts.values() if is_requested)
-    options_of_parts = {
-        parameter.name: parameter for part in wanted for parameter in part.parameters
-    }
+    requested = {parameter.name: parameter for part in wanted for parameter in part.parameters}
     for key, (_, part) in parts.items():
         for parameter in part.parameters:
-            if parameter.name in chosen and parameter.name not in options_of_parts:
+            if parameter.name in chosen and parameter.name not in requested:
                 raise ConfigError(
                     f"{parameter.name!r} needs {key!r} beside it; give both or neither."
                 )
-    return options_of_parts
-
-
-def _parse_pairs(text: str, name: str, known: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
-    written: dict[str, ParameterValue] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals:
-            raise ConfigError(f"{pair!r} in {name!r} must read key=value.")
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            keys = ", ".join(known) or "no keys"
-            raise ConfigError(f"{name!r} does not take {key!r}.{hint} It takes: {keys}.")
-        if key in written:
-            raise ConfigError(f"{key!r} is given twice in {name!r}.")
-        written[key] = known[key].parse(value)
-    return written
-
-
-def _default(parameter: Parameter, preset: str) -> ParameterValue:
-    return (
-        parameter.kvpress
-        if preset == "kvpress" and parameter.kvpress is not None
-        else parameter.default
-    )
+    return requested

@@ -11,10 +11,8 @@ from ckv_core.methods.parts.press import VERSION
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.run_request import DEFAULT_MODEL
-from ckv_core.records.variants import VariantSpec
 
 DRAWN = json.loads(figures.RECORDED.read_text(encoding="utf-8"))
-OF_EACH_KIND = ("streaming_llm", "snapkv", "adakv", "knorm", "h2o")
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +68,3 @@ def test_bars_add_up_to_the_budget(share):
         heights = figures.unwritten(each["kept"][str(share)]["bars"])
         kept = float(heights @ lengths)
         assert kept == pytest.approx(figures.budget_of(share, tokens), abs=tokens / 255), name
-
-
-def test_all_mentions_of_words_are_found_in_pieces():
-    class Made:
-        class prompt:
-            pieces = ("the ", "co", "de 5", "8", "29", ".", "5829 again")
-
-    assert figures.places_of(Made, "5829") == [(2, 5), (6, 7)]
-    assert figures.places_of(Made, "29.") == [(4, 6)]
-
-
-@pytest.mark.slow
-def test_methods_keep_what_is_drawn(loaded):
-    elsewhere = 0.02  # another kind of CPU rounds otherwise, near a cut
-    text = figures.text_of(loaded)
-    assert (len(text.tokens), loaded.info.sha256) == (DRAWN["tokens"], DRAWN["sha256"])
-    specs = [VariantSpec.parse(name) for name in OF_EACH_KIND]
-    prefilled = parity.read(loaded, text, specs)
-    for spec in specs:
-        kept = parity.ours(spec, prefilled, figures.budget_of(10, len(text.tokens)))
-        drawn = figures.unwritten(DRAWN["methods"][spec.name]["kept"]["10"]["bars"])
-        assert np.abs(drawn - figures.bars(kept)).max() < elsewhere, spec.name

@@ -1,4 +1,8 @@
-"""What a store is: how kept entries are held, as they come or the newest ones only. No torch."""
+"""How kept entries are held: as they come, in eight or four bits, or with fewer channels of keys.
+
+KIVI has the bits, ThinK the channels. What is read and generated after the prompt stays in the
+model's own type. No torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, cast
 
 from ckv_core.base.lazy_torch import Tensor, torch
-from ckv_core.methods.parameters import integer
-from ckv_core.methods.parts.base import Parameters, Part
+from ckv_core.methods.parameters import integer, number
+from ckv_core.methods.parts.base import Parameters, Part, PerEntry
 from ckv_core.methods.parts.views import LayerView
 
 
@@ -200,3 +204,258 @@ class ResidualSegment(Segment):
         count = int((places < self.older.length).sum(1).min())
         rest = PlainSegment(*self.decoded()).keep(places[:, count:])
         return ResidualSegment(self.older.keep(places[:, :count]), rest) if count else rest
+
+
+_INT8_MOST = 127
+_INT8_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Int8Segment(TensorSegment):
+    """An entry is its eight bits times its scale.
+
+    Attributes:
+        keys, values: [heads, length, dim] int8.
+    """
+
+    by_entry = ("keys", "values", "value_scales")
+
+    key_scales: Tensor  # [heads, 1, head_dim] float32
+    value_scales: Tensor  # [heads, length, 1] float32
+    dtype: torch.dtype  # of the model
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        keys, values = self.keys * self.key_scales, self.values * self.value_scales
+        return keys.to(self.dtype), values.to(self.dtype)
+
+
+class Int8(Store):
+    """Eight bits an entry and dimension: keys with a scale per channel, values with one per entry.
+
+    Channels of keys differ in size by far and those of values do not (Liu et al. 2024,
+    arXiv:2402.02750).
+    """
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        (key_codes, key_scales), (codes, scales) = _rounded(keys, 1), _rounded(values, 2)
+        return _Int8Segment(key_codes, codes, key_scales, scales, keys.dtype)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        return entries * (2 * head_dim + _INT8_SCALE_BYTES) + head_dim * _INT8_SCALE_BYTES
+
+
+def _rounded(states: Tensor, over: int) -> tuple[Tensor, Tensor]:
+    """Eight bits and the scales that are shared along one dimension."""
+    sizes = states.float().abs()
+    largest = sizes.amax(over, keepdim=True) if sizes.numel() else sizes.sum(over, keepdim=True)
+    scales = largest.clamp_min(torch.finfo(torch.float32).tiny) / _INT8_MOST
+    return (states / scales).round().clamp(-_INT8_MOST, _INT8_MOST).to(torch.int8), scales
+
+
+GROUP = 32
+_MOST = 15
+_SCALE_BYTES = 4  # of a smallest value and a step, float16 both
+_LARGEST = 65504.0  # of float16
+
+
+@dataclass(frozen=True, slots=True)
+class _Int4Segment(TensorSegment):
+    """A number is the smallest of its group and so many steps.
+
+    Attributes:
+        keys, values: [heads, length, bytes] uint8, two numbers in each.
+        key_group: [heads, length] int16, the group of each entry; in order where None.
+    """
+
+    by_entry = ("keys", "values", "key_group", "value_scales")
+
+    key_scales: Tensor  # [heads, groups, head_dim, 2] float16: smallest, step
+    value_scales: Tensor  # [heads, length, groups, 2] float16
+    like: tuple[Tensor, Tensor]  # keys and values [0, 0, dim] in the model's type
+    key_group: Tensor | None = None
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        key_like, value_like = self.like
+        # Which scales are each entry's, [heads, length, head_dim, 2].
+        rows = self._groups().long()[..., None, None].expand(-1, -1, *self.key_scales.shape[2:])
+        low, step = self.key_scales.float().gather(1, rows).unbind(-1)
+        keys = low + step * _unpacked(self.keys, key_like.shape[-1])
+        width = value_like.shape[-1]
+        least, steps = self.value_scales.float().repeat_interleave(_group_of(width), 2).unbind(-1)
+        values = least + steps * _unpacked(self.values, width)
+        return keys.to(key_like.dtype), values.to(value_like.dtype)
+
+    def keep(self, places: Tensor) -> Self:
+        grouped = replace(self, key_group=self._groups())
+        return super(_Int4Segment, grouped).keep(places)
+
+    def _groups(self) -> Tensor:
+        """The group of each entry, [heads, length]; in order until some are evicted."""
+        if self.key_group is not None:
+            return self.key_group
+        groups = torch.arange(self.length, device=self.keys.device) // GROUP
+        return groups.to(torch.int16).expand(self.heads, -1)
+
+
+class Int4(Store):
+    """Half a byte a number, and the scales, in KIVI's layout (Liu et al. 2024, arXiv:2402.02750).
+
+    A smallest value and a step for each group of 32: of keys along the entries, a channel by
+    itself; of values along the channels, an entry by itself. The newest entries stay as they are.
+    KIVI keeps the entries that do not fill a group in full precision; here the last group may be
+    shorter, so that bytes follow the budget.
+    """
+
+    parameters = (RESIDUAL,)
+    work = PerEntry(keys=8)
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        split = older(keys.shape[1], parameters)
+        newest = PlainSegment(keys[:, split:].clone(), values[:, split:].clone())
+        if not split:
+            return newest
+        key_codes, key_scales = _coded_keys(keys[:, :split].float())
+        value_codes, value_scales = _coded_values(values[:, :split].float())
+        coded = _Int4Segment(
+            keys=_packed(key_codes),
+            values=_packed(value_codes),
+            key_scales=key_scales,
+            value_scales=value_scales,
+            like=(keys[:0, :0].clone(), values[:0, :0].clone()),
+        )
+        return ResidualSegment(coded, newest)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        coded, packed = older(entries, parameters), -(-head_dim // 2)
+        scales = -(-coded // GROUP) * head_dim + coded * (head_dim // _group_of(head_dim))
+        plain = 2 * (entries - coded) * head_dim * itemsize
+        return 2 * coded * packed + scales * _SCALE_BYTES + plain
+
+
+def _group_of(width: int) -> int:
+    """Channels that share a scale."""
+    return GROUP if width % GROUP == 0 else width
+
+
+def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers 0 to 15 and [heads, groups, head_dim, 2] of [heads, entries, head_dim] float32."""
+    groups = torch.split(states, GROUP, dim=1)
+    low = torch.stack([part.amin(1) for part in groups], 1)
+    high = torch.stack([part.amax(1) for part in groups], 1)
+    scales = _scales(low, high)
+    lows, steps = scales.float().repeat_interleave(GROUP, 1)[:, : states.shape[1]].unbind(-1)
+    return _codes(states, lows, steps), scales
+
+
+def _coded_values(states: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by entry, [heads, entries, groups, 2]."""
+    group = _group_of(states.shape[-1])
+    grouped = states.reshape(*states.shape[:-1], -1, group)
+    scales = _scales(grouped.amin(-1), grouped.amax(-1))
+    lows, steps = scales.float().repeat_interleave(group, 2).unbind(-1)
+    return _codes(states, lows, steps), scales
+
+
+def _scales(low: Tensor, high: Tensor) -> Tensor:
+    """Smallest values and steps as they are held."""
+    pair = torch.stack([low, (high - low) / _MOST], -1)
+    return pair.clamp(-_LARGEST, _LARGEST).half()
+
+
+def _codes(states: Tensor, low: Tensor, step: Tensor) -> Tensor:
+    """By the scales as they are held, so that decoding undoes no other rounding."""
+    steps = torch.where(step > 0, (states - low) / step.clamp_min(1e-8), 0)
+    return steps.round().clamp(0, _MOST).to(torch.uint8)
+
+
+def _packed(codes: Tensor) -> Tensor:
+    """Two numbers a byte, along the channels; an odd last one is alone."""
+    even = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2))
+    return even[..., ::2] | even[..., 1::2] << 4
+
+
+def _unpacked(packed: Tensor, width: int) -> Tensor:
+    """Undo `_packed`, as float32."""
+    return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :width].float()
+
+
+PRUNED = number("pruned", 0.4, (0.0, 0.95)).means(
+    "With store=think: share of the key channels of each KV head that are dropped."
+)
+QUERIES = 32  # last ones of the prompt
+_INDEX_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _ThinSegment(TensorSegment):
+    """Keys of some channels; of the others they are 0.
+
+    Attributes:
+        keys: [heads, length, kept channels].
+        values: [heads, length, value_dim].
+    """
+
+    channels: Tensor  # [heads, kept channels] int16, ascending
+    head_dim: int  # all channels
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        whole = self.keys.new_zeros(*self.keys.shape[:2], self.head_dim)
+        index = self.channels.long()[:, None].expand(self.keys.shape)
+        return whole.scatter(-1, index, self.keys), self.values
+
+    def is_sound(self) -> bool:
+        steps = self.channels.diff(dim=1)
+        inside = (self.channels >= 0) & (self.channels < self.head_dim)
+        return bool(inside.all() and (steps > 0).all())
+
+
+class Think(Store):
+    """Keys without the channels that the last queries weigh least (Xu et al. 2024, ThinK).
+
+    A channel's score is the size of what it adds to the logits: the norm of the queries' channel
+    times that of all kept keys (arXiv:2407.21018), with the mean over the query heads that share a
+    KV head. Keys shrink, values do not; the newest entries keep all channels.
+    """
+
+    parameters = (PRUNED, RESIDUAL)
+    work = PerEntry(keys=3)
+
+    def weights(self, view: LayerView, parameters: Parameters) -> Tensor:
+        """Mean square of the last queries by channel, [kv_heads, head_dim]."""
+        squares = view.window_queries(QUERIES).float().square().mean(1)
+        return squares.view(view.kv_heads, -1, squares.shape[-1]).mean(1)
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        split = older(keys.shape[1], parameters)
+        newest = PlainSegment(keys[:, split:].clone(), values[:, split:].clone())
+        if not split:
+            return newest
+        early, width = keys[:, :split], keys.shape[-1]
+        scores = keys.float().square().mean(1)  # the newest count, though they stay whole
+        scores = scores if weights is None else scores * weights.to(scores.device)
+        best = scores.argsort(dim=-1, descending=True, stable=True)
+        channels = best[:, : channels_kept(width, parameters)].sort(-1).values
+        index = channels[:, None].expand(-1, split, -1)
+        kept = early.gather(-1, index)
+        thin = _ThinSegment(kept, values[:, :split].clone(), channels.to(torch.int16), width)
+        return ResidualSegment(thin, newest)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        thin, kept = older(entries, parameters), channels_kept(head_dim, parameters)
+        numbers = 2 * entries * head_dim - thin * (head_dim - kept)
+        return numbers * itemsize + (kept * _INDEX_BYTES if thin else 0)
+
+
+def channels_kept(head_dim: int, parameters: Parameters) -> int:
+    """Channels of a key that stay."""
+    return head_dim - int(head_dim * float(parameters[PRUNED.name]) + 1e-9)
+
+
+# What a SPEC may ask for, by its word after `store=`.
+STORES: dict[str, Store] = {"int8": Int8(), "int4": Int4(), "think": Think()}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ckv_core.methods import METHODS, PARAMETERS
-from ckv_core.methods.attention import value_norm, window_attention
+from ckv_core.methods.attention import value_norm
 from ckv_core.methods.parts.critical import (
     Ranking,
     critical_auto,
@@ -138,21 +138,6 @@ def test_value_norm_equals_one_matrix_product_per_entry(
     torch.testing.assert_close(
         value_norm(values, weight), torch.tensor(expected), rtol=1e-5, atol=1e-5
     )
-
-
-def test_window_attention_is_causal_inside_the_window_and_counts_its_keys():
-    generator = torch.Generator().manual_seed(3)
-    queries = torch.randn(4, 3, 6, generator=generator)
-    keys = torch.randn(2, 10, 6, generator=generator)
-    result = window_attention(queries, keys, 0.37)
-    for head in range(4):
-        columns = [0.0] * 7
-        for t in range(3):
-            visible = keys[head // 2, : 10 - 3 + t + 1].double()
-            weights = (visible @ queries[head, t].double() * 0.37).exp()
-            weights = weights / weights.sum()
-            columns = [c + float(w) / 3 for c, w in zip(columns, weights[:7], strict=True)]
-        torch.testing.assert_close(result[head], torch.tensor(columns), rtol=1e-5, atol=1e-7)
 
 
 # --- selectors ----------------------------------------------------------------------------
@@ -378,8 +363,3 @@ def test_no_file_compares_a_parts_name():
         if (names := PARTS & compared(ast.parse(path.read_text(encoding="utf-8"))))
     }
     assert not found
-
-
-def test_the_walk_sees_every_comparison():
-    for code in ("a == 'top_k'", "if a in ('x', 'top_k'): pass", "match a:\n case 'top_k': pass"):
-        assert "top_k" in compared(ast.parse(code))

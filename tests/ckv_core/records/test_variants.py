@@ -133,7 +133,7 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha():
         ("tova:every=256", "TOVA does not score by an observation window, so 'every' cannot"),
         ("full:rule=uniform", "'full' does not take 'rule'"),
         ("snapkv:name=<b>", "A variant's name has up to 40 letters"),
-        ("snapkv:name=a,name=b", "A variant's name has up to 40 letters"),
+        ("snapkv:name=a,name=b", "'name' is given twice in 'snapkv'"),
         (f"snapkv:name={'x' * 41}", "A variant's name has up to 40 letters"),
         ("snapkv:every=64,to=32", "must be ever larger"),
         ("snapkv:to=32", "'to' needs 'every'"),
