@@ -12,6 +12,11 @@ from ckv_core.base.devices import is_cuda_like
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
+# Folder, limit and usage of a control group, of version 2 and of version 1.
+_GROUPS = (
+    ("sys/fs/cgroup", "memory.max", "memory.current"),
+    ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 _RESET_PEAK = "5"  # proc(5): set the peak resident size to the present one
 
 
@@ -30,22 +35,18 @@ def _group_limits(root: Path) -> list[int]:
         lines = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    rooms = []
+    rooms: list[int | None] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, limit, usage = "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            base = "sys/fs/cgroup/memory"
-            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
+        if controllers and "memory" not in controllers.split(","):
             continue
+        base, limit, usage = _GROUPS[bool(controllers)]
         # Inside a container the group's own path may not be there: its files lie at the base.
-        for folder in (root / base / path.lstrip("/"), root / base):
-            room = _group_room(folder / limit, folder / usage, folder / "memory.stat")
-            if room is not None:
-                rooms.append(room)
-    return rooms
+        rooms += [
+            _group_room(folder / limit, folder / usage, folder / "memory.stat")
+            for folder in (root / base / path.lstrip("/"), root / base)
+        ]
+    return [room for room in rooms if room is not None]
 
 
 def _group_room(limit: Path, usage: Path, stat: Path) -> int | None:

@@ -147,14 +147,8 @@ def value_norm(values: Tensor, output_weight: Tensor, order: int = 1) -> Tensor:
     """Norm of each value row through its query head's slice of W_O (L1: CriticalKV, eq. 8).
 
     Computed in blocks of positions: the [query_heads, prompt_len, hidden] product never exists.
-
-    Args:
-        values: [kv_heads, prompt_len, value_dim].
-        output_weight: [hidden, query_heads * value_dim], the weight of o_proj.
-        order: 1 for L1, 2 for L2.
-
-    Returns:
-        [query_heads, prompt_len] float32.
+    Of values [kv_heads, prompt_len, value_dim] and the weight of o_proj, [hidden, query_heads *
+    value_dim]; [query_heads, prompt_len] float32.
     """
     check_shape("values", values, "kv_heads prompt_len value_dim", {})
     kv_heads, prompt_len, value_dim = values.shape

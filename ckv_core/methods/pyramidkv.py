@@ -49,12 +49,8 @@ def pyramid_budgets(
     hi = 2 * mean - lo; hi is clipped to `evictable`, then lo = 2 * mean - hi, so the mean stays.
     Where lo is then below `inside`, all layers get the same.
 
-    Args:
-        shape: evictable layers, and KV heads of each; all heads of a layer get the same.
-        spare: mean entries per head.
-        evictable: entries that a head has to choose from.
-        beta: steepness, >= 1; 1 is uniform.
-        inside: protected entries that count into the shares, as kvpress has it.
+    Of a shape (evictable layers, KV heads), and mean entries per head; a beta of 1 is uniform.
+    `inside` are protected entries that count into the shares, as kvpress has it.
     """
     (layers, kv_heads), mean = shape, spare + inside
     low = Fraction(mean) / Fraction(str(beta))

@@ -125,14 +125,13 @@ def base_index(variants: Sequence[Recorded], index: int) -> int | None:
 
 def unique_specs(specs: Mapping[Identity, str]) -> dict[Identity, str]:
     """Return a unique SPEC for each: it also writes what differs from its namesakes."""
+    heads = {identity: spec_without(spec, "budget") for identity, spec in specs.items()}
     namesakes: dict[str, set[Settings]] = {}
-    for identity, spec in specs.items():
-        namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
+    for identity, head in heads.items():
+        namesakes.setdefault(head, set()).add(identity.settings)
     named = {
-        identity: _with(
-            spec, _distinguishing(identity.settings, namesakes[spec_without(spec, "budget")])
-        )
-        for identity, spec in specs.items()
+        one: _with(specs[one], _distinguishing(one.settings, namesakes[head]))
+        for one, head in heads.items()
     }
     ways: tuple[Callable[[Identity], Given], ...] = (
         lambda one: {"budget": str(one.budget)} if one.budget else {},
@@ -140,10 +139,7 @@ def unique_specs(specs: Mapping[Identity, str]) -> dict[Identity, str]:
     )
     for more in ways:
         counts = Counter(named.values())
-        named = {
-            identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
-            for identity, spec in named.items()
-        }
+        named |= {one: _with(spec, more(one)) for one, spec in named.items() if counts[spec] > 1}
     return named
 
 

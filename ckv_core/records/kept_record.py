@@ -145,10 +145,8 @@ def _check(record: KeptRecord, file: Any) -> None:
         raise _unfit("its context or token ids do not fit its receipt.")
     if groups.keys() != set(range(record.model.layers)):
         raise _unfit(f"it does not have the {record.model.layers} layers of its receipt.")
-    kept = 0
-    for layer, of_layer in groups.items():
-        entries = _check_layer(record, file, of_layer)
-        kept += entries if layer in record.model.evictable_layers else 0
+    entries = {layer: _check_layer(record, file, each) for layer, each in groups.items()}
+    kept = sum(entries[layer] for layer in record.model.evictable_layers)
     if kept != record.receipt.retained_entries:
         raise _unfit(f"it has {kept:,} entries and its receipt tells another number.")
 
@@ -165,11 +163,8 @@ def _check_layer(record: KeptRecord, file: Any, groups: dict[str, dict[str, _Sha
             raise _unfit(f"layer {name} lacks keys or values of a head.")
         heads += file.get_tensor(f"layers.{name}.heads").tolist()
         positions = file.get_tensor(f"layers.{name}.positions")
-        if (
-            (np.diff(positions, axis=-1) <= 0).any()
-            or (positions < 0).any()
-            or (positions >= record.compressed_tokens).any()
-        ):
+        outside = (positions < 0) | (positions >= record.compressed_tokens)
+        if outside.any() or (np.diff(positions, axis=-1) <= 0).any():
             raise _unfit(f"layer {name} has positions that are not ascending ones of the context.")
         entries += positions.size
     if sorted(heads) != list(range(record.model.kv_heads)):

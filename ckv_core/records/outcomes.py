@@ -15,6 +15,7 @@ OUTCOME_WORDS: dict[Outcome | None, str] = {
     "cut": "cut",
     "failed": "failed",
 }
+_CORRECTLY = ("answers correctly", "answer correctly")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +63,18 @@ class Tally:
     def _of_answers(self, what: str, one: str) -> str:
         count = self.answered + self.missed + self.cut + self.failed
         still = "still " if self.full == "answered" else ""
-        if count == 0:
-            return ""
-        if count == 1:
+        if count <= 1:
             ends = {
                 f"{still}answers correctly": self.answered,
                 "misses the expected answer": self.missed,
                 "was cut before an answer": self.cut,
                 "failed": self.failed,
             }
-            return next(f"{one or f'The {what}'} {end}" for end, is_so in ends.items() if is_so)
+            found = (f"{one or f'The {what}'} {end}" for end, is_so in ends.items() if is_so)
+            return next(found, "")
         if self.cut == count:
             return f"{'Both' if count == 2 else f'All {count}'} {what}s were cut before an answer"
-        words = ("answers correctly", "answer correctly")
-        counts = [_counted(self.answered, count, what, words, still)]
+        counts = [_counted(self.answered, count, what, _CORRECTLY, still)]
         for number, end in ((self.cut, "cut"), (self.failed, "failed")):
             if number:
                 was = "" if end == "failed" else "was " if number == 1 else "were "

@@ -16,8 +16,7 @@ def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
         text: what to look for; it may begin and end inside a token.
 
     Returns:
-        (first, end) token indices of each occurrence, in order, not overlapping; empty if the
-        text is blank or does not occur.
+        (first, end) of each, in order, not overlapping; empty if the text is blank.
     """
     words = text.casefold().split()
     folded = [piece.casefold() for piece in pieces]

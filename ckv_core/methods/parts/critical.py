@@ -231,15 +231,10 @@ CRITICAL_AUTO = CriticalAuto()
 
 
 def head_bound(attention: Tensor, norms: Tensor, keep_masks: Tensor) -> Tensor:
-    """Bound of each KV head's perturbation, summed over its query heads.
+    """Bound of each KV head's perturbation, summed over its query heads: [sets, kv_heads] float32.
 
-    Args:
-        attention: [query_heads, entries] A, each row sums to 1.
-        norms: [query_heads, entries] value norms.
-        keep_masks: [sets, kv_heads, entries] bool, no row empty of attention.
-
-    Returns:
-        [sets, kv_heads] float32.
+    Of attention A [query_heads, entries], whose rows sum to 1, of value norms shaped alike, and of
+    masks [sets, kv_heads, entries] bool, none empty of attention.
     """
     kv_heads = keep_masks.shape[1]
     grouped = attention.view(kv_heads, -1, attention.shape[-1])
@@ -264,15 +259,9 @@ def critical_auto(
 ) -> tuple[Tensor, Tensor]:
     """Keep what each head keeps under its own best alpha of the grid; ties to the smaller alpha.
 
-    Args:
-        ranking: order of one layer's evictable entries, [kv_heads, evictable].
-        head_budgets: [kv_heads] int64, entries, each from 0 to evictable.
-        attention: [query_heads, prompt_len] mean window attention, the window's own columns too.
-        norms: [query_heads, prompt_len] value norms.
-        columns: positions of the evictable entries; all others count as kept.
-
-    Returns:
-        keep_mask [kv_heads, evictable] bool and the alphas, [kv_heads] float32.
+    Of the ranking of one layer's evictable entries, which are at `columns`; all others count as
+    kept. Attention (the window's own columns too) and norms are [query_heads, prompt_len]. Gives
+    a mask [kv_heads, evictable] bool, and the alphas, [kv_heads] float32.
     """
     quotas = [first_stage(head_budgets, alpha) for alpha in ALPHA_GRID]
     masks = torch.stack([ranking.keep(head_budgets, quota) for quota in quotas])

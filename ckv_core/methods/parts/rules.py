@@ -29,17 +29,13 @@ def integer_shares(shares: Sequence[Fraction], total: int, cap: int) -> list[int
 
     A share above `cap` is cut to it and the excess passed on by the same rule.
 
-    Args:
-        shares: each >= 0, summing to `total` up to what the cap cuts.
-        total: entries to hand out; ConfigError where all shares cannot hold them.
-        cap: most entries that one share may get.
+    Shares are >= 0 and sum to `total`, up to what the cap cuts; ConfigError where all of them
+    cannot hold it.
     """
     if total > cap * len(shares):
         raise ConfigError(f"{total} entries do not fit into {len(shares)} shares of {cap}.")
     whole = [min(math.floor(share), cap) for share in shares]
-    by_remainder = sorted(
-        range(len(shares)), key=lambda index: (math.floor(shares[index]) - shares[index], index)
-    )
+    by_remainder = sorted(range(len(shares)), key=lambda at: math.floor(shares[at]) - shares[at])
     missing = total - sum(whole)
     while missing > 0:
         for index in by_remainder:
@@ -84,27 +80,19 @@ def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float)
     c_h of a layer's top kv_heads * spare scores lie in head h; the head gets
     c_h * (1 - safeguard) + safeguard * spare, rounded by largest remainder.
 
-    Args:
-        order: [layers, kv_heads * evictable] int32, the entries of all heads of a layer, one head
-            after the other, by falling pooled window attention.
-        kv_heads: per layer.
-        spare: mean entries per head.
-        safeguard: share that stays uniform, 0 to 1.
+    Of the `order` of each layer's entries, [layers, kv_heads * evictable] int32, one head's after
+    the other's, by falling score; `safeguard` is the share that stays uniform, 0 to 1.
 
     Returns:
         [layers, kv_heads] int64 on the CPU, each layer summing to kv_heads * spare.
     """
     total, evictable = kv_heads * spare, order.shape[-1] // kv_heads
-    heads = order[:, :total] // max(evictable, 1)
+    heads, uniform = order[:, :total] // max(evictable, 1), Fraction(str(safeguard))
     counts = torch.stack([(heads == head).sum(-1) for head in range(kv_heads)], dim=-1)
-    uniform = Fraction(str(safeguard))
-    budgets = [
-        integer_shares(
-            [count * (1 - uniform) + uniform * spare for count in layer], total, evictable
-        )
-        for layer in counts.tolist()
+    shares = [
+        [count * (1 - uniform) + uniform * spare for count in layer] for layer in counts.tolist()
     ]
-    return torch.tensor(budgets, dtype=torch.int64)
+    return torch.tensor([integer_shares(layer, total, evictable) for layer in shares])
 
 
 def safeguarded(candidates: Candidates) -> int:
