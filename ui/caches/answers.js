@@ -12,7 +12,7 @@ function card() {
     note.dataset.tone = str(item.tone);
     showText(note, item.message);
   };
-  return { node: make("section.ckv-card", question, text, note), draw };
+  return { node: make("section.ckv-card.ckv-stack", question, text, note), draw };
 }
 
 export default function mount(host) {

@@ -26,6 +26,7 @@ from ckv_core.records.records import Float32Array
 from ui.charts.layers import ORACLE_LOOKS
 from ui.charts.layout import (
     TEXT_COLOR,
+    crosses,
     display_names,
     empty_figure,
     line_chart,
@@ -79,19 +80,10 @@ def bounds_figure(result: RunResult, variant: int, per: Per = "head") -> go.Figu
     traces.append(_uncovered(sigma.reshape(-1)[order], where, np.full(len(order), foot), kind))
     subtitle = f"{check.violations} violations in {check.covered:,} {kind}s with sigma > 0.5"
     # Plotly writes powers a quarter larger than other ticks.
-    powers: dict[str, Any] = {
-        "dtick": 1,
-        "exponentformat": "power",
-        "tickfont": {"size": 9.6},
-    }
-    return line_chart(
-        title,
-        f"{subtitle}; n = {check.heads:,}",
-        traces,
-        (f"{kind}s, by measured L1", "L1"),
-        type="log",
-        **powers,
-    )
+    powers: dict[str, Any] = {"exponentformat": "power", "tickfont": {"size": 9.6}}
+    axes = (f"{kind}s, by measured L1", "L1")
+    subtitle = f"{subtitle}; n = {check.heads:,}"
+    return line_chart(title, subtitle, traces, axes, type="log", dtick=1, **powers)
 
 
 def sigma_figure(result: RunResult, variant: int) -> go.Figure:
@@ -157,7 +149,7 @@ def tightness_figure(result: RunResult, per: Per = "head") -> go.Figure:
             continue
         curve = np.sort(each[~np.isnan(each)])
         n = max(n, len(curve))
-        share = np.arange(1, len(curve) + 1) / max(len(curve), 1)
+        share = np.arange(1, len(curve) + 1, dtype=np.float32) / max(len(curve), 1)
         more: dict[str, Any] = {"x": curve, "mode": "lines", "hovertemplate": hover}
         traces.append(variant_line(looks[index], names[index], share, **more))
     return line_chart(
@@ -212,12 +204,7 @@ def _uncovered(
 ) -> go.Scatter:
     """Crosses at the heads that assumption 1 leaves out."""
     at = np.flatnonzero(sigma <= ASSUMED_MASS)
-    return go.Scatter(
-        x=at.astype(np.int16),
-        y=heights[at],
-        name=f"sigma at most 0.5: {len(at):,} {kind}s",
-        mode="markers",
-        marker={"symbol": "x", "size": 8, "color": WARN_COLOR},
-        customdata=[where[i] for i in at],
-        hovertemplate="%{customdata}: not covered by the theorem<extra></extra>",
-    )
+    hover = "%{customdata}: not covered by the theorem<extra></extra>"
+    more: dict[str, Any] = {"customdata": [where[i] for i in at], "hovertemplate": hover}
+    name = f"sigma at most 0.5: {len(at):,} {kind}s"
+    return crosses(at.astype(np.int16), heights[at], WARN_COLOR, name=name, **more)

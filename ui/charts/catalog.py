@@ -1,10 +1,12 @@
 """The charts of a run: which there are, what can be chosen in each, and how each is drawn."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import plotly.graph_objects as go
 
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.sweep import alpha_optima
 from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
@@ -21,8 +23,10 @@ from ui.charts.layers import (
     layer_figure,
 )
 from ui.charts.layout import display_names
-from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
+from ui.charts.points import points_chart
+from ui.charts.sweep import alpha_head_figure, alpha_layer_figure
 from ui.tables.measured import base_values, holders, names_with
+from ui.tables.sweep import optimum_name
 
 Controls = Callable[[RunResult], list[Control]]
 _AGAINST = [
@@ -105,13 +109,20 @@ def _chart(
     """
 
     def draw(result: RunResult, chosen: Choices) -> go.Figure:
-        given: dict[str, Any] = dict(chosen)
-        if "variant" in given:
-            given["variant"] = int(given["variant"])
-        return figure(result, **given)
+        places = {name: int(chosen[name]) for name in ("variant", "optimum") if name in chosen}
+        return figure(result, **(chosen | places))
 
     has_data = needs if callable(needs) else lambda result: bool(holders(result, needs))
     return Chart(name=name, title=title, csv=csv, has_data=has_data, draw=draw, controls=controls)
+
+
+def _optima(result: RunResult) -> list[Control]:
+    names = [(str(at), optimum_name(each)) for at, each in enumerate(alpha_optima(result))]
+    return [Control("optimum", "Method and budget", names)]
+
+
+def _has_optima(result: RunResult) -> bool:
+    return result.kind == "sweep" and bool(alpha_optima(result))
 
 
 def _has_kept(result: RunResult) -> bool:
@@ -168,6 +179,19 @@ _DIAGNOSTICS = (
         lambda result: [*_BOUNDED(result), *_per(result)],
     ),
     _chart("tightness", "Tightness of the bound", "bounds", tightness_figure, "theta", _per),
+)
+_CURVES: Chart[RunResult] = points_chart(
+    "sweep", "Against the budget", "sweep", lambda result: together([result])
+)
+SWEEP_CURVES = (
+    replace(_CURVES, has_data=lambda result: result.kind == "sweep" and _CURVES.has_data(result)),
+)
+SWEEP_ALPHAS = tuple(
+    _chart(f"alpha-{of}s", f"Best alpha of each {words}", "alphas", figure, _has_optima, _optima)
+    for of, words, figure in (
+        ("layer", "layer", alpha_layer_figure),
+        ("head", "KV head", alpha_head_figure),
+    )
 )
 PERTURBATION = tuple(chart.name for chart in _PERTURBATION)
 DIAGNOSTICS = tuple(chart.name for chart in _DIAGNOSTICS)

@@ -13,6 +13,7 @@ from ckv_core.records.metrics import ANALYSIS_ARRAYS, ARRAYS
 from ckv_core.records.records import Float32Array, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
+    crosses,
     line_chart,
     name_bars,
     new_figure,
@@ -149,7 +150,7 @@ def budgets_figure(result: RunResult) -> go.Figure:
     traces = []
     for index, retained in kept.items():
         counts = entry_counts(retained)
-        mean = np.full(len(counts), np.nan)
+        mean = np.full(len(counts), np.nan, np.float32)
         mean[evictable] = counts[evictable].mean(axis=1)
         more: dict[str, Any] = {"legendgroup": str(index)}
         traces += _band(looks[index], counts[evictable], np.array(evictable, np.int16), more)
@@ -175,20 +176,12 @@ def fidelity_figure(result: RunResult) -> go.Figure:
         positions = len(kl)
         tokens = np.arange(1, positions + 1, dtype=np.int16)
         other = arrays.get("forced_top1", np.ones_like(kl)) == 0
-        line: dict[str, Any] = {"mode": "lines", "legendgroup": str(index)}
-        line["hovertemplate"] = f"token %{{x}}: %{{y:.4g}} {unit}"
-        traces.append(variant_line(look, names[index], kl, x=tokens, **line))
-        traces.append(
-            go.Scatter(
-                x=tokens[other],
-                y=kl[other],
-                legendgroup=str(index),
-                showlegend=False,
-                mode="markers",
-                marker={"color": look.color, "symbol": "x", "size": 8},
-                hoverinfo="skip",
-            )
-        )
+        of: dict[str, Any] = {"legendgroup": str(index)}
+        hover = f"token %{{x}}: %{{y:.4g}} {unit}"
+        traces += [
+            variant_line(look, names[index], kl, x=tokens, mode="lines", hovertemplate=hover, **of),
+            crosses(tokens[other], kl[other], look.color, showlegend=False, hoverinfo="skip", **of),
+        ]
     return line_chart(
         "Fidelity on the full cache's text",
         f"n = {positions:,} tokens; cross: another first choice",

@@ -99,31 +99,31 @@ def ranked_names(result: RunResult) -> list[str]:
 
 
 def variant_line(
-    look: Look,
-    name: str,
-    y: NDArray[np.floating],
-    unit: str = "",
-    x: NDArray[np.number] | None = None,
-    **more: Any,
+    look: Look, name: str, y: NDArray[np.floating], unit: str = "", **more: Any
 ) -> go.Scatter:
-    """One variant as a line with marks.
+    """One variant as a line with marks, over the layers unless `x` says otherwise.
 
     Args:
         look: of the variant, or of what is drawn beside one.
         name: shown in the legend.
         y: [layers], or as many as `x`; NaN leaves a gap.
         unit: of y, for the hover text.
-        x: places, if they are no layers.
-        more: what is another way than in a line over the layers.
+        more: Plotly's fields of a scatter trace that are to be another way.
     """
     line = {
+        "x": np.arange(len(y), dtype=np.int16),
         "mode": "lines+markers",
         "line": look.line(),
         "marker": look.marker(7),
         "hovertemplate": f"layer %{{x}}: %{{y:.4g}} {unit}",
     }
-    x = np.arange(len(y), dtype=np.int16) if x is None else x
-    return go.Scatter(x=x, y=y.astype(np.float32), name=name, **(line | more))
+    return go.Scatter(y=y, name=name, **(line | more))
+
+
+def crosses(x: NDArray[np.integer], y: NDArray[np.floating], color: str, **more: Any) -> go.Scatter:
+    """Marks of the points that stand out."""
+    marker = {"symbol": "x", "size": 8, "color": color}
+    return go.Scatter(x=x, y=y, mode="markers", marker=marker, **more)
 
 
 def line_chart(
@@ -167,16 +167,12 @@ def rgba(color: str, alpha: float) -> str:
 
 
 def budget_line(
-    look: Look, name: str, budgets: Sequence[float], values: Sequence[float], unit: str
+    look: Look, name: str, budgets: Sequence[float], values: Sequence[float], **more: Any
 ) -> go.Scatter:
-    return go.Scatter(
-        x=np.array(budgets, np.float64),
-        y=np.array(values, np.float64),
-        name=html.escape(name, quote=False),
-        mode="lines+markers",
-        line=look.line(),
-        marker=look.marker(8),
-        hovertemplate=f"budget %{{x}}: %{{y:.4g}} {unit}",
+    """A line over budgets, or what `more` says; the name is escaped here."""
+    fields = {"x": np.array(budgets, np.float64), "marker": look.marker(8)} | more
+    return variant_line(
+        look, html.escape(name, quote=False), np.array(values, np.float64), **fields
     )
 
 

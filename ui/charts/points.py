@@ -82,17 +82,18 @@ def points_figure(
     for curve, known in drawn:
         name = marked_name(curve.first.name, marks[curve.first.place])
         look = looks[curve.first.place]
+        places, budgets, means = zip(*known, strict=True)
         line = budget_line(
-            look, name, [x for x, _, _ in known], [m.mean for _, _, m in known], metric.unit_name
-        )
-        line.update(
-            customdata=[[str(budget), mean.n] for _, budget, mean in known],
+            look,
+            name,
+            places,
+            [mean.mean for mean in means],
+            customdata=[[str(budget), mean.n] for budget, mean in zip(budgets, means, strict=True)],
             hovertemplate="%{customdata[0]}: %{y:.4g}, n = %{customdata[1]}",
-            error_y=interval_bars([mean for _, _, mean in known], look.color),
+            error_y=interval_bars(means, look.color),
         )
         shown.add_trace(line)
-    for line in limits:
-        shown.add_trace(line)
+    shown.add_traces(limits)
     _add_reference(shown, points, metric)
     if against == "budget":
         ticks = [budget.amount for _, known in drawn for _, budget, _ in known]
@@ -254,7 +255,8 @@ def _oracles(points: Points, place: str) -> Iterator[go.Scatter]:
         known = curve.means(quantity.key) if curve else []
         if known:
             budgets, values = zip(*((b.amount, m.mean) for b, m in known), strict=True)
-            yield budget_line(look, quantity.label, budgets, values, quantity.unit)
+            hover = f"budget %{{x}}: %{{y:.4g}} {quantity.unit}"
+            yield budget_line(look, quantity.label, budgets, values, hovertemplate=hover)
 
 
 def _word(metric: Metric, row: Row) -> str | None:

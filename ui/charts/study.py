@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ckv_core.experiment.study import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
-from ui.charts.layout import empty_figure, new_figure
+from ui.charts.layout import empty_figure, line_chart, new_figure, variant_line
 from ui.charts.points import points_chart
 from ui.looks.palette import DENSITY_SCALE
 from ui.tables.study import StudyReading, cell_address
@@ -44,34 +44,26 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
         address = cell_address(reading.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
         text = f"{mean:.0f}{' x' if (length, depth) in cannot else ''}"
         score[at], more[at] = mean, [len(scores), text, address]
-    figure.add_trace(
-        go.Heatmap(
-            z=score,
-            x=[f"{length:,.0f}" for length in lengths],
-            y=[f"{depth:.0%}" for depth in depths],
-            customdata=more.tolist(),
-            zmin=0,
-            zmax=100,
-            colorscale=DENSITY_SCALE,
-            xgap=1,
-            ygap=1,
-            colorbar=colorbar_of("score"),
-            hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata[0]}<extra></extra>",
-        )
+    figure.add_heatmap(
+        z=score,
+        x=[f"{length:,.0f}" for length in lengths],
+        y=[f"{depth:.0%}" for depth in depths],
+        customdata=more.tolist(),
+        zmin=0,
+        zmax=100,
+        colorscale=DENSITY_SCALE,
+        xgap=1,
+        ygap=1,
+        colorbar=colorbar_of("score"),
+        hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata[0]}<extra></extra>",
     )
-    figure.add_trace(
-        go.Scatter(
-            x=[f"{length:,.0f}" for length, _ in cannot],
-            y=[f"{depth:.0%}" for _, depth in cannot],
-            mode="markers",
-            marker={
-                "symbol": "x",
-                "size": 10,
-                "color": "#ffffff",
-                "line": {"color": "#111827", "width": 1},
-            },
-            hoverinfo="skip",
-        )
+    edge = {"color": "#111827", "width": 1}
+    figure.add_scatter(
+        x=[f"{length:,.0f}" for length, _ in cannot],
+        y=[f"{depth:.0%}" for _, depth in cannot],
+        mode="markers",
+        marker={"symbol": "x", "size": 10, "color": "#ffffff", "line": edge},
+        hoverinfo="skip",
     )
     figure.update_xaxes(title_text="prompt, tokens", type="category", showgrid=False)
     figure.update_yaxes(title_text="depth", type="category", autorange="reversed", showgrid=False)
@@ -100,24 +92,20 @@ def perturbation_figure(
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
     subtitle = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
-    figure = new_figure(title, subtitle, legend_rows=2)
-    for name in pair:
-        look = reading.looks[name]
-        figure.add_trace(
-            go.Scatter(
-                x=np.arange(1, len(samples) + 1, dtype=np.int16),
-                y=np.array([known[name][at] for at in samples], np.float64),
-                name=html.escape(reading.names[name], quote=False),
-                mode="lines+markers",
-                line=look.line() | {"width": 1},
-                marker=look.marker(7),
-                customdata=[html.escape(at, quote=False) for at in samples],
-                hovertemplate="sample %{customdata}: %{y:.4g}",
-            )
+    traces = [
+        variant_line(
+            reading.looks[name],
+            html.escape(reading.names[name], quote=False),
+            np.array([known[name][at] for at in samples], np.float64),
+            x=np.arange(1, len(samples) + 1, dtype=np.int16),
+            line=reading.looks[name].line() | {"width": 1},
+            customdata=[html.escape(at, quote=False) for at in samples],
+            hovertemplate="sample %{customdata}: %{y:.4g}",
         )
-    figure.update_xaxes(title_text=f"samples by {label} of {reading.names[pair[0]]}", nticks=6)
-    figure.update_yaxes(title_text=label, rangemode="tozero")
-    return figure
+        for name in pair
+    ]
+    axes = (f"samples by {label} of {reading.names[pair[0]]}", label)
+    return line_chart(title, subtitle, traces, axes).update_xaxes(nticks=6)
 
 
 def _span(counts: Iterable[int]) -> str:

@@ -1,77 +1,89 @@
-"""Each method as a card, by class, with links to them: HTML out of the declarations. No Gradio."""
+"""Each method as a card, by class, with links to them: HTML out of the declarations."""
 
-import html
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from ckv_core.methods import METHODS, SELECTORS, Method
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
 from ckv_core.records.variants import VariantSpec
-from ui.compare.offers import MethodClass, by_class
+from ui.compare.form import placeholder
+from ui.compare.offers import by_class
 from ui.looks.theme import ASSETS
 
 METHODS_PACKAGE = "ckv_core.methods"
 ARXIV = re.compile(r"arXiv:([\d.]+\d)")
 # MathML by scripts/render_formulas.mjs, which browsers draw without a script.
 FORMULAS: dict[str, str] = json.loads((ASSETS / "formulas.json").read_text("utf-8"))
+RECORDED: dict[str, Any] = json.loads((ASSETS / "kept_figures.json").read_text("utf-8"))
+FIRST_SHARE = "10"  # percent of the entries
 CODE = re.compile(r"`([^`]+)`")
+_MIB = 2**20
 
 
 def methods_list() -> str:
-    """Links to all methods, then a section of cards for each class."""
-    groups = list(by_class(METHODS))
-    links = "".join(
-        f"<li><b>{group.name}</b> {' '.join(map(_link, members))}</li>" for group, members in groups
+    """HTML: links to all methods, then a section of cards for each class."""
+    beside = METHODS.get(RECORDED["beside"])
+    return _drawn(
+        "methods.html",
+        classes=list(by_class(METHODS)),
+        record=RECORDED,
+        beside=beside,
+        bars=len(RECORDED["methods"][beside.name]["kept"][FIRST_SHARE]["bars"]) // 2,
+        mentions=[round(first / RECORDED["tokens"], 4) for first, _ in RECORDED["mentions"]],
+        first_share=FIRST_SHARE,
+        formulas=FORMULAS,
+        kept_of=_kept,
+        facts_of=_facts,
     )
-    sections = "".join(_section(group, members) for group, members in groups)
-    jump = f'<nav aria-label="All methods"><ul class="ckv-jump">{links}</ul></nav>'
-    return jump + figures_head() + sections
 
 
-def marked(text: str) -> str:
+def parameters_table() -> str:
+    """HTML with a row per parameter; a phone shows it as cards, each cell with its head before."""
+    heads = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
+    rows = []
+    for parameter in PARAMETERS.values():
+        words = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
+        # What it is under a preset, and for methods that have their own default.
+        defaults = [
+            preset if parameter.name == "preset" else placeholder(parameter, preset)
+            for preset in heads[1:3]
+        ]
+        help_text = parameter.help + words
+        rows.append((f"`{parameter.name}`", *defaults, _users(parameter.name), help_text))
+    return _drawn("parameters.html", heads=heads, rows=rows)
+
+
+def _users(parameter: str) -> str:
+    evicting = [method for method in METHODS if method.evicts]
+    readers = [method for method in evicting if parameter in method.parameters() | method.options()]
+    names = [method.label for method in readers]
+    plain = names if len(names) < len(evicting) else ["every method that evicts"]
+    return ", ".join([*plain, *(["CriticalKV"] if parameter in SELECTOR_PARAMETERS else [])])
+
+
+def _drawn(template: str, **values: Any) -> str:
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    pages.filters["marked"] = _marked
+    return pages.get_template(template).render(values)
+
+
+def _marked(text: Any) -> Markup:
     """Escaped, with words in backquotes as code, and papers as links."""
-    coded = CODE.sub(r"<code>\1</code>", html.escape(text))
+    coded = CODE.sub(r"<code>\1</code>", str(escape(text)))
     link = r'<a class="ckv-link" href="https://arxiv.org/abs/\1">\g<0></a>'
-    return ARXIV.sub(link, coded)
-
-
-def _link(method: Method) -> str:
-    return (
-        f'<a class="ckv-link" href="methods#method-{method.name}">{html.escape(method.label)}</a>'
-    )
-
-
-def _section(group: MethodClass, members: list[Method]) -> str:
-    cards = "".join(map(_card, members))
-    return (
-        f'<section class="section" aria-labelledby="class-{group.key}">'
-        f'<h3 id="class-{group.key}">{group.name}</h3><p>{group.note}</p>'
-        f'<div class="ckv-method-cards">{cards}</div></section>'
-    )
-
-
-def _card(method: Method) -> str:
-    facts = "".join(
-        f"<dt>{name}</dt><dd>{marked(text)}</dd>" for name, text in _facts(method) if text
-    )
-    return (
-        f'<article class="ckv-method" id="method-{method.name}" tabindex="-1">'
-        f"<h4>{html.escape(method.label)} <code>{method.name}</code></h4>"
-        f"<p>{marked(method.summary)}</p>{_formula(method)}{kept_figure(method)}"
-        f"<dl>{facts}</dl></article>"
-    )
-
-
-def _formula(method: Method) -> str:
-    """Its score or its budgets; empty where none is written down."""
-    drawn = FORMULAS.get(method.name)
-    if drawn is None:
-        return ""
-    label = html.escape(f"Formula of {method.label}")
-    return f'<div class="ckv-formula" role="group" aria-label="{label}" tabindex="0">{drawn}</div>'
+    return Markup(ARXIV.sub(link, coded))  # noqa: S704 - every part of it is escaped
 
 
 def _notes(method: Method) -> str:
@@ -94,7 +106,7 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
         yield "kvpress", f"`{method.press.written}`" if method.press else ""
     yield "Codes and cost", _notes(method)
-    yield "Extra memory", cost_text(method)
+    yield "Extra memory", _cost_text(method)
     yield "Source", method.source
 
 
@@ -145,58 +157,7 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
         yield f"{read}work after every step"
 
 
-RECORDED: dict[str, Any] = json.loads((ASSETS / "kept_figures.json").read_text("utf-8"))
-SHARES = (5, 10, 20, 50)
-FIRST_SHARE = 10
-_MIB = 2**20
-
-
-def figures_head() -> str:
-    """What the figures show, and the budget that all of them take."""
-    record, slots = RECORDED, RECORDED["layers"] * RECORDED["kv_heads"]
-    beside = METHODS.get(record["beside"]).label
-    radios = "".join(
-        f'<label><input type="radio" name="ckv-kept-share" value="{share}"'
-        f"{' checked' if share == FIRST_SHARE else ''}> {share} %</label>"
-        for share in SHARES
-    )
-    text = (
-        f"Each figure is what the method kept of one text (n = 1): the example "
-        f"“{record['title']}” of Compare, {record['tokens']:,} tokens with its question at the "
-        f"end, read by {record['model']} in float32 and recorded. From left to right the prompt, "
-        f"in parts of about {record['tokens'] / _bars():.0f} tokens; the height of a bar is the "
-        f"share of the part's entries that is kept, over all {record['layers']} layers x "
-        f"{record['kv_heads']} KV heads ({slots} slots a token). Above the line is the method, "
-        f"below it {beside} at the same budget; ▼ are the mentions of its answer, "
-        f"{record['answer']}."
-    )
-    return (
-        f'<p class="ckv-kept-intro">{html.escape(text)}</p>'
-        '<fieldset class="ckv-kept-budget"><legend>Budget of the figures</legend>'
-        f"{radios}</fieldset>"
-    )
-
-
-def kept_figure(method: Method) -> str:
-    """A figure that assets/scripts/pages/kept_figures.js draws; empty for what evicts nothing."""
-    recorded = RECORDED["methods"].get(method.name)
-    if recorded is None:
-        return ""
-    beside = "" if method.name == RECORDED["beside"] else RECORDED["beside"]
-    data = {
-        share: {"bars": kept["bars"], "message": _caption(method, share, kept)}
-        for share, kept in recorded["kept"].items()
-    }
-    mentions = [round(first / RECORDED["tokens"], 4) for first, _ in RECORDED["mentions"]]
-    return (
-        f'<figure class="ckv-kept" data-kept="{html.escape(json.dumps(data))}" '
-        f'data-mentions="{mentions}" data-beside="{beside}" '
-        f'data-label="{html.escape(method.label)}">'
-        f"<figcaption>{html.escape(data[str(FIRST_SHARE)]['message'])}</figcaption></figure>"
-    )
-
-
-def cost_text(method: Method) -> str:
+def _cost_text(method: Method) -> str:
     """The memory that it took for that text."""
     recorded = RECORDED["methods"].get(method.name)
     if not method.evicts:
@@ -208,6 +169,15 @@ def cost_text(method: Method) -> str:
         f"{held:.1f} MiB gathered and kept for it, at most {work:.1f} MiB more while it chooses "
         f"({RECORDED['tokens']:,} tokens, {RECORDED['model']}, float32)"
     )
+
+
+def _kept(method: Method) -> dict[str, dict[str, str]]:
+    """The bars of its figure, which assets/scripts/pages/kept_figures.js draws, by budget."""
+    kept = RECORDED["methods"][method.name]["kept"]
+    return {
+        share: {"bars": each["bars"], "message": _caption(method, share, each)}
+        for share, each in kept.items()
+    }
 
 
 def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
@@ -226,8 +196,3 @@ def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
         f"{kept['answer']:.0%} of the entries of the answer's mentions; {first:.0%} of what it "
         f"keeps lies in the first tenth of the prompt, {last:.0%} in the last."
     )
-
-
-def _bars() -> int:
-    kept = RECORDED["methods"][RECORDED["beside"]]["kept"]
-    return len(kept[str(FIRST_SHARE)]["bars"]) // 2

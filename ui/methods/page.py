@@ -4,11 +4,10 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS
-from ui.compare.form import placeholder
+from ckv_core.methods import METHODS, SELECTORS
 from ui.components.base import Facts
 from ui.components.modules import on_load
-from ui.methods.cards import marked, methods_list
+from ui.methods.cards import methods_list, parameters_table
 from ui.settings import Settings
 
 
@@ -47,8 +46,6 @@ SPEC_TEXT = (
     "`+critical_auto` finds one per KV head from the observation window. The same words work on "
     "the command line."
 )
-
-
 LIMITS_TEXT = (
     "## Limits\nWhat this app takes at most; its operator sets some of them with `CKV_MAX_...`."
 )
@@ -65,37 +62,3 @@ def build_methods(settings: Settings) -> None:
     gr.Markdown(LIMITS_TEXT, elem_classes=["section"])
     limits = settings.limits.rows(with_logins=bool(settings.users))
     Facts({"rows": [{"label": name, "text": text} for name, text in limits]}, elem_id="limits")
-
-
-def parameters_table() -> str:
-    """One row per parameter; a phone shows it as cards, each cell with its head's name before."""
-    heads = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
-    rows = []
-    for parameter in PARAMETERS.values():
-        words = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
-        # What it is under a preset, and for methods that have their own default.
-        defaults = [
-            preset if parameter.name == "preset" else placeholder(parameter, preset)
-            for preset in heads[1:3]
-        ]
-        cells = (f"`{parameter.name}`", *defaults, _users(parameter.name), parameter.help + words)
-        rows.append(
-            "".join(
-                f'<td data-label="{head}">{marked(cell)}</td>'
-                for head, cell in zip(heads, cells, strict=True)
-            )
-        )
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return (
-        '<table class="ckv-table ckv-cells"><caption class="ckv-offscreen">Parameters</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-def _users(parameter: str) -> str:
-    evicting = [method for method in METHODS if method.evicts]
-    readers = [method for method in evicting if parameter in method.parameters() | method.options()]
-    names = [method.label for method in readers]
-    plain = names if len(names) < len(evicting) else ["every method that evicts"]
-    return ", ".join([*plain, *(["CriticalKV"] if parameter in SELECTOR_PARAMETERS else [])])

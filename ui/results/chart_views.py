@@ -6,10 +6,9 @@ from typing import Any
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.records.events import RunResult
-from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, SWEEP_ALPHAS, SWEEP_CURVES
 from ui.charts.chart import Chart, chart_values
 from ui.charts.points import POINTS_CHART
-from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.services.live_runs import RunSnapshot
 
 WAITING = "The charts appear here once every variant is measured."

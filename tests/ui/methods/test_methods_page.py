@@ -1,8 +1,7 @@
 """The Methods page names every method and parameter, and says what the parts declare."""
 
 from ckv_core.methods import METHODS, PARAMETERS
-from ui.methods.cards import methods_list
-from ui.methods.page import parameters_table
+from ui.methods.cards import methods_list, parameters_table
 
 
 def test_the_methods_page_names_every_method_and_parameter():
@@ -22,4 +21,4 @@ def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
     assert "<dd>the cache alone</dd>" in cards["keydiff"]
     assert "accumulated attention, gathered while the prompt is read" in cards["h2o"]
     assert "work after every step" in cards["h2o"]
-    assert not any("(&#x27;" in card for card in cards.values())
+    assert not any("(&#39;" in card for card in cards.values())

@@ -72,7 +72,7 @@ export default function mount(host) {
   const note = make("p.ckv-notice");
   const save = button("Download CSV", saveCsv);
   const more = button("", toggleExtra, { "aria-controls": table.id });
-  const foot = make("div.ckv-table-foot", note, make("div.ckv-row.ckv-table-actions", more, save));
+  const foot = make("div.ckv-row.ckv-table-foot", note, make("div.ckv-row", more, save));
   root.append(empty, head, box, foot);
   let shown = null;
   let withExtra = false;

@@ -15,9 +15,9 @@ function newCard({ index, look }) {
     after: make("span.ckv-after"),
     name: make("span"),
     spec: make("code.ckv-spec"),
-    status: make("span.ckv-subdued.ckv-card-status"),
+    status: make("span.ckv-hint"),
     chips: make("div.ckv-row.ckv-chips"),
-    verdict: make("p.ckv-verdict"),
+    verdict: make("p.ckv-hint.ckv-verdict"),
     strip: new ForcedStrip(),
     chipsDrawn: "",
     text: "",
@@ -25,8 +25,8 @@ function newCard({ index, look }) {
   card.body = make("div.ckv-text", { tabindex: "0", dir: "auto" }, card.before, card.diff, card.after);
   card.copy = copyButton("Copy", () => card.text);
   // A group: a landmark per variant and question would be too many, and two may share a name.
-  card.node = make("div.ckv-card", { role: "group", "data-variant": str(index) }, [
-    make("header.ckv-card-head", make("h3.ckv-name", marker(look), make("span", card.name, card.spec)), card.status, card.copy),
+  card.node = make("div.ckv-card.ckv-stack", { role: "group", "data-variant": str(index) }, [
+    make("header.ckv-row.ckv-card-head", make("h3.ckv-name", marker(look), make("span", card.name, card.spec)), card.status, card.copy),
     card.chips,
     card.body,
     card.strip.node,

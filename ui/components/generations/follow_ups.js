@@ -16,7 +16,7 @@ function row() {
 export default function mount(host) {
   const { root } = host;
   const words = "All methods answer each question from their evicted cache; the full cache's answer is the reference.";
-  const rows = make("div.ckv-follow-ups");
+  const rows = make("div.ckv-stack");
   const show = showEach(rows, row);
   root.append(make("h3.ckv-section-name", "Follow-up questions"), make("p.ckv-subdued.ckv-section-text", words), rows);
 

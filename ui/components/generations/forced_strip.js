@@ -19,16 +19,16 @@ export class ForcedStrip {
     this.id = `strip-${Math.random().toString(36).slice(2)}`;
     this.at = 0;
     this.cells = [];
-    this.box = make("div.ckv-strip-cells", {
+    this.box = make("div.ckv-row.ckv-strip-cells", {
       role: "listbox",
       tabindex: "0",
       "aria-orientation": "horizontal",
       onkeydown: (event) => this.onKey(event),
       onfocus: () => this.point(this.at),
     });
-    this.message = make("p.ckv-strip-message.ckv-num", { "aria-live": "polite" });
+    this.message = make("p.ckv-hint.ckv-strip-message.ckv-num", { "aria-live": "polite" });
     this.detail = make("div.ckv-strip-detail", { hidden: true });
-    this.node = make("div.ckv-strip", { hidden: true }, this.box, this.message, this.detail);
+    this.node = make("div.ckv-stack.ckv-strip", { hidden: true }, this.box, this.message, this.detail);
     this.sight = nearView((seen) => seen && this.load());
   }
 

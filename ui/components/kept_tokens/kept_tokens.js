@@ -27,25 +27,17 @@ const VIEW_MARGIN = "300px";
 const MOST_MATCHES = 10_000;
 const EMPTY = "Which entries each variant keeps appears here once selection is done.";
 
-/** A choice among places in a list, which follows `chosen()`. */
-function chooser(app, label, names, chosen, onChoose) {
+/** A choice among places in a list, which follows `read()`; of variants unless `names` are given. */
+function chooser(app, label, { read, choose, names = app.variants.map((variant) => str(variant.label)) }) {
   const options = names.map((name, at) => [at, name]);
-  const node = select(options, chosen(), (value) => onChoose(Number(value)), { "aria-label": label });
+  const node = select(options, read(), (value) => choose(Number(value)), { "aria-label": label });
   app.on("heat", () => {
-    node.value = String(chosen());
+    node.value = String(read());
   });
   return node;
 }
 
-const labelsOf = (app) => app.variants.map((variant) => str(variant.label));
-const variantChooser = (app, label) =>
-  chooser(
-    app,
-    label,
-    labelsOf(app),
-    () => app.chosen,
-    (chosen) => app.pick({ chosen }),
-  );
+const variantChooser = (app, label) => chooser(app, label, { read: () => app.chosen, choose: (chosen) => app.pick({ chosen }) });
 
 const signButton = (text, label, act) => button(text, act, { "aria-label": label, title: label });
 
@@ -56,8 +48,8 @@ function toolbar(app) {
   scale.paint(DENSITY_STOPS);
   app.on("heat", () => setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`));
   const key = (name, text) => make("span.ckv-name", make("i", { style: `background: var(${name})`, "aria-hidden": "true" }), text);
-  return make("div.ckv-row.ckv-toolbar", [
-    make("div.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [
+  return make("div.ckv-row.ckv-toolbar.ckv-small", [
+    make("div.ckv-row.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [
       signButton("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
       signButton("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
       signButton("◂", "Earlier positions", () => app.pan(-0.5)),
@@ -90,18 +82,13 @@ function mapsGrid(app) {
 }
 
 function differencePanel(app) {
-  const [one, two] = ["First variant", "Second variant"].map((label, at) =>
-    chooser(
-      app,
-      label,
-      labelsOf(app),
-      () => app.pair[at],
-      (chosen) => {
-        app.pair[at] = chosen;
-        app.redraw("heat");
-      },
-    ),
-  );
+  const [one, two] = ["First variant", "Second variant"].map((label, at) => {
+    const choose = (chosen) => {
+      app.pair[at] = chosen;
+      app.redraw("heat");
+    };
+    return chooser(app, label, { read: () => app.pair[at], choose });
+  });
   const scale = legend("", [
     [0, "only second (line)"],
     [0.5, "same"],
@@ -115,18 +102,12 @@ function differencePanel(app) {
 
 function headsPanel(app) {
   const names = Array.from({ length: app.shape.layers }, (_, layer) => `layer ${layer}`);
-  const layers = chooser(
-    app,
-    "Layer of the heads map",
-    names,
-    () => app.layer,
-    (layer) => app.pick({ layer }),
-  );
+  const layers = chooser(app, "Layer of the heads map", { names, read: () => app.layer, choose: (layer) => app.pick({ layer }) });
   return headMap(app).panel(make("strong", "KV heads of one layer"), variantChooser(app, "Variant of the heads map"), layers);
 }
 
 function searchBox(app, text) {
-  const count = make("span.ckv-num.ckv-subdued.ckv-count", { role: "status" });
+  const count = make("span.ckv-num.ckv-hint.ckv-count", { role: "status" });
   let at = -1;
   const go = (step) => {
     if (app.matches.length === 0) return;
@@ -156,7 +137,7 @@ function searchBox(app, text) {
     input.value = "";
     count.textContent = "";
   });
-  return make("div.ckv-search", { role: "search" }, [
+  return make("div.ckv-row.ckv-search", { role: "search" }, [
     input,
     signButton("↑", "Previous match", () => go(-1)),
     signButton("↓", "Next match", () => go(1)),
@@ -181,13 +162,13 @@ function sidePanels(app) {
     drawEvidence(app, evidence);
     drawToken(app, token);
   });
-  return make("div.ckv-side", evidence, token);
+  return make("div.ckv-stack.ckv-side", evidence, token);
 }
 
 export default function mount(host) {
   const { root, element } = host;
   const notice = make("div.ckv-empty", { role: "status" });
-  const stage = make("div.ckv-kept");
+  const stage = make("div.ckv-stack.ckv-kept");
   const live = make("p.ckv-offscreen", { "aria-live": "polite" });
   root.append(notice, stage, live);
 
@@ -214,7 +195,7 @@ export default function mount(host) {
       ...(steps ? [steps] : []),
       make("div.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
       make("div.ckv-reading", textPanel(app, text), sidePanels(app)),
-      make("details.ckv-panel.ckv-share", make("summary", "Kept share per layer, as a table"), shareTable(app)),
+      make("details.ckv-panel.ckv-share.ckv-small", make("summary", "Kept share per layer, as a table"), shareTable(app)),
     );
     const goal = app.applyHash() ?? app.selectAnswer();
     if (goal !== null) text.reveal(goal);

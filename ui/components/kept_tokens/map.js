@@ -41,7 +41,7 @@ export class HeatMap {
       onkeydown: (event) => this.onKey(event),
     });
     this.top.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
-    this.tip = make("div.ckv-map-tip", { hidden: true, "aria-hidden": "true" });
+    this.tip = make("div.ckv-map-tip.ckv-num", { hidden: true, "aria-hidden": "true" });
     this.box = make("div.ckv-map", this.base, this.top, this.tip);
     this.cells = make("canvas");
     new ResizeObserver(() => app.redraw("heat")).observe(this.box);
@@ -51,7 +51,7 @@ export class HeatMap {
 
   /** The map with its caption. */
   panel(...caption) {
-    return make("figure.ckv-panel.ckv-map-panel", make("figcaption", caption), this.box);
+    return make("figure.ckv-panel.ckv-map-panel", make("figcaption.ckv-row.ckv-small", caption), this.box);
   }
 
   /** Plot area in CSS pixels; canvases follow the box and the screen's pixel ratio. */
@@ -178,40 +178,25 @@ export class HeatMap {
     for (const [first, end] of app.matches) {
       if (end > x0 && first < x1) pen.fillRect(this.xOf(first), 0, this.widthOf(first, end), plot.y - 5);
     }
-    if (app.span) this.frame(pen, ...app.span, app.ink.match);
-    if (app.token !== null && app.token < app.positions) this.line(pen, app.token, app.ink.pick);
+    if (app.span) this.edges(pen, this.xOf(app.span[0]) - 1, this.widthOf(...app.span) + 2, app.ink.match, plot.y - 6);
+    if (app.token !== null && app.token < app.positions) this.edges(pen, this.middleOf(app.token), 0, app.ink.pick);
     if (app.hover) this.cursor(pen);
     pen.restore();
     this.showTip();
   }
 
-  /** Two-tone edges around a span, seen on every colour of the ramp. */
-  frame(pen, first, end, color) {
-    for (const [lineWidth, strokeStyle] of [
-      [3, "#ffffff"],
-      [1.5, color],
-    ]) {
-      Object.assign(pen, { strokeStyle, lineWidth });
-      pen.strokeRect(this.xOf(first) - 1, this.plot.y - 6, this.widthOf(first, end) + 2, this.plot.h + 6);
-    }
-  }
-
-  /** A two-tone line, seen on every colour of the ramp. */
-  line(pen, position, color) {
-    const x = (this.xOf(position) + this.xOf(position + 1)) / 2;
-    for (const [width, ink] of [
-      [3, "#ffffff"],
-      [1, color],
-    ]) {
-      pen.fillStyle = ink;
-      pen.fillRect(x - width / 2, 0, width, this.plot.y + this.plot.h);
+  /** Two-tone edges of a box, or without a width a line, seen on every colour of the ramp. */
+  edges(pen, x, width, color, top = 0) {
+    for (const lineWidth of [3, 1.2]) {
+      Object.assign(pen, { strokeStyle: lineWidth === 3 ? "#ffffff" : color, lineWidth });
+      pen.strokeRect(x, top, width, this.plot.y + this.plot.h - top);
     }
   }
 
   cursor(pen) {
     const { plot, app } = this;
     const { map, row, position } = app.hover;
-    this.line(pen, position, "#000000");
+    this.edges(pen, this.middleOf(position), 0, "#000000");
     if (map.options?.kind !== this.options.kind) return;
     Object.assign(pen, { strokeStyle: "#ffffff", lineWidth: 2 });
     pen.strokeRect(plot.x + 1, plot.y + row * plot.row, plot.w - 2, plot.row);
@@ -242,6 +227,10 @@ export class HeatMap {
   xOf(position) {
     const [x0, x1] = this.app.range;
     return this.plot.x + ((position - x0) / (x1 - x0)) * this.plot.w;
+  }
+
+  middleOf(position) {
+    return (this.xOf(position) + this.xOf(position + 1)) / 2;
   }
 
   widthOf(first, end) {

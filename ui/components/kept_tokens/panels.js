@@ -1,6 +1,7 @@
 // Tables and grids beside the maps: evidence of a span, one token's slots, share per layer.
 
 import {
+  button,
   byTouch,
   downloadCsv,
   make,
@@ -102,15 +103,9 @@ function evidencePicture(app, first, end, { backgroundColor: ground, color }) {
     const line = shape("rect", { x: left, y: top + 64, width: inner, height: 1, fill: color, opacity: 0.4 });
     return [write(top + 14, 12, `${str(variant.label)}: ${percent(found.mean)}`), bars, line];
   });
-  const picture = shape(
-    "svg",
-    { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` },
-    ...[
-      shape("rect", { width, height, fill: ground }),
-      write(26, 14, `Share of tokens ${first}–${end - 1} kept, by evictable layer; line: expected at random`),
-      ...rows,
-    ],
-  );
+  const title = write(26, 14, `Share of tokens ${first}–${end - 1} kept, by evictable layer; line: expected at random`);
+  const size = { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` };
+  const picture = shape("svg", size, shape("rect", { width, height, fill: ground }), title, ...rows);
   return { text: new XMLSerializer().serializeToString(picture), width, height };
 }
 
@@ -156,8 +151,9 @@ function answerButton(app) {
     app.selectSpan(...spans[app.answerAt]);
     app.text.reveal(spans[app.answerAt][0]);
   };
-  const place = app.answerAt === undefined ? `${count === 1 ? "1 place" : `${whole(count)} places`}` : `${app.answerAt + 1} of ${count}`;
-  return make("button.ckv-button", { text: `Find the reference answer (${place})`, onclick: go });
+  const places = count === 1 ? "1 place" : `${whole(count)} places`;
+  const place = app.answerAt === undefined ? places : `${app.answerAt + 1} of ${count}`;
+  return button(`Find the reference answer (${place})`, go);
 }
 
 export function drawEvidence(app, box) {
@@ -174,10 +170,8 @@ export function drawEvidence(app, box) {
   }
   const [first, end] = app.span;
   const judged = Math.min(end, app.positions);
-  const words = app.prompt.pieces
-    .slice(first, Math.min(end, first + 24))
-    .join("")
-    .trim();
+  const shown = app.prompt.pieces.slice(first, Math.min(end, first + 24));
+  const words = shown.join("").trim();
   const quote = make("p.ckv-quote", make("q", { dir: "auto", text: words + (end - first > 24 ? " …" : "") }));
   const where = make("p.ckv-subdued.ckv-num", `tokens ${whole(first)}–${whole(end - 1)} (${whole(end - first)})`);
   const saves = {
@@ -188,7 +182,7 @@ export function drawEvidence(app, box) {
   const files = Object.entries(saves).map(([kind, save]) => quietButton(kind, save, { "aria-label": `Evidence by layer as ${kind}` }));
   const isEvicted = judged > first;
   const clear = quietButton("Clear", () => app.clear());
-  const head = make("div.ckv-row.ckv-panel-head", title, make("div.ckv-buttons", isEvicted ? files : null, clear));
+  const head = make("div.ckv-row.ckv-panel-head", title, make("div.ckv-row.ckv-buttons", isEvicted ? files : null, clear));
   const heads = ["Variant", ...EVIDENCE.map(([text, title]) => ({ text, title }))];
   const rows = () => app.variants.map((variant) => evidenceRow(variant, first, judged));
   const found = isEvicted
@@ -230,7 +224,7 @@ function slotGrid(app, variant) {
       pen.strokeRect(left - 1.5, top + layer * cell - 0.5, heads * cell + 1, cell);
     }
   }
-  return make("figure.ckv-slots", [
+  return make("figure.ckv-slots.ckv-small", [
     make("figcaption", [
       make("span.ckv-name", marker(variant.look), make("span", str(variant.label))),
       make("span.ckv-num.ckv-subdued", `${kept} / ${app.slotCount()}`),
@@ -243,8 +237,8 @@ export function drawToken(app, box) {
   const title = make("h3", "Token");
   const hint = (text) => make("p.ckv-hint", text);
   if (app.token === null) {
-    const way = `${byTouch("Tap", "Click")} a token in the text or a cell of a map to see its layer × KV head grid in every variant.`;
-    box.replaceChildren(title, hint(way));
+    const way = byTouch("Tap", "Click");
+    box.replaceChildren(title, hint(`${way} a token in the text or a cell of a map to see its layer × KV head grid in every variant.`));
     return;
   }
   const toggle = () => {
@@ -263,7 +257,7 @@ export function drawToken(app, box) {
     app.token >= app.positions
       ? [hint("Read after eviction: every variant keeps it.")]
       : [
-          make("div.ckv-slot-row", ...app.variants.map((variant) => slotGrid(app, variant))),
+          make("div.ckv-row.ckv-slot-row", ...app.variants.map((variant) => slotGrid(app, variant))),
           hint("Layers down, KV heads across; filled: kept, hollow: evicted."),
         ];
   box.replaceChildren(make("div.ckv-row.ckv-panel-head", title, extend), name, ...found);

@@ -136,7 +136,7 @@ class Panel {
     const before = Object.fromEntries(this.selects.map((node) => [node.name, node.value]));
     this.selects = controls.map(({ name, options }) => select(list(options), before[name], () => this.draw(), { name }));
     const shown = this.selects.map((node, at) => [str(controls[at].label), node]).filter(([, node]) => node.options.length > 1);
-    this.controls.replaceChildren(...shown.map(([label, node]) => make("label.ckv-chart-choice", make("span", label), node)));
+    this.controls.replaceChildren(...shown.map(([label, node]) => make("label.ckv-field", make("span", label), node)));
   }
 
   async draw() {

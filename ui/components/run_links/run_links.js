@@ -34,7 +34,7 @@ function fileGroups(value, base) {
       .filter(([, , needs]) => value[needs])
       .map(([text, path, needs, hint]) => {
         const download = needs !== "report" && path !== "report.html";
-        return make("li", link(text, { href: `${base}/${path}`, download }), hint ? make("span.ckv-hint", hint) : null);
+        return make("li.ckv-row", link(text, { href: `${base}/${path}`, download }), hint ? make("span.ckv-hint", hint) : null);
       });
     return items.length ? [make("section", { "aria-label": name }, make("strong", name), make("ul", ...items))] : [];
   });
@@ -50,7 +50,7 @@ export default function mount(host) {
   // Who may not share the run has no such section; Gradio confines our files of styles to its container.
   const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
-  const groups = make("div.ckv-menu-groups");
+  const groups = make("div.ckv-row.ckv-menu-groups");
   const menu = make("details.ckv-menu", make("summary.ckv-button", "Files"), groups);
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
     make("div.ckv-row.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),

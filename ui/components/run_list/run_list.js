@@ -31,7 +31,7 @@ export default function mount(host) {
   const table = scroller("Saved runs", [
     make("table.ckv-table.ckv-run-table", tableHead(all, ...heads, make("span.ckv-offscreen", "Actions")), body),
   ]);
-  const pages = make("nav.ckv-pages", { "aria-label": "Pages of the list" });
+  const pages = make("nav.ckv-row.ckv-pages", { "aria-label": "Pages of the list" });
   const filters = make("div");
   let most = Infinity;
   const files = runFiles(
@@ -93,7 +93,7 @@ export default function mount(host) {
     };
     const form = make("tr.ckv-editor", { onkeydown: (event) => event.key === "Escape" && close() }, [
       make("td", { colspan: String(heads.length + 2) }, [
-        make("form", { onsubmit: save }, [
+        make("form.ckv-stack", { onsubmit: save }, [
           field("Title", title),
           field("Tags, separated by spaces", tags),
           field("Note", note),
@@ -141,7 +141,7 @@ export default function mount(host) {
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
       make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),
-      make("td", make("span.ckv-state", { "data-state": str(row.state), text: str(row.state) })),
+      make("td", chip(row.state, { done: "good", failed: "bad" }[row.state])),
       make("td", str(row.model)),
       make("td.ckv-num", { "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
       make("td", {

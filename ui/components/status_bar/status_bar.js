@@ -29,8 +29,9 @@ function stageItem(stage) {
   const known = stage.state === "done" || stage.state === "active" ? stage.state : "waiting";
   const time = Number.isFinite(stage.ms) && stage.ms !== null ? milliseconds(stage.ms) : "";
   const signs = { done: "✓", active: "▸", waiting: "·" };
-  return make("li", { class: `ckv-stage ckv-stage-${known}`, "aria-current": known === "active" ? "step" : null }, [
-    make("span.ckv-stage-sign", { "aria-hidden": "true", text: signs[known] }),
+  const tone = { done: "", active: "", waiting: "ckv-subdued" }[known];
+  return make("li.ckv-row.ckv-stage", { class: tone, "aria-current": known === "active" ? "step" : null }, [
+    make("span", { class: known === "done" ? "ckv-good" : "", "aria-hidden": "true", text: signs[known] }),
     make("span", str(stage.label || stage.name)),
     make("span.ckv-offscreen", `, ${known}`),
     make("span.ckv-num.ckv-subdued", { text: time }),
@@ -42,12 +43,16 @@ export default function mount(host) {
   const sign = make("span.ckv-status-sign", { "aria-hidden": "true" });
   const stateName = make("strong.ckv-status-name");
   const sentence = make("span");
-  const elapsed = make("span.ckv-status-time.ckv-num");
-  const stages = make("ol.ckv-stages", { "aria-label": "Stages" });
+  const elapsed = make("span.ckv-status-time.ckv-num.ckv-subdued");
+  const stages = make("ol.ckv-row.ckv-stages.ckv-small", { "aria-label": "Stages" });
   const bar = make("progress.ckv-bar", { max: "1", "aria-label": "Progress of this stage" });
   const chips = make("div.ckv-row.ckv-chips");
-  const panel = make("div.ckv-status.ckv-panel", { hidden: true }, [
-    make("div.ckv-status-line", make("div.ckv-status-live", { role: "status", "aria-live": "polite" }, sign, stateName, sentence), elapsed),
+  const panel = make("div.ckv-status.ckv-panel.ckv-stack", { hidden: true }, [
+    make(
+      "div.ckv-row.ckv-status-line",
+      make("div.ckv-row.ckv-status-live", { role: "status", "aria-live": "polite" }, sign, stateName, sentence),
+      elapsed,
+    ),
     bar,
     stages,
     chips,

@@ -12,8 +12,8 @@ const BIG_REST_MS = 2500;
 export default function mount(host) {
   const { root, props, trigger } = host;
   const { open, message } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
-  const counted = make("span.ckv-context-count.ckv-num", { role: "status" });
-  root.append(make("div.ckv-row.ckv-context-bar", open, message, counted));
+  const counted = make("span.ckv-notice.ckv-context-count.ckv-num", { role: "status" });
+  root.append(make("div.ckv-row", open, message, counted));
 
   let timer = null;
   let field = "";

@@ -9,5 +9,5 @@ const ADVICE = " here. Take ckv run.";
 export default function mount({ root }) {
   const take = ([file]) => fill(area("study-data"), file, MAX_CHARS, ADVICE);
   const { open, message } = fileOpener("Open a JSONL or CSV file", take, { accept: ".jsonl,.json,.csv,.txt" });
-  root.append(make("div.ckv-row.ckv-context-bar", open, message));
+  root.append(make("div.ckv-row", open, message));
 }

@@ -16,7 +16,7 @@ function put(box, text) {
 /** A button that opens files, and the line that says what `take` made of them, or the error that it threw.
  * `busy` does any other work so, with the button at rest meanwhile. */
 export function fileOpener(words, take, attributes = {}) {
-  const message = make("span.ckv-context-message", { role: "status" });
+  const message = make("span.ckv-notice", { role: "status" });
   const say = (text, tone = "") => {
     message.dataset.tone = tone;
     setText(message, text);

@@ -9,7 +9,7 @@ export default function mount(host) {
   const { root, props, trigger } = host;
   const { offer } = props;
   const name = make("span.ckv-field-name", { id: `picker-${Math.random().toString(36).slice(2)}`, text: str(offer.label) });
-  const chips = make("ul.ckv-picked");
+  const chips = make("ul.ckv-row.ckv-chips.ckv-picked");
   const search = make("input.ckv-input", {
     type: "search",
     placeholder: "Search methods",
@@ -24,7 +24,7 @@ export default function mount(host) {
   others.hidden = true;
 
   root.append(
-    make("div.ckv-picker", { role: "group", "aria-labelledby": name.id }, [
+    make("div.ckv-panel.ckv-picker", { role: "group", "aria-labelledby": name.id }, [
       name,
       make("div.info-text.ckv-hint", str(offer.info)),
       chips,
@@ -48,7 +48,7 @@ export default function mount(host) {
     const row = make("div.ckv-picker-row", [
       box(method.plain, method.plain.label),
       ...list(method.families).map((family) =>
-        make("div.ckv-family", [
+        make("div.ckv-row.ckv-family", [
           make("span.ckv-hint", { "aria-hidden": "true", text: `+ ${str(family.name)}` }),
           ...list(family.variants).map((variant) => box(variant, variant.short)),
         ]),

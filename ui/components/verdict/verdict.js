@@ -3,7 +3,7 @@
 import { list, make, onChange, regimeMark, regimesHead, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 
-const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
+const SIGNS = { kept: ["✓", "good"], lost: ["✕", "bad"], cut: ["…", ""] };
 function memberItem(member) {
   return make("li.ckv-row", [
     make("span.ckv-name", member.look ? marker(member.look) : null, make("span", specParts(member.name))),
@@ -13,9 +13,9 @@ function memberItem(member) {
 }
 
 function groupRow(group) {
-  const state = SIGNS[group.state] ? group.state : "cut";
-  return make("div.ckv-verdict-group", { "data-state": state }, [
-    make("dt", make("span.ckv-verdict-sign", { "aria-hidden": "true", text: SIGNS[state] }), make("span", ` ${str(group.label)}`)),
+  const [sign, tone] = SIGNS[group.state];
+  return make("div.ckv-verdict-group", { "data-state": group.state }, [
+    make("dt", make("span", { class: `ckv-${tone}`, "aria-hidden": "true", text: sign }), make("span", ` ${str(group.label)}`)),
     make("dd", make("ul.ckv-row", ...list(group.variants).map(memberItem))),
   ]);
 }
@@ -26,8 +26,8 @@ export default function mount(host) {
   const regimes = regimesHead();
   const groups = make("dl.ckv-verdict-groups");
   const findings = make("div");
-  const cautions = make("p.ckv-verdict-cautions.ckv-subdued");
-  const strip = make("section.ckv-panel.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
+  const cautions = make("p.ckv-hint");
+  const strip = make("section.ckv-panel.ckv-stack.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
     make("div", { role: "status" }, headline),
     regimes,
     groups,
