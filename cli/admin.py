@@ -2,7 +2,7 @@
 
 import getpass
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,14 +36,10 @@ def _create(
 ) -> None:
     """Make a token; it is printed this once."""
     _check_known(user)
+    values = {"owner": user, "scope": scope, "name": " ".join(name.split())}
+    now = datetime.now(UTC)
     with opened() as database, database.write() as session:
-        values = {"scope": scope, "name": " ".join(name.split())}
-        lasts = timedelta(days) if days else None
-        number, token = credentials.create(
-            session, "token", user, now=datetime.now(UTC), lasts=lasts, **values
-        )
-        audit.record(session, None, "made token", number)
-    say(token)
+        say(credentials.create(session, None, "token", now=now, days=days, **values))
 
 
 @command(tokens, "list")

@@ -83,7 +83,10 @@ def import_bundle(
         with database.write() as session:
             done.show(session, most, most_bytes, actor)
     except BaseException:
-        done.forget()
+        with suppress(StorageError):  # the purge forgets what is left
+            for slug in done.report.imported:
+                with database.write_in_turn() as session:
+                    library.purge_deleted(session, STAGED_UNTIL, [slug])
         raise
     return done.report
 
@@ -168,16 +171,16 @@ class _Import:
     def link(self) -> None:
         """Give the new runs their parents: of the file, and of the runs that the importer has."""
         renamed, imported = self.report.renamed, set(self.report.imported)
+        known = select(Run.id).where(or_(ALIVE, Run.slug.in_(imported)))
+        if self._owner is not None:
+            known = known.where(Run.owner == self._owner)
         for at in range(0, len(self._parents), LINKED_AT_ONCE):
             with self._database.write_in_turn() as session:
                 for named, lineage in self._parents[at : at + LINKED_AT_ONCE]:
                     slug = renamed.get(named, named)
                     parent = renamed.get(lineage.parent, lineage.parent)
-                    known = select(Run.id).where(Run.slug == parent)
-                    known = known.where(or_(ALIVE, Run.slug.in_(imported)))
-                    if self._owner is not None:
-                        known = known.where(Run.owner == self._owner)
-                    if slug in imported and parent != slug and session.scalar(known) is not None:
+                    is_known = session.scalar(known.where(Run.slug == parent)) is not None
+                    if is_known and slug in imported and parent != slug:
                         values = {"parent_slug": parent, "lineage": lineage.kind}
                         session.execute(update(Run).where(Run.slug == slug).values(values))
 
@@ -202,13 +205,6 @@ class _Import:
             )
         session.execute(update(Run).where(of_runs).values(deleted_at=None))
         audit.record(session, actor, "imported", *slugs)
-
-    def forget(self) -> None:
-        """Remove what an import that failed had stored; where that fails too, the purge does it."""
-        with suppress(StorageError):
-            for slug in self.report.imported:
-                with self._database.write_in_turn() as session:
-                    library.purge_deleted(session, STAGED_UNTIL, [slug])
 
 
 def _listed(names: list[str]) -> str:

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from storage import audit
 from storage.models import ALIVE, Account, Credential, Run
 from storage.records import record_of
-from storage.repository import row_of
 
 Kind = Literal["session", "token", "share"]
 Scope = Literal["read", "write", "all"]
@@ -24,10 +23,11 @@ TOKEN_PREFIX = "ckv_"  # noqa: S105 - so that people and scanners know what they
 TOUCHED_EVERY = timedelta(minutes=1)
 KEPT_CLOSED = timedelta(days=30)
 _IS_LOGIN = Credential.kind != "share"
-_REVOKED: dict[str, audit.Action] = {
-    "session": "signed out",
-    "token": "revoked token",
-    "share": "revoked share",
+# When it is made, and when it is revoked.
+_ACTS: dict[str, tuple[audit.Action, audit.Action]] = {
+    "session": ("signed in", "signed out"),
+    "token": ("made token", "revoked token"),
+    "share": ("shared", "revoked share"),
 }
 
 
@@ -74,35 +74,30 @@ def hash_token(token: str) -> str:
 
 def create(
     session: Session,
+    actor: str | None,
     kind: Kind,
-    owner: str | None,
     *,
     now: datetime,
-    lasts: timedelta | None,
+    days: float | None,
     **columns: Any,
-) -> tuple[int, str]:
-    """Make a session, token or link, with more columns; returns its number and 256 random bits."""
+) -> str:
+    """Make a session, token or link that works so many days, None for ever; returns its secret."""
     token = (TOKEN_PREFIX if kind == "token" else "") + secrets.token_urlsafe(TOKEN_BYTES)
+    ends = None if days is None else now + timedelta(days)
     row = Credential(
-        token_hash=hash_token(token),
-        kind=kind,
-        owner=owner,
-        created_at=now,
-        expires_at=None if lasts is None else now + lasts,
-        **columns,
+        token_hash=hash_token(token), kind=kind, created_at=now, expires_at=ends, **columns
     )
     session.add(row)
     session.flush()
-    return row.id, token
+    audit.record(session, actor, _ACTS[kind][0], _target(session, row))
+    return token
 
 
-def create_share(
-    session: Session, slug: str, owner: str | None, now: datetime, lasts: timedelta | None
-) -> str:
-    """Make a link to a run; returns its token. RunMissingError if there is no such run."""
-    run_id = row_of(session, select(Run.id), slug).id
-    values = {"scope": "read", "run_id": run_id}
-    return create(session, "share", owner, now=now, lasts=lasts, **values)[1]
+def _target(session: Session, row: Credential) -> object:
+    """What the audit log has of one: the number of a token, the run of a link."""
+    if row.kind == "share":
+        return session.scalar(select(Run.slug).where(Run.id == row.run_id))
+    return row.id if row.kind == "token" else ""
 
 
 def find(session: Session, token: str, kind: Kind, now: datetime) -> CredentialRecord | None:
@@ -140,18 +135,15 @@ def list_credentials(session: Session, **which: Any) -> list[CredentialRecord]:
 
 
 def revoke(
-    session: Session, actor: str | None, now: datetime, target: str = "", **which: Any
+    session: Session, actor: str | None, now: datetime, **which: Any
 ) -> CredentialRecord | None:
-    """Close the one whose columns have these values; what it was, or None if it was not open.
-
-    `actor`, `target`: for the audit log; a token's target is its number.
-    """
+    """Close the one whose columns have these values; what it was, or None if it was not open."""
     wanted = select(Credential).filter_by(revoked_at=None, **which)
     row = session.scalar(wanted.with_for_update())
     if row is None:
         return None
     row.revoked_at = now
-    audit.record(session, actor, _REVOKED[row.kind], row.id if row.kind == "token" else target)
+    audit.record(session, actor, _ACTS[row.kind][1], _target(session, row))
     return record_of(CredentialRecord, row)
 
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
     make_url,
     select,
 )
-from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -87,11 +87,7 @@ def database_url() -> str:
 
 
 def open_database(url: str) -> "Database":
-    """Open, create and migrate as needed; safe when several processes do it at once.
-
-    Args:
-        url: SQLAlchemy URL of SQLite or PostgreSQL, e.g. from `default_url`; the parent folder of
-            a SQLite file is made.
+    """Open, create and migrate a SQLite or PostgreSQL database, whoever does it at once.
 
     Raises:
         StorageError: no such driver, no database there, not writable, or a schema of
@@ -161,21 +157,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one consistent state and writes nothing.
-
-        Raises:
-            StorageError: the database failed.
-        """
+        """A session that sees one consistent state and writes nothing; StorageError if it fails."""
         with self.explained(), self._reading() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session that is committed at the end, or rolled back on any error.
-
-        Raises:
-            StorageError: the database failed.
-        """
+        """A session that is committed at the end, or rolled back on any error; raises as `read`."""
         with self.explained(), self._writing.begin() as session:
             yield session
 
@@ -215,11 +203,7 @@ class Database:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn the library's errors into ours.
-
-        Raises:
-            StorageError: the database failed.
-        """
+        """Turn the library's errors into StorageErrors that say what to do."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -271,15 +255,14 @@ def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
         defaults = {"client_encoding": "utf8", "connect_timeout": CONNECT_TIMEOUT_S}
         connect = {key: value for key, value in defaults.items() if key not in url.query}
         return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=connect)
-    engine = create_engine(url, poolclass=pool)
+    # The driver's own BEGIN comes too late (not before reads and DDL); `begin` sends ours.
+    driver = {"timeout": BUSY_TIMEOUT_S, "isolation_level": None}
+    engine = create_engine(url, poolclass=pool, connect_args=driver)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        # The driver's own BEGIN comes too late (not before reads and DDL); `begin` sends ours.
-        connection.isolation_level = None
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
-        _switch_to_wal(cursor)
+        cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = NORMAL")
         # A migration may copy a table and drop the old one, which must not cascade.
         cursor.execute(f"PRAGMA foreign_keys = {'OFF' if migrating else 'ON'}")
@@ -293,27 +276,19 @@ def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
     return engine
 
 
-def _switch_to_wal(cursor: DBAPICursor) -> None:
-    # The first switch needs the file alone and does not honour busy_timeout.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
-
-
 def _migrate(url: URL, name: str) -> None:
     """Bring a database to the newest schema."""
     known = _schemas(MIGRATIONS)
-    with _migrating_connection(url) as connection:
+    engine = _create_engine(url, migrating=True).execution_options(sqlite_begin="IMMEDIATE")
+    with _migrating, engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            _check_encoding(connection, name)
+            encoding = connection.scalar(select(func.current_setting("server_encoding")))
+            if encoding not in _ANY_CHARACTER:
+                raise StorageError(
+                    f"{name} cannot hold every character (its encoding is {encoding}); make a "
+                    "database with ENCODING 'UTF8'."
+                )
         current = MigrationContext.configure(connection).get_current_heads()
         for schema in current:
             if schema.isdecimal() or schema.startswith(("release_", "runs_")):
@@ -348,23 +323,3 @@ def _config(migrations: Path) -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     return config
-
-
-@contextmanager
-def _migrating_connection(url: URL) -> Iterator[Connection]:
-    """One at a time in this process; committed at the end, or rolled back on any error."""
-    engine = _create_engine(url, migrating=True)
-    try:
-        with _migrating, engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
-            yield connection
-    finally:
-        engine.dispose()
-
-
-def _check_encoding(connection: Connection, name: str) -> None:
-    encoding = connection.scalar(select(func.current_setting("server_encoding")))
-    if encoding not in _ANY_CHARACTER:
-        raise StorageError(
-            f"{name} cannot hold every character (its encoding is {encoding}); make a database "
-            "with ENCODING 'UTF8'."
-        )

@@ -54,15 +54,9 @@ _ZIP_ERRORS = (
 
 @contextmanager
 def reading(data: bytes) -> Iterator[Iterable[BundledRun]]:
-    """The runs of a bundle or a file of results, all checked; to be gone through once.
+    """The runs of a hostile zip, JSON text, or JSON a line, all checked; to be gone through once.
 
-    Of a large file one run at a time is in memory.
-
-    Args:
-        data: a zip, a JSON text or one a line, from anybody.
-
-    Raises:
-        StorageError: the file is wrong, or takes too much.
+    Of a large file one run at a time is in memory. StorageError if it is wrong, or takes too much.
     """
     if _is_small(data):
         yield list(runs_of(data))
@@ -115,8 +109,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
-    # Bundles of before the first release have a list of their runs too.
-    entries, total = [each for each in archive.infolist() if each.filename != "manifest.json"], 0
+    entries, total = archive.infolist(), 0
     if not 1 <= len(entries) <= MAX_RUNS or len({each.filename for each in entries}) < len(entries):
         _refuse(f"it has no run, a name twice, or more than {MAX_RUNS:,} runs")
     for entry in entries:
@@ -221,8 +214,6 @@ def _read_result(data: bytes, where: str = "") -> BundledRun:
         state="done" if result.finished else "failed",
         reason="" if result.finished else UNFINISHED,
         created_at=datetime.now(UTC),
-        started_at=None,
-        finished_at=None,
         request=request,
         result=result,
     )

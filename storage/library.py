@@ -87,10 +87,7 @@ def list_runs(
     limit: int = 50,
     offset: int = 0,
 ) -> tuple[list[RunSummary], int]:
-    """One page of the runs that pass the filter, and how many pass; pinned ones come first.
-
-    Of equal ones the later made comes first.
-    """
+    """One page of the runs that pass the filter, pinned and later ones first; how many pass."""
     conditions = _conditions(session, wanted or RunFilter())
     total = session.scalar(select(func.count(Run.id)).where(*conditions)) or 0
     if total <= offset:
@@ -261,10 +258,7 @@ def _of_samples(session: Session, key: int) -> tuple[tuple[str, ...], ResultCoun
 
 
 def _outcomes(session: Session, keys: Sequence[int], failed: Sequence[int]) -> dict[int, Tally]:
-    """Counted by the database, as `outcomes.tally` does: a sweep has hundreds of variants.
-
-    `failed`: runs that failed, and with them what had not finished.
-    """
+    """What `outcomes.tally` counts, by run; in `failed` runs what had not finished failed too."""
     is_full, evicts = ResultRow.method == "full", ResultRow.method != "full"
     has_agreement = ResultRow.agreement.is_not(None)
     whether = {

@@ -225,9 +225,7 @@ class SampleRow(Base):
     sample: Mapped[str] = mapped_column(String(200), doc="its id; empty for the only sample")
     question: Mapped[str] = mapped_column(doc="as typed; empty for none")
     answers: Mapped[list[str]] = mapped_column(doc="expected answers")
-    details: Mapped[JsonObject] = mapped_column(
-        doc="metric, source, tags and choices; empty for the only sample"
-    )
+    details: Mapped[JsonObject] = mapped_column(doc="metric, source, tags and choices")
     digest: Mapped[str | None] = mapped_column(
         String(64), doc="SHA-256 of all that it is, in hex; null for the only sample"
     )
@@ -312,19 +310,14 @@ class Array(Base):
     name: Mapped[str] = mapped_column(
         String(32),
         primary_key=True,
-        doc="retained [layers, kv_heads, positions], head_l1 and base_head_l1 "
-        "[layers, query_heads], layer_hidden_l1 [layers], held [2, tokens]: entries and bytes, "
-        "evicted [entries, 4]: step, layer, KV head and position; the quantities of "
-        "docs/definitions.md by name; and lists: token_ids, token_texts, forced_steps, follow_ups",
+        doc="retained [layers, kv_heads, positions]: bits of numpy.packbits over the last axis; "
+        "<f4: head_l1 and base_head_l1 [layers, query_heads], layer_hidden_l1 [layers], the "
+        "quantities of docs/definitions.md by name; <i8: held [2, tokens], entries and bytes; "
+        "<u4: evicted [entries, 4], step, layer, KV head and position; and lists as JSON: "
+        "token_ids, token_texts, forced_steps, follow_ups",
     )
-    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool, <f4, <i8 or <u4; or json")
     shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")
-    codec: Mapped[str] = mapped_column(
-        String(16),
-        doc="zlib: the array in C order, or the JSON text; bits+zlib: numpy.packbits over the "
-        "last axis first",
-    )
-    data: Mapped[bytes] = mapped_column(doc="compressed bytes")
+    data: Mapped[bytes] = mapped_column(doc="zlib of the array in C order, or of the JSON text")
 
 
 class Credential(Base):

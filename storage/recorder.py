@@ -58,8 +58,6 @@ TITLE_CHARS = 80
 # What decides the outcome of a sample; other settings may change, and the results stay.
 _FIXED = ("model", "scenario", "max_new_tokens", "metric", "read_once")
 _RESULTS_AT_ONCE = 500
-_ROWS_AT_ONCE = 200
-_DETAILS = ("metric", "source", "tags", "choices")
 _HERE = (OF_SAMPLES, ALIVE)
 _IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
 _UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -300,7 +298,7 @@ def create_run(
     )
     session.add(run)
     session.flush()
-    session.execute(insert(SampleRow), {"run_id": run.id, **rows.sample_columns(request)})
+    session.execute(insert(SampleRow), {"run_id": run.id, **rows.only_sample(request)})
     search.index_run(session, run.id)
     count_run(session, run.id)
     return run.slug
@@ -446,7 +444,7 @@ def _update_run(session: Session, run_id: int, columns: rows.Columns) -> None:
 
 
 def _save(session: Session, study: Study, samples: Sequence[Sample], owner: str | None) -> str:
-    insert = _UPSERTS[session.get_bind().dialect.name]
+    upsert = _UPSERTS[session.get_bind().dialect.name](Run)
     values = {
         "slug": new_slug(),
         "owner": owner,
@@ -458,7 +456,7 @@ def _save(session: Session, study: Study, samples: Sequence[Sample], owner: str 
         "model_name": study.model,
         "request": _definition(study),
     }
-    made = insert(Run).values(values).on_conflict_do_nothing().returning(Run.id)
+    made = upsert.values(values).on_conflict_do_nothing().returning(Run.id)
     if (run_id := session.scalar(made)) is not None:
         count_run(session, run_id)
         search.index_run(session, run_id)
@@ -508,19 +506,13 @@ def _save_samples(session: Session, run_id: int, study: Study, samples: Sequence
             f"Study {study.name!r} is read once, so its {len(known):,} samples are fixed; give the "
             "larger study another name."
         )
-    session.add_all(
-        SampleRow(
-            run_id=run_id,
-            position=position,
-            sample=sample.id,
-            digest=given[sample.id],
-            question=sample.question,
-            answers=list(sample.answers),
-            context=sample.context,
-            details={name: getattr(sample, name) for name in _DETAILS},
-        )
+    new = [
+        {"run_id": run_id, "position": position, "digest": given[sample.id]}
+        | rows.sample_columns(sample)
         for position, sample in enumerate(added, start=len(known))
-    )
+    ]
+    if new:
+        session.execute(insert(SampleRow), new)
 
 
 def _digest(sample: Sample) -> str:
@@ -533,26 +525,20 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     if not results:
         return
     (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
-    insert = _UPSERTS[session.get_bind().dialect.name](ResultRow)
-    now = _now()
-    rows = [
-        asdict(each)
+    upsert = _UPSERTS[session.get_bind().dialect.name](ResultRow)
+    common = {"run_id": run_id, "finished_at": _now()}
+    written = [
+        {**asdict(each), **common}
         | {"budget": each.budget or "", "method": re.split("[:+]", each.variant)[0].strip()}
-        | {"run_id": run_id, "finished_at": now}
         for each in results
     ]
     key = ("run_id", "sample", "variant", "budget")
-    written = {name: insert.excluded[name] for name in rows[0] if name not in key}
-    statement = insert.on_conflict_do_update(
-        index_elements=key, set_=written, where=ResultRow.state != "done"
-    )
-    of_samples = (
-        ResultRow.run_id == run_id,
-        ResultRow.sample.in_({each.sample for each in results}),
-    )
-    with counted(session, run_id, ResultRow, *of_samples):
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            session.execute(statement, rows[start : start + _ROWS_AT_ONCE])
+    values = {name: upsert.excluded[name] for name in written[0] if name not in key}
+    is_open = ResultRow.state != "done"
+    statement = upsert.on_conflict_do_update(index_elements=key, set_=values, where=is_open)
+    of_samples = ResultRow.sample.in_({each.sample for each in results})
+    with counted(session, run_id, ResultRow, ResultRow.run_id == run_id, of_samples):
+        session.execute(statement, written)
 
 
 def _set_facts(

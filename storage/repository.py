@@ -3,6 +3,7 @@
 Those that take a slug raise RunMissingError where no run of it is there any more.
 """
 
+import pickle
 import re
 import secrets
 import string
@@ -57,7 +58,7 @@ Columns = TypeVarTuple("Columns")
 # Row, name, creation and end of a run: all that was recorded before its end.
 RunKey = tuple[int, str, datetime, datetime | None]
 Decoded = tuple[RunRequest, RunResult]
-MOST_DECODED = 96 * 2**20
+MOST_DECODED = 48 * 2**20  # pickled; tokens take more in memory, arrays the same
 
 
 class RunMissingError(StorageError):
@@ -327,7 +328,7 @@ def _load_arrays(
 class DecodedRuns:
     """The results used last, as many as fit into so many bytes; any thread may call any method.
 
-    What is handed out is shared: nobody changes it.
+    A result's size is that of its pickle; what is handed out is shared, and nobody changes it.
     """
 
     def __init__(self, most_bytes: int = MOST_DECODED) -> None:
@@ -340,7 +341,7 @@ class DecodedRuns:
         with self._lock:
             if key not in self._kept:
                 decoded = decode()
-                self._kept[key] = decoded, _size(*decoded)
+                self._kept[key] = decoded, len(pickle.dumps(decoded))
                 while self._kept and sum(size for _, size in self._kept.values()) > self._most:
                     self._kept.popitem(last=False)
                 return decoded
@@ -352,18 +353,3 @@ class DecodedRuns:
         with self._lock:
             for key in [key for key in self._kept if key[1] == slug]:
                 del self._kept[key]
-
-
-def _size(request: RunRequest, result: RunResult) -> int:
-    """About how many bytes they take: texts by their characters, a token 100 bytes."""
-    tokens = len(result.prompt.token_ids) if result.prompt else 0
-    size = 4 * len(request.context) + sum(
-        len(row) for own in request.own_indices for layer in own.rows for row in layer or ()
-    )
-    for variant in result.variants:
-        tokens += len(variant.token_ids) + 20 * len(variant.forced_steps)
-        size += sum(array.nbytes for array in variant.analysis.values())
-        size += len(variant.retained.bits) if variant.retained else 0
-        size += len(variant.held.evicted) if variant.held else 0
-        size += 3 * variant.perturbation.head_l1.nbytes if variant.perturbation else 0
-    return size + 100 * tokens + 5_000 * len(result.variants)

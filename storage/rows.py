@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.errors import StorageError
 from ckv_core.experiment.study import Sample
 from ckv_core.records.codec import plain, record_json, revived
 from ckv_core.records.external_selection import own_from_json, own_to_json
@@ -27,7 +26,7 @@ Columns = dict[str, Any]
 ONLY_SAMPLE = ""  # id of the sample of a run of one
 # Texts of a request live in the table samples, so that a list of runs need not read them.
 TEXT_FIELDS = ("context", "question", "answer")
-_ZLIB, _BITS = "zlib", "bits+zlib"
+_DETAILS = ("metric", "source", "tags", "choices")
 _PERTURBATION = ("head_l1", "base_head_l1", "layer_hidden_l1")
 # Long members of a variant, by the names of the arrays that hold them.
 _LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups")
@@ -51,18 +50,22 @@ def request_json(request: RunRequest) -> JsonObject:
     return record_json(request, leave_out=(*TEXT_FIELDS, "own_indices"))
 
 
-def sample_columns(request: RunRequest) -> Columns:
+def only_sample(request: RunRequest) -> Columns:
     """Columns of the only sample of a run."""
+    answers = (request.answer,) if request.answer else ()
+    texts = {"context": request.context, "question": request.question, "answers": answers}
+    own = encode_json(own_to_json(request.own_indices)) if request.own_indices else None
+    return sample_columns(Sample(id=ONLY_SAMPLE, **texts)) | {"position": 0, "own_indices": own}
+
+
+def sample_columns(sample: Sample) -> Columns:
+    """Columns of a sample, its position apart."""
     return {
-        "position": 0,
-        "sample": ONLY_SAMPLE,
-        "question": request.question,
-        "answers": [request.answer] if request.answer else [],
-        "details": {},
-        "context": request.context,
-        "own_indices": encode_json(own_to_json(request.own_indices))
-        if request.own_indices
-        else None,
+        "sample": sample.id,
+        "question": sample.question,
+        "answers": list(sample.answers),
+        "details": {name: getattr(sample, name) for name in _DETAILS},
+        "context": sample.context,
     }
 
 
@@ -110,11 +113,10 @@ def variant_arrays(members: Mapping[str, Any]) -> dict[str, Columns | None]:
         rows |= dict.fromkeys(_ARRAYS[member])
         value = members[member]
         if member in _LISTS and value:
-            data = encode_json(plain(value))
-            rows[member] = {"dtype": "json", "shape": [len(value)], "codec": _ZLIB, "data": data}
+            rows[member] = {"shape": [len(value)], "data": encode_json(plain(value))}
         elif member == "retained" and value is not None:
-            shape, data = [value.layers, value.kv_heads, value.positions], zlib.compress(value.bits)
-            rows[member] = {"dtype": "bool", "shape": shape, "codec": _BITS, "data": data}
+            shape = [value.layers, value.kv_heads, value.positions]
+            rows[member] = {"shape": shape, "data": zlib.compress(value.bits)}
         elif member == "held" and value is not None:
             rows["held"] = _encode(np.array([value.entries, value.cache_bytes]), "<i8")
             rows["evicted"] = _encode(value.evictions(), "<u4")
@@ -167,26 +169,15 @@ def decode_json(data: bytes) -> Any:
 def _encode(array: NDArray[Any], dtype: str) -> Columns:
     """Compress an array of any shape; NaN and infinity survive."""
     data = zlib.compress(np.ascontiguousarray(array, dtype=dtype).tobytes())
-    return {"dtype": dtype, "shape": list(array.shape), "codec": _ZLIB, "data": data}
+    return {"shape": list(array.shape), "data": data}
 
 
 def _decode(row: Array, dtype: str) -> NDArray[Any]:
     """Undo `_encode`; the array is read-only, as it may be shared."""
-    _check(row, _ZLIB, dtype)
     values = np.frombuffer(zlib.decompress(row.data), dtype=dtype).reshape(row.shape)
     return values.astype(np.dtype(dtype).newbyteorder("="), copy=False)
 
 
 def decode_retained(row: Array) -> RetainedSet:
-    """The kept set of a variant.
-
-    Raises:
-        StorageError: the row has another encoding.
-    """
-    _check(row, _BITS, "bool")
+    """The kept set of a variant."""
     return RetainedSet(zlib.decompress(row.data), *row.shape)
-
-
-def _check(row: Array, codec: str, dtype: str) -> None:
-    if (row.codec, row.dtype) != (codec, dtype):
-        raise StorageError(f"The database holds an array of unknown codec {row.codec!r}.")

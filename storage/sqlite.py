@@ -7,12 +7,12 @@ import errno
 import glob
 import os
 import secrets
+import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -46,22 +46,12 @@ def sqlite_file(url: URL) -> Path:
     return Path(name).resolve()
 
 
-def unfinished_mark(file: Path) -> Path:
-    """A file that is there while a restore replaces `file`, and after one that was interrupted."""
-    return file.with_name(f"{file.name}.restoring")
-
-
 def check_whole(file: Path) -> None:
     """Refuse a file that was lost or doubled, which SQLite itself would take for a good one.
 
     Raises:
-        StorageError: a restore was interrupted, or the file is empty or has a second name.
+        StorageError: the file is empty or has a second name.
     """
-    if unfinished_mark(file).exists():
-        raise StorageError(
-            f"A restore of {file} was interrupted; run `ckv restore FILE` again. What "
-            f"was there before it is whole, in {file.name} or {file.name}.before-restore-*."
-        )
     if not file.is_file():
         return
     status = file.stat()
@@ -216,7 +206,7 @@ def _copy(source: Path, part: Path, target: Path) -> None:
 
 
 def restore(source: Path, url: str) -> Path | None:
-    """Put a backup in the place of the database; the old one is kept beside it.
+    """Put a backup in the place of the database, at once; the old one is kept beside it.
 
     Returns:
         Where the old one is now; None if there was none.
@@ -229,65 +219,43 @@ def restore(source: Path, url: str) -> Path | None:
     _check_backup(source)
     if source.resolve() == target:
         raise StorageError("The backup is the database itself; give another file.")
+    kept = target.with_name(f"{target.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with hold(target, str(target)), beside(target) as part:
             _copy(source, part, target)
-            return _put_in_place(part, target)
+            if target.exists():
+                _keep(target, kept)
+            try:
+                part.replace(target)
+            except OSError:
+                kept.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise StorageError(
             f"{target} cannot be replaced: {error.strerror or error}; it is as it was."
         ) from None
+    return kept if kept.exists() else None
 
 
-def _put_in_place(part: Path, target: Path) -> Path | None:
-    """Keep the old file and put the new one in its place; a mark is there meanwhile.
+def _keep(file: Path, kept: Path) -> None:
+    """Copy a database, and take away its log, which SQLite would play into the next of its name.
 
-    There is a database at every moment. The old one's log goes first: SQLite would play it into
-    the new one.
+    Raises:
+        StorageError: another program has it open.
     """
-    mark = unfinished_mark(target)
-    kept = target.with_name(f"{target.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-    existed = target.exists()
-    undo: list[Callable[[], object]] = []
-    mark.touch()
-    _sync(target.parent)
     try:
-        if existed:
-            undo.append(_keep(target, kept))
-            for suffix in ("-wal", "-shm"):
-                old, there = Path(f"{target}{suffix}"), Path(f"{kept}{suffix}")
-                if old.exists():
-                    old.replace(there)
-                    undo.append(partial(there.replace, old))
-        part.replace(target)
-    except BaseException:
-        for step in reversed(undo):
-            step()
-        mark.unlink()  # only now: where a step failed too, the mark stays
-        raise
-    _sync(target.parent)
-    mark.unlink()
-    return kept if existed else None
-
-
-def _keep(file: Path, kept: Path) -> Callable[[], object]:
-    """Give the file a second name, or where that is not possible another; returns the way back."""
-    try:
-        os.link(file, kept)
-    except OSError:
-        file.replace(kept)
-        return partial(kept.replace, file)
-    return kept.unlink
-
-
-def _sync(folder: Path) -> None:
-    """Have the folder's names on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with closing(sqlite3.connect(file)) as old:
+            old.execute("PRAGMA journal_mode = DELETE")  # plays the log into the file
+    except sqlite3.OperationalError as error:
+        raise StorageError(f"{file} is held by another program ({error}); close that.") from None
+    except sqlite3.DatabaseError:  # damaged, so the log stays apart
+        for suffix in ("-wal", "-shm"):
+            if (log := Path(f"{file}{suffix}")).exists():
+                log.replace(f"{kept}{suffix}")
+    with beside(kept) as part:
+        shutil.copy(file, part)
+        part.replace(kept)
 
 
 def _check_backup(source: Path) -> None:

@@ -119,10 +119,6 @@ class Limits:
                 f"{saved:,} runs are saved, which is this app's limit; delete some first."
             )
 
-    def check_answer(self, question: str, new_tokens: int) -> None:
-        """PromptError for a question that is too long, LimitError for too many new tokens."""
-        self.check(RunRequest(context=question, max_new_tokens=new_tokens))
-
     def check_bytes(self, runs: int, caches: int, more: int) -> int:
         """Bytes that are left beside those that are stored; LimitError for fewer than `more`."""
         taken = {"runs": runs, "kept caches": caches}

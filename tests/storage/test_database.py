@@ -1,9 +1,7 @@
 """Opening a database: set-up, bad places, newer schemas, several processes at once."""
 
 import os
-import sqlite3
 import tempfile
-import threading
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -117,20 +115,6 @@ def open_as_anybody(home: Path, told: Connection) -> None:
         open_database(default_url(home))
     except StorageError as error:
         told.send(error)
-
-
-def test_opening_waits_for_a_program_that_writes(tmp_path):
-    # A file that is not in WAL mode yet: the switch fails at once while another writes.
-    writer = sqlite3.connect(
-        tmp_path / "ckv.sqlite3", isolation_level=None, check_same_thread=False
-    )
-    writer.execute("CREATE TABLE other (x)")
-    writer.execute("BEGIN IMMEDIATE")
-    release = threading.Timer(0.5, lambda: writer.execute("COMMIT"))
-    release.start()
-    open_database(default_url(tmp_path)).close()
-    release.join()
-    writer.close()
 
 
 @pytest.mark.parametrize(

@@ -368,3 +368,27 @@ def test_an_imported_study_is_whole_and_joins_what_stands(studies):
     with pytest.raises(ConfigError, match="another name"):
         studies.add(other)
     assert len(studies.samples(slug)) == len(SAMPLES)  # nothing of what was refused
+
+
+def steps_of(database, query, slug: str) -> int:
+    """How many hundreds of steps SQLite's machine takes for a query."""
+    steps = []
+    with database.read() as session:
+        connection = session.connection().connection.driver_connection
+        connection.set_progress_handler(lambda: steps.append(1), 100)
+        query(session, slug)
+        connection.set_progress_handler(None, 0)
+    return len(steps)
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("query", ["load_results", "load_samples", "load_study", "done_keys"])
+def test_four_times_the_samples_are_read_in_about_four_times_the_steps(database, query):
+    """A join that compares all results with all samples takes sixteen times as many."""
+    steps = []
+    for count in (50, 200):
+        many = [replace(SAMPLE, id=f"s{at}", context=f"text {at}") for at in range(count)]
+        slug = Recorder(database).save(replace(STUDY, name=f"of {count}"), many)
+        Recorder(database).commit(slug, [each for sample in many for each in results_of(sample)])
+        steps.append(steps_of(database, getattr(repository, query), slug))
+    assert 0 < steps[1] < 6 * max(steps[0], 10), steps

@@ -84,8 +84,7 @@ class Access:
             return True
         if owner not in self.users:
             return False
-        with self._database.read() as session:
-            return not credentials.is_disabled(session, owner)
+        return not self._database.read_with(credentials.is_disabled, owner)
 
     def check_admin(self) -> None:
         """AccessError for a viewer who is no administrator, or came with a token."""
@@ -106,8 +105,7 @@ class Access:
         viewer = self.viewer()
         if viewer.is_trusted or (slug in viewer.shared and right == "read"):
             return
-        with self._database.read() as session:
-            owner = repository.run_owner(session, slug)
+        owner = self._database.read_with(repository.run_owner, slug)
         if owner is None or owner != viewer.user:
             raise repository.missing_run(slug)
         if right == "change" and viewer.scope == "read":

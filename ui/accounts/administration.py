@@ -71,8 +71,7 @@ class Administration:
     def queue(self) -> list[WaitingRun]:
         """The runs that are not over, of all servers of the database."""
         self._access.check_admin()
-        with self._database.read() as session:
-            return usage.waiting_runs(session)
+        return self._database.read_with(usage.waiting_runs)
 
     def cancel(self, slug: str) -> None:
         self._access.check_admin()
@@ -102,15 +101,13 @@ class Administration:
         self._access.check_admin()
         if not self._access.with_logins:
             return 0
-        with self._database.read() as session:
-            return library.count_of_nobody(session)
+        return self._database.read_with(library.count_of_nobody)
 
     def take_over(self) -> None:
         """Make the runs that nobody owns the administrator's own."""
         self._access.check_admin()
         actor = self._access.account()
-        with self._database.write() as session:
-            library.take_over(session, actor, actor)
+        self._database.write_with(library.take_over, actor, actor)
 
     def users(self) -> list[UserRow]:
         self._access.check_admin()
@@ -150,5 +147,4 @@ class Administration:
     def audit(self, wanted: AuditFilter, limit: int) -> list[AuditRecord]:
         """The newest entries that pass the filter."""
         self._access.check_admin()
-        with self._database.read() as session:
-            return audit.list_entries(session, wanted, limit)
+        return self._database.read_with(audit.list_entries, wanted, limit)

@@ -37,15 +37,18 @@ class Accounts:
     def viewer(self, kind: Kind, token: str) -> Viewer | None:
         """Who shows this session or API token; None for nobody who may come in."""
         now = datetime.now(UTC)
-        with self._database.read() as session:
-            record = credentials.find(session, token, kind, now)
+        record = self._database.read_with(credentials.find, token, kind, now)
         user = self._access.users.get(record.owner or "") if record else None
         if record is None or user is None:
             return None
         if kind == "session" and record.password_mark != user.mark:
             return None
         if record.last_used_at is None or now - record.last_used_at > credentials.TOUCHED_EVERY:
-            self._touch(record, now)
+            try:
+                with self._database.write() as session:
+                    credentials.touch(session, record.id, now)
+            except StorageError:  # a full disk locks nobody out
+                LOGGER.exception("The last use of a login could not be noted.")
         return Viewer(
             user=record.owner,
             scope=record.scope,
@@ -56,9 +59,8 @@ class Accounts:
     def viewer_by_password(self, name: str) -> Viewer | None:
         """The viewer of a user who gave the password; None for one who is disabled."""
         user = self._access.users.get(name)
-        with self._database.read() as session:
-            if user is None or credentials.is_disabled(session, name):
-                return None
+        if user is None or self._database.read_with(credentials.is_disabled, name):
+            return None
         return Viewer(user=name, is_admin=user.is_admin)
 
     def note_password(self, user: str | None, is_right: bool) -> None:
@@ -82,11 +84,10 @@ class Accounts:
                 return None
             credentials.purge(session, now)
             credentials.note_login(session, user, now)
-            audit.record(session, user, "signed in")
-            values = {"scope": "all", "password_mark": known.mark}
+            values = {"owner": user, "scope": "all", "password_mark": known.mark}
             return credentials.create(
-                session, "session", user, now=now, lasts=SESSION_LASTS, **values
-            )[1]
+                session, user, "session", now=now, days=SESSION_LASTS.days, **values
+            )
 
     # --- for the one who is logged in ---------------------------------------------------------
 
@@ -101,8 +102,7 @@ class Accounts:
     def open(self, kind: Kind) -> list[CredentialRecord]:
         """The viewer's sessions or tokens that are good, newest first."""
         owner, now = self._access.account(), datetime.now(UTC)
-        with self._database.read() as session:
-            known = credentials.list_credentials(session, kind=kind, owner=owner)
+        known = self._database.read_with(credentials.list_credentials, kind=kind, owner=owner)
         return [each for each in known if each.is_open(now)]
 
     def make_token(self, name: str, scope: str, expiry: str) -> str:
@@ -115,15 +115,10 @@ class Accounts:
             raise ConfigError("Choose what the token may do and how long it works.")
         if len(self.open("token")) >= OPEN_TOKENS:
             raise LimitError(f"You have {OPEN_TOKENS} tokens; revoke one first.")
-        days = EXPIRIES_DAYS[expiry]
-        lasts = None if days is None else timedelta(days)
-        values = {"scope": SCOPES[scope], "name": name}
+        now, days = datetime.now(UTC), EXPIRIES_DAYS[expiry]
+        values = {"owner": owner, "scope": SCOPES[scope], "name": name}
         with self._database.write() as session:
-            number, token = credentials.create(
-                session, "token", owner, now=datetime.now(UTC), lasts=lasts, **values
-            )
-            audit.record(session, owner, "made token", number)
-        return token
+            return credentials.create(session, owner, "token", now=now, days=days, **values)
 
     def revoke(self, credential_id: int) -> bool:
         """End one of the viewer's tokens or sessions; False if it was not open."""
@@ -132,10 +127,3 @@ class Accounts:
         with self._database.write() as session:
             closed = credentials.revoke(session, owner, now, id=credential_id, owner=owner)
         return closed is not None
-
-    def _touch(self, record: CredentialRecord, now: datetime) -> None:
-        try:
-            with self._database.write() as session:
-                credentials.touch(session, record.id, now)
-        except StorageError:  # a full disk locks nobody out
-            LOGGER.exception("The last use of a login could not be noted.")

@@ -127,7 +127,7 @@ class Caches:
             max_new_tokens=max_new_tokens,
         )
         request.validate()
-        self._limits.check_answer(question, max_new_tokens)
+        self._limits.check(RunRequest(context=question, max_new_tokens=max_new_tokens))
         return self._submit(name, request)
 
     def answers(self, name: str) -> list[CacheJob]:

@@ -37,55 +37,46 @@ class Library:
     ) -> tuple[list[RunSummary], int]:
         """One page of the runs that pass the filter, and how many pass; pinned ones first."""
         wanted = replace(wanted or RunFilter(), owner=self._access.user() or "")
-        with self._database.read() as session:
-            return library.list_runs(session, wanted, sort, limit, offset)
+        return self._database.read_with(library.list_runs, wanted, sort, limit, offset)
 
     def are_runs_of_nobody(self) -> bool:
         """Whether logins hide runs that were made without them."""
         if self._access.user() is None:
             return False
-        with self._database.read() as session:
-            return library.are_runs_of_nobody(session)
+        return self._database.read_with(library.are_runs_of_nobody)
 
     def summary(self, slug: str) -> RunSummary:
         self._access.check_run(slug)
-        with self._database.read() as session:
-            return library.summary(session, slug)
+        return self._database.read_with(library.summary, slug)
 
     def choices(self) -> dict[str, list[str]]:
         owner = self._access.user()
-        with self._database.read() as session:
-            return library.choices(session, owner)
+        return self._database.read_with(library.choices, owner)
 
     def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
         self._access.check_run(slug, "own")
         owner = self._access.user()
-        with self._database.read() as session:
-            return library.relatives(session, slug, owner)
+        return self._database.read_with(library.relatives, slug, owner)
 
     def notes(self, slug: str) -> RunNotes:
         """A run's note and tags; those who may only read the run get none."""
         self._access.check_run(slug)
         if not self._access.may(slug, "own"):
             return RunNotes()
-        with self._database.read() as session:
-            return repository.load_notes(session, slug)
+        return self._database.read_with(repository.load_notes, slug)
 
     def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
         self._access.check_run(slug, "change")
-        with self._database.write() as session:
-            library.annotate(session, slug, title, note, tags)
+        self._database.write_with(library.annotate, slug, title, note, tags)
 
     def add_tag(self, slugs: Sequence[str], tag: str) -> None:
         for slug in slugs:
             self._access.check_run(slug, "change")
-        with self._database.write() as session:
-            library.add_tag(session, slugs, tag)
+        self._database.write_with(library.add_tag, slugs, tag)
 
     def set_pinned(self, slug: str, *, pinned: bool) -> None:
         self._access.check_run(slug, "change")
-        with self._database.write() as session:
-            library.set_pinned(session, slug, pinned=pinned)
+        self._database.write_with(library.set_pinned, slug, pinned=pinned)
 
     def purge(self) -> None:
         """Remove for good what was deleted too long ago to be restored."""

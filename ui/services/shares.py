@@ -1,10 +1,10 @@
 """Share links for the pages: make, list, revoke and open them."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from ckv_core.errors import ConfigError
-from storage import audit, credentials
+from storage import credentials
 from storage.credentials import CredentialRecord
 from storage.database import Database
 from storage.repository import key_of
@@ -29,16 +29,14 @@ class Shares:
         self._access.check_run(slug, "change")
         if expiry not in EXPIRIES_DAYS:
             raise ConfigError("Choose when the link expires.")
-        days = EXPIRIES_DAYS[expiry]
-        now = datetime.now(UTC)
+        now, owner, days = datetime.now(UTC), self._access.user(), EXPIRIES_DAYS[expiry]
         with self._database.write() as session:
-            links = credentials.list_credentials(session, run_id=key_of(session, slug))
+            run_id = key_of(session, slug)
+            links = credentials.list_credentials(session, run_id=run_id)
             if sum(link.is_open(now) for link in links) >= OPEN_LINKS:
                 raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
-            lasts = None if days is None else timedelta(days)
-            token = credentials.create_share(session, slug, self._access.user(), now, lasts)
-            audit.record(session, self._access.user(), "shared", slug)
-        return token
+            values = {"owner": owner, "scope": "read", "run_id": run_id}
+            return credentials.create(session, owner, "share", now=now, days=days, **values)
 
     def of_run(self, slug: str) -> list[CredentialRecord]:
         self._access.check_run(slug, "own")
@@ -50,14 +48,13 @@ class Shares:
         self._access.check_run(slug, "change")
         actor, now = self._access.user(), datetime.now(UTC)
         with self._database.write() as session:
-            run_id = key_of(session, slug)
-            closed = credentials.revoke(session, actor, now, slug, id=share_id, run_id=run_id)
+            which = {"id": share_id, "run_id": key_of(session, slug)}
+            closed = credentials.revoke(session, actor, now, **which)
         return closed is not None
 
     def opened(self, token: str) -> str | None:
         """The run behind a token; None for a wrong, expired or revoked one."""
-        with self._database.read() as session:
-            return credentials.shared_slug(session, token, datetime.now(UTC))
+        return self._database.read_with(credentials.shared_slug, token, datetime.now(UTC))
 
     def slugs(self, cookies: Iterable[tuple[str, str]]) -> frozenset[str]:
         """The runs that a browser's share cookies (slug, token) open now."""
