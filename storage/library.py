@@ -52,7 +52,7 @@ from storage.records import (
     RunSummary,
     record_of,
 )
-from storage.repository import count_results, load_lineage, missing_run, row_of, study_of
+from storage.repository import count_results, key_of, load_lineage, missing_run, study_of
 
 TITLE_LIMIT = 200
 RELATIVES_LIMIT = 50
@@ -102,7 +102,7 @@ def list_runs(
 
 def summary(session: Session, slug: str) -> RunSummary:
     """One run that is not deleted; RunMissingError if there is none."""
-    return _summaries(session, row_of(session, select(Run.id), slug))[0]
+    return _summaries(session, [key_of(session, slug)])[0]
 
 
 def relatives(
@@ -195,13 +195,13 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
     outcomes = _outcomes(session, of_one, failed)
     for key in keys:
         row, own, counts = by_key[key], specs.get(key, ()), None
-        if row.kind == SAMPLES:
-            own, counts = _of_samples(session, key)
+        if not own:
+            own, counts = _points(session, key, row.kind)
         found.append(
             record_of(
                 RunSummary,
                 row,
-                variant_specs=own or _requested(session, key),
+                variant_specs=own,
                 tags=tags.get(key, ()),
                 outcome=outcomes.get(key, Tally()),
                 counts=counts,
@@ -238,20 +238,13 @@ def _rows(session: Session, keys: Sequence[int]) -> dict[int, Row[*tuple[Any, ..
     return {row.id: row for row in rows}
 
 
-def _requested(session: Session, key: int) -> tuple[str, ...]:
-    """The variants of a run that has none yet, as requested; none where that cannot be read."""
+def _points(session: Session, key: int, kind: str) -> tuple[tuple[str, ...], ResultCounts | None]:
+    """The SPECs that a run is to have, and how far one of many samples is; nothing if spoilt."""
     try:
-        variants = session.scalars(select(Run.request).where(Run.id == key)).one()["variants"]
-        return tuple(map(str, variants))
-    except SPOILT:
-        return ()
-
-
-def _of_samples(session: Session, key: int) -> tuple[tuple[str, ...], ResultCounts | None]:
-    """The points of a run of many samples, and how far it is; nothing where that is spoilt."""
-    try:
-        row = session.execute(select(Run.request, Run.title).where(Run.id == key)).one()
-        study = study_of(row.request, row.title)
+        request, title = session.execute(select(Run.request, Run.title).where(Run.id == key)).one()
+        if kind != SAMPLES:
+            return tuple(map(str, request["variants"])), None
+        study = study_of(request, title)
         return tuple(p.spec for p in study.points()), count_results(session, key, study)
     except SPOILT:
         return (), None

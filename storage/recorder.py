@@ -47,7 +47,7 @@ from storage.models import (
     SampleRow,
 )
 from storage.records import SPOILT, Lineage, RunState
-from storage.repository import new_slug, row_of
+from storage.repository import key_of, new_slug, row_of
 from storage.usage import count_run, counted
 
 if TYPE_CHECKING:
@@ -524,7 +524,7 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     """Write results; one that is done already stays as it is."""
     if not results:
         return
-    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    run_id = key_of(session, slug, OF_SAMPLES)
     upsert = _UPSERTS[session.get_bind().dialect.name](ResultRow)
     common = {"run_id": run_id, "finished_at": _now()}
     written = [

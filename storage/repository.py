@@ -220,7 +220,7 @@ def load_study(session: Session, slug: str) -> StoredStudy:
 
 def load_samples(session: Session, slug: str) -> list[Sample]:
     """All samples of a run of many, in order."""
-    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    run_id = key_of(session, slug, OF_SAMPLES)
     of_run = select(SampleRow).where(SampleRow.run_id == run_id)
     found = session.scalars(of_run.order_by(SampleRow.position))
     return [rows.sample_record(row) for row in found]
@@ -244,7 +244,7 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
 
 def done_keys(session: Session, slug: str) -> set[Key]:
     """Keys of what is done and of what fails each time; other failures are not among them."""
-    (run_id,) = row_of(session, select(Run.id), slug, OF_SAMPLES)
+    run_id = key_of(session, slug, OF_SAMPLES)
     is_final = (ResultRow.state == "done") | ResultRow.for_good
     keys = select(ResultRow.sample, ResultRow.variant, ResultRow.budget)
     found = session.execute(keys.where(ResultRow.run_id == run_id, is_final))

@@ -30,11 +30,7 @@ _open_files: dict[tuple[int, int], int] = {}  # handles by device and inode
 
 
 def sqlite_file(url: URL) -> Path:
-    """The file's real path, whichever link or `file:` URI names it.
-
-    Raises:
-        StorageError: the database would lie in memory.
-    """
+    """The file's real path, whichever link or URI names it; StorageError for one in memory."""
     name = url.database or ""
     if asbool(url.query.get("uri", False)):
         in_memory = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
@@ -47,11 +43,7 @@ def sqlite_file(url: URL) -> Path:
 
 
 def check_whole(file: Path) -> None:
-    """Refuse a file that was lost or doubled, which SQLite itself would take for a good one.
-
-    Raises:
-        StorageError: the file is empty or has a second name.
-    """
+    """StorageError for a file that is empty or has a second name, which SQLite would take."""
     if not file.is_file():
         return
     status = file.stat()
@@ -88,11 +80,7 @@ def _remove(folder: Path, name: str, pattern: str) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is whole or as it was before.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write a file that is whole or as it was before; StorageError if it cannot be written."""
     path = Path(os.path.realpath(path))
     try:
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe
@@ -158,11 +146,7 @@ def _held_itself(file: Path) -> Iterator[None]:
 
 
 def database_file(url: str) -> Path:
-    """The file of a SQLite URL.
-
-    Raises:
-        StorageError: another kind of database.
-    """
+    """The file of a SQLite URL; StorageError for another kind of database."""
     try:
         parsed = make_url(url)
     except ArgumentError:

@@ -19,25 +19,17 @@ HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One app's settings.
+    """One app's settings; docs/operations.md explains each variable.
 
     Attributes:
-        host, port: where to listen.
-        model: loaded in the background at start and preselected on the page.
-        device: preselected on the page: auto, cpu or cuda.
-        database_url: SQLAlchemy URL; None for SQLite in the data folder.
+        model, device: preselected on the page; the model is loaded in the background at start.
+        database_url: None for SQLite in the data folder.
         users: who may log in; every request must come from one. Empty for no logins.
-        allow_anonymous: others may reach the app though it has no logins.
         allowed_hosts: names under which the app may be addressed; empty for any. Where it listens
             on loopback, or names are given, this machine's own are among them.
-        proxies: whose forwarded headers count: addresses and networks with commas between, or *;
-            empty for none.
+        proxies: addresses and networks with commas between, or *; empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
-        limits: what the app takes at most.
-        cluster: where studies are computed: local, auto or Ray's address; None for the app's own
-            worker.
-        mcp: offer the endpoints of ui/api/endpoints.py to MCP clients too.
-        log_style: of the lines on standard error.
+        cluster: local, auto or Ray's address; None for the app's own worker.
     """
 
     host: str
@@ -81,13 +73,9 @@ class Settings:
             log_style=cast("Style", _one_of(given, "CKV_LOG", STYLES)),
         )
 
-    @property
-    def is_loopback(self) -> bool:
-        return _is_loopback(self.host)
-
     def check_exposure(self) -> None:
         """Refuse to serve other machines without logins, unless the settings say so."""
-        if not (self.is_loopback or self.users or self.allow_anonymous):
+        if not (_is_loopback(self.host) or self.users or self.allow_anonymous):
             raise ConfigError(
                 f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH, "
                 "or CKV_ALLOW_ANONYMOUS=1 if that is wanted."

@@ -69,11 +69,6 @@ def test_all_runs_move_to_another_database_in_several_files(
     ]
 
 
-def test_runs_that_fit_go_into_the_file_that_was_named(runs, tmp_path, capsys):
-    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
-    assert f"{tmp_path / 'all.zip'}: 5 runs, " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("spoilt", [[1], [0, 1, 2, 3, 4]])
 def test_a_spoilt_run_is_named_and_the_others_are_exported(runs, spoilt, tmp_path, capsys):
     with closing(open_database(default_url(tmp_path / "old"))) as database:
@@ -101,16 +96,14 @@ def test_export_and_import_from_the_command_line(runs, tmp_path, monkeypatch, ca
         assert main([*command]) == status
         assert capsys.readouterr().err.count("\n") == 1
     assert main(["other"]) == 2
+    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
+    assert f"{tmp_path / 'all.zip'}: 5 runs, " in capsys.readouterr().out
     use(tmp_path / "new", monkeypatch)
+    assert main(["export", "--all", "--out", str(tmp_path / "none.zip")]) == 1
+    assert "No run is over yet" in capsys.readouterr().err
+    assert not (tmp_path / "none.zip").exists()
     assert main(["import", file]) == 0
     assert "Imported 1 of 1" in capsys.readouterr().out
-
-
-def test_where_no_run_is_over_none_is_exported(tmp_path, monkeypatch, capsys):
-    use(tmp_path / "empty", monkeypatch)
-    assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 1
-    assert "No run is over yet" in capsys.readouterr().err
-    assert not (tmp_path / "all.zip").exists()
 
 
 def test_the_sentence_names_a_few_of_many():

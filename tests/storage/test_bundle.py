@@ -95,6 +95,8 @@ def test_title_note_and_tags_travel_where_they_may(here, there):
     values = run_values(there.read_with(write_bundle, [slug], without_notes={slug}))
     assert "note" not in json.dumps(values)
     assert not {"note", "tags", "lineage"} & values.keys()
+    (bare,) = import_bundle(here, resealed({**values, "slug": "b" * 12})).imported
+    assert (listed(here, bare).note, listed(here, bare).tags) == ("", ())
     import_bundle(here, exported(there, slug))
     run = listed(here, slug)
     assert (run.title, run.note) == ("A title", "My <b>note</b>")
@@ -120,15 +122,6 @@ def test_lineage_holds_where_the_parent_comes_too_or_is_the_importers(here, ther
     own = run_values(exported(there, slug := made(there)))
     import_bundle(here, resealed(own | {"lineage": {"parent": slug, "kind": "fork"}}))
     assert parent_of(here, slug) is None, "its own parent"
-
-
-def test_a_bundle_without_notes_is_imported(here, there):
-    slug = annotated(there)
-    old = run_values(exported(there, slug))
-    for name in ("note", "tags", "lineage"):
-        del old[name]
-    assert import_bundle(here, resealed(old)).imported == [slug]
-    assert (listed(here, slug).note, listed(here, slug).tags) == ("", ())
 
 
 def test_a_result_file_becomes_a_run_once(here, there):

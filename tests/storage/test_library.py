@@ -121,9 +121,13 @@ def test_pinned_runs_come_first_in_every_sort(database):
     first = make(database, "b", 0)
     second = make(database, "A", 1)
     third = make(database, "c", 2)
-    assert found(database) == [third, second, first]
-    assert found(database, "oldest") == [first, second, third]
-    assert found(database, "title") == [second, first, third]
+    twin = make(database, "d", 2)
+    assert found(database) == [twin, third, second, first]
+    page, total = database.read_with(library.list_runs, limit=2, offset=1)
+    assert ([run.slug for run in page], total) == ([third, second], 4)
+    assert database.read_with(library.list_runs, offset=4) == ([], 4)
+    assert found(database, "oldest") == [first, second, third, twin]
+    assert found(database, "title") == [second, first, third, twin]
     database.write_with(library.set_pinned, first, pinned=True)
     for sort in library.SORTS:
         assert found(database, sort)[0] == first
@@ -166,6 +170,9 @@ def test_a_tag_is_added_to_several_runs_or_to_none(database):
 def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
     slug = make(database, "Harbour")
     child = make(database, lineage=Lineage(slug, "rerun"))
+    for missing in ("abcdefghijkl", "", "' OR 1=1 --", "x" * 10_000):
+        with pytest.raises(RunMissingError, match="There is no run"):
+            database.write_with(library.delete_runs, [slug, missing], START)
     database.write_with(library.delete_runs, [slug], START)
     assert found(database) == [child]
     assert found(database, text="harbour") == []

@@ -1,15 +1,13 @@
 """What columns hold on every database, and docs/schema.md, which is what the tables are."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 
 from scripts.schema_doc import schema_markdown
-from storage.models import AnyText, Base, UtcDateTime
+from storage.models import AnyText, Base
 
 PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 DIALECT = sqlite.dialect()
@@ -24,13 +22,6 @@ def test_any_text_survives_and_can_be_held_and_usual_text_is_stored_as_it_is(hos
     stored.encode("utf-8")
     assert AnyText().process_result_value(stored, DIALECT) == hostile
     assert AnyText().process_bind_param(usual, DIALECT) == usual
-
-
-def test_a_time_is_stored_in_utc_and_needs_a_zone():
-    with pytest.raises(ValueError, match="time zone"):
-        UtcDateTime().process_bind_param(datetime(2026, 1, 1), DIALECT)
-    read = UtcDateTime().process_result_value(datetime(2026, 1, 1, 5), DIALECT)
-    assert read == datetime(2026, 1, 1, 5, tzinfo=UTC)
 
 
 def test_the_page_of_the_schema_is_up_to_date_and_explains_every_column():

@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from storage.database import BUSY_TIMEOUT_S
 from storage.recorder import Recorder, title_of
 from tests.factories.events import assert_same_result, big_events, folded
 from tests.factories.strategies import TEXTS, events, own_variants
-from tests.storage.conftest import at_once, load, record
+from tests.storage.conftest import load, record
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = RunRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
@@ -177,20 +176,6 @@ def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
     # Nothing of it was kept, and the run goes on.
     assert [variant.text for variant in load(database, slug).result.variants] == ["", ""]
     assert recorder.end(slug)
-
-
-def test_threads_record_different_runs_at_once(database):
-    recorder = Recorder(database)
-    stream = big_events(tokens=64, variants=2)
-    slugs = [recorder.create(REQUEST) for _ in range(6)]
-
-    def play(slug: str) -> bool:
-        return all(recorder.apply(slug, event) for event in stream) and recorder.end(slug)
-
-    assert at_once(*(partial(play, slug) for slug in slugs)) == [True] * 6
-    for slug in slugs:
-        assert load(database, slug).state == "done"
-        assert_same_result(load(database, slug).result, folded(stream))
 
 
 def test_a_deleted_run_takes_all_with_it_and_its_events_are_passed_over(database):

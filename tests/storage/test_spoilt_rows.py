@@ -4,16 +4,15 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.records.run_request import RunRequest
 from storage import credentials, library, repository
 from storage.bundle import write_bundle, write_bundles
 from storage.database import default_url, open_database
-from storage.models import Run
 from storage.records import RunFilter, RunNotes
-from storage.repository import row_of
+from storage.repository import key_of
 from storage.usage import usage_by_owner
 from tests.storage.conftest import make, record
 
@@ -79,8 +78,7 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
     assert here.read_with(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
     (found,), _ = here.read_with(library.list_runs, RunFilter(text="zebra"))
     assert (found.slug, found.title) == (bad, "Renamed")
-    (run_id,) = here.read_with(row_of, select(Run.id), bad)
-    link = {"scope": "read", "run_id": run_id}
+    link = {"scope": "read", "run_id": here.read_with(key_of, bad)}
     token = here.write_with(credentials.create, None, "share", now=now, days=None, **link)
     assert here.read_with(credentials.shared_slug, token, now) == bad
     here.write_with(library.delete_runs, [bad], now)

@@ -72,11 +72,8 @@ class Logins:
     ) -> None:
         """Start without guesses.
 
-        Args:
-            users: by name, as they are at each check.
-            clock: seconds.
-            on_attempt: called, in a thread, at each wrong password and each new HTTP Basic login:
-                the user, or None for an unknown name, and whether it was right.
+        `on_attempt` is called in a thread at each wrong password and each new HTTP Basic login:
+        the user, or None for an unknown name, and whether it was right.
         """
         self._users = users
         self._clock = clock
