@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 import anyio.to_thread
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +26,6 @@ from ui.server.identity import LOGIN_PATH, SESSION_COOKIE, Identity, own_path
 from ui.server.route_answers import CSV, NO_STORE, as_file, give_cookie
 from ui.shell.plain_pages import plain_page
 
-FORM_BYTES = 8192
 FIELD_CHARS = 200
 MOST_DIGITS = 18
 SHOWN = 100  # entries of the audit log
@@ -38,37 +37,36 @@ Handler = Callable[[Request, Form], Response]
 def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
     """Logging in and out; only for an app with logins. The guard refuses forms of other sites."""
 
+    def page(target: str, user: str = "", message: str = "", status: int = 200) -> Response:
+        values = {"next": target, "user": user, "message": message}
+        return plain_page("login", "Log in", None, status=status, **values)
+
     async def show(request: Request) -> Response:
         target = own_path(request.query_params.get("next", "/"))
         if _viewer(request).user is not None:
             return RedirectResponse(target, 303, NO_STORE)
-        return plain_page("login", "Log in", None, next=target, user="")
+        return page(target)
 
     async def sign_in(request: Request) -> Response:
         form = await _read_form(request)
         target, user = own_path(form.get("next", "/")), form.get("user", "")
-
-        def refused(message: str, status: int) -> Response:
-            return plain_page(
-                "login", "Log in", None, status=status, next=target, user=user, message=message
-            )
-
         address = request.client.host if request.client else ""
         result = await identity.logins.verify(user, form.get("password", ""), address)
         if result.wait_s:
-            answer = refused(f"Too many wrong logins; try again in {result.wait_s} s.", 429)
+            sentence = f"Too many wrong logins; try again in {result.wait_s} s."
+            answer = page(target, user, sentence, 429)
             answer.headers["Retry-After"] = str(result.wait_s)
             return answer
         if result.user is None:
-            return refused(WRONG, 401)
+            return page(target, user, WRONG, 401)
         try:
             token = await anyio.to_thread.run_sync(
                 accounts.sign_in, result.user, limiter=identity.threads
             )
         except CkvError as error:
-            return refused(str(error), 503)
+            return page(target, user, str(error), 503)
         if token is None:
-            return refused(DISABLED, 403)
+            return page(target, user, DISABLED, 403)
         response = RedirectResponse(target, 303, NO_STORE)
         seconds = int(SESSION_LASTS.total_seconds())
         give_cookie(response, request, SESSION_COOKIE, token, seconds)
@@ -156,16 +154,7 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
             query=urlencode(dict(request.query_params)),
         )
 
-    def cancel(form: Form) -> None:
-        administration.cancel(form.get("slug", "")[:FIELD_CHARS])
-
-    def disable(form: Form) -> None:
-        administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
-
-    def take_over(_: Form) -> None:
-        administration.take_over()
-
-    def done(act: Callable[[Form], None], section: str) -> Handler:
+    def done(section: str, act: Callable[[Form], None]) -> Handler:
         def handle(request: Request, form: Form) -> Response:
             try:
                 act(form)
@@ -175,18 +164,22 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
 
         return handle
 
+    def disable(form: Form) -> None:
+        administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
+
     def audit_csv(request: Request, _: Form) -> Response:
         entries = administration.audit(_wanted(request), KEPT_ENTRIES)
         return as_file("ckv-audit.csv", audit_csv_text(entries), CSV)
 
+    cancel = done("queue", lambda form: administration.cancel(form.get("slug", "")[:FIELD_CHARS]))
     routes = [
         _route("/admin", page),
-        _route("/admin/cancel", done(cancel, "queue"), "POST"),
+        _route("/admin/cancel", cancel, "POST"),
         _route("/admin/audit.csv", audit_csv),
     ]
     of_users = [
-        _route("/admin/users", done(disable, "users"), "POST"),
-        _route("/admin/takeover", done(take_over, "storage"), "POST"),
+        _route("/admin/users", done("users", disable), "POST"),
+        _route("/admin/takeover", done("storage", lambda _: administration.take_over()), "POST"),
     ]
     return [*routes, *of_users] if with_logins else routes
 
@@ -211,12 +204,9 @@ def _viewer(request: Request) -> Viewer:
 
 
 async def _read_form(request: Request) -> Form:
-    """The fields of a small form; the first value of each, nothing of one that is too big."""
-    body = await request.body()
-    if len(body) > FORM_BYTES:
-        return {}
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    return {name: values[0] for name, values in fields.items()}
+    """The texts of a form, of which the guard lets only small ones in."""
+    fields = await request.form(max_files=0)
+    return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 
 def _wanted(request: Request) -> AuditFilter:
