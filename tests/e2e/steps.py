@@ -127,7 +127,7 @@ def expect_well_made_everywhere(page: Page) -> None:
 
 # Uses each control that is shown, also those that others bring, until there is no new one. Boxes
 # and texts are put back. What leaves the page (links, New, Search) is used by other tests.
-WALK = """async () => {
+WALK = """async (within) => {
   const kinds = "button, summary, select, textarea, input:not([type=file]), canvas[tabindex]";
   const used = new Set();
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -139,7 +139,8 @@ WALK = """async () => {
   HTMLInputElement.prototype.showPicker = () => {};
   for (let round = 0; round < 4; round++) {
     const found = [...document.querySelectorAll(kinds)].filter((each) => {
-      if (used.has(each) || each.disabled || each.closest("header, .modebar")) return false;
+      if (used.has(each) || each.disabled || !each.closest(within)) return false;
+      if (each.closest("header, .modebar")) return false;
       if (["New", "Search"].includes(each.innerText)) return false;
       if (!each.checkVisibility({ visibilityProperty: true })) return false;
       return each.getBoundingClientRect().width > 1;
@@ -172,6 +173,6 @@ WALK = """async () => {
 }"""
 
 
-def use_every_control(page: Page) -> int:
-    """Use each control that the page shows once; returns how many they were."""
-    return page.evaluate(WALK)
+def use_every_control(page: Page, within: str = "body") -> int:
+    """Use each control once that the page shows within these parts; returns how many they were."""
+    return page.evaluate(WALK, within)

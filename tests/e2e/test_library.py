@@ -93,14 +93,6 @@ def test_runs_on_one_prompt_are_compared_token_by_token(app, slugs, page):
     assert page.evaluate("document.documentElement.scrollWidth") <= 430
 
 
-def test_runs_on_other_prompts_are_compared_by_their_figures(app, slugs, page):
-    page.goto(f"{app.url}/several?ids={slugs['first']},{slugs['other']}")
-    found = page.locator("#several-answers")
-    expect(found).to_contain_text("The prompts differ")
-    expect(found.locator("mark")).to_have_count(0)
-    expect(found).to_contain_text("Final hidden")
-
-
 def test_a_run_with_changes_remembers_the_run_it_was_made_from(app, slugs, page):
     page.goto(f"{app.url}/?from={slugs['other']}")
     expect(page.locator("#notice")).to_contain_text("change them and run")

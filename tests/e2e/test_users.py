@@ -76,13 +76,6 @@ def test_a_guest_uses_every_control(browser, app):
     page.close()
 
 
-def test_without_logins_links_are_plain(open_app, guest):
-    guest.goto(f"{open_app.url}/run?id={finished(open_app.services, 'steps 1')}")
-    guest.locator("#share > button").click()
-    expect(guest.locator("#share")).to_contain_text("links are plain")
-    expect(guest.get_by_role("button", name="Make a link")).to_be_hidden()
-
-
 # --- logging in and out, the account's and the administrator's page, in a real browser
 
 

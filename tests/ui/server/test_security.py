@@ -126,38 +126,31 @@ def test_a_space_may_be_shown_in_the_page_of_its_host():
     assert "frame-ancestors 'self' https://huggingface.co" in headers["content-security-policy"]
 
 
+NAMED = PUBLIC | {"CKV_ALLOWED_HOSTS": "lab.example, other.example"}
+LOCAL = {"CKV_ALLOWED_HOSTS": "lab.example"}
+
+
 @pytest.mark.parametrize(
-    ("host", "origin", "status"),
+    ("settings", "host", "headers", "status"),
     [
-        ("localhost:7860", "http://localhost:7860", 200),
-        ("localhost:7860", "http://localhost:8888", 403),
-        ("localhost:7860", "http://localhost", 403),
-        ("127.0.0.1:7860", "http://localhost:7860", 403),
-        ("[::1]:7860", "http://[::1]:7860", 200),
+        # A page on another port of this machine is another site; a proxy hands its port on.
+        ({}, "localhost:7860", {"origin": "http://localhost:7860"}, 200),
+        ({}, "localhost:7860", {"origin": "http://localhost:8888"}, 403),
+        ({}, "localhost:7860", {"origin": "http://localhost"}, 403),
+        ({}, "127.0.0.1:7860", {"origin": "http://localhost:7860"}, 403),
+        ({}, "[::1]:7860", {"origin": "http://[::1]:7860"}, 200),
+        (PUBLIC, "lab.example:8443", {"origin": "https://lab.example:8443"}, 200),
+        # A served app answers to the names that it was given, one on loopback to this machine's.
+        *((NAMED, host, {}, 200) for host in ("lab.example", "other.example:7860", "localhost")),
+        (NAMED, "evil.example", {}, 403),
+        (NAMED, "lab.example", {"origin": "https://other.example"}, 403),
+        (LOCAL, "lab.example", {}, 200),
+        *(({}, host, {}, 403) for host in ("lab.example", "127.0.0.1.evil.example", "", "[")),
+        ({}, "lab.example", {"x_forwarded_host": "localhost"}, 403),
     ],
 )
-def test_a_page_on_another_port_of_this_machine_is_another_site(host, origin, status):
-    assert ask({}, host, origin=origin) == status
-
-
-def test_a_proxy_on_another_port_hands_the_port_on():
-    assert ask(PUBLIC, "lab.example:8443", origin="https://lab.example:8443") == 200
-
-
-def test_a_served_app_answers_only_to_the_names_it_was_given():
-    named = PUBLIC | {"CKV_ALLOWED_HOSTS": "lab.example, other.example"}
-    for host in ("lab.example", "other.example:7860", "localhost"):
-        assert ask(named, host) == 200
-    assert ask(named, "evil.example") == 403
-    assert ask(named, "lab.example", origin="https://other.example") == 403
-    assert ask(named, "lab.example", origin="https://evil.example") == 403
-
-
-def test_a_loopback_app_answers_to_the_names_of_this_machine_alone():
-    assert ask({"CKV_ALLOWED_HOSTS": "lab.example"}, "lab.example") == 200
-    for host in ("lab.example", "127.0.0.1.evil.example", "", "["):
-        assert ask({}, host) == 403, host
-    assert ask({}, "lab.example", x_forwarded_host="localhost") == 403
+def test_an_app_answers_to_its_names_and_ports_alone(settings, host, headers, status):
+    assert ask(settings, host, **headers) == status
 
 
 def test_the_running_app_tells_other_sites_nothing(app):
