@@ -1,6 +1,7 @@
 """The command `cache`: keep a compressed context, ask it questions, take it elsewhere."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,11 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, request_of
-from ckv_core.cli.tables import print_table
+from ckv_core.cli.tables import indented, print_table
 from ckv_core.errors import CkvError
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.codec import record_json
-from ckv_core.records.events import Generated, RunFinished
+from ckv_core.records.events import Generated, RunEvent, RunFinished
 from ckv_core.records.kept_folder import KeptEntry, KeptFolder
 from ckv_core.records.kept_record import read_record
 
@@ -66,20 +67,25 @@ def _ask(
     loaded, _ = running.load(requests[0])
     from ckv_core.engine.kept import ask
 
-    lines = running.JsonLines(json)
-    for request in requests:
-        answer: dict[str, Any] = {"cache": name, "question": request.question}
-        for event in running.followed(ask(request, loaded)):
-            if isinstance(event, Generated):
-                answer["text"], answer["token_ids"] = event.texts[0], event.token_ids[0]
-                answer["stopped"] = event.stopped[0]
-            elif isinstance(event, RunFinished):
-                answer["timings_ms"] = dict(event.timings_ms)
-        lines.write(answer.copy)
-        if json != "-":
-            say(f"> {request.question}")
-            say("   " + answer["text"].strip().replace("\n", "\n   "))
-    lines.close()
+    with running.json_lines(json) as write:
+        for request in requests:
+            answer = _answer(running.followed(ask(request, loaded)))
+            write({"cache": name, "question": request.question, **answer})
+            if json != "-":
+                say(f"> {request.question}")
+                say(indented(answer["text"]))
+
+
+def _answer(events: Iterable[RunEvent]) -> dict[str, Any]:
+    """The text with its tokens and times, of the events of one question."""
+    answer: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, Generated):
+            answer["text"], answer["token_ids"] = event.texts[0], event.token_ids[0]
+            answer["stopped"] = event.stopped[0]
+        elif isinstance(event, RunFinished):
+            answer["timings_ms"] = dict(event.timings_ms)
+    return answer
 
 
 @command(app, "list")

@@ -1,7 +1,6 @@
 """The command `compare`: several variants on one prompt, at one budget or several."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from typer import Option, Typer
@@ -9,19 +8,26 @@ from typer import Option, Typer
 from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import EXAMPLES, JsonOption, check_json_path, command, request_of
-from ckv_core.cli.sweep import print_sweep
 from ckv_core.cli.tables import (
+    indented,
     number,
     print_ablation,
-    print_floor,
+    print_columns,
     print_generation,
     print_head,
+    print_points,
     print_table,
     print_verdict,
     share,
 )
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.experiment.evidence import held
+from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.rounding import floor_sentence
+from ckv_core.experiment.runs import together
+from ckv_core.experiment.savings import MEANINGS, saving_rows
+from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
+from ckv_core.experiment.verdict import alpha_outcome
 from ckv_core.records.byte_budget import budget_bytes
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
@@ -68,35 +74,76 @@ def _compare(
         tokens, size = running.tokenised(request, loaded).tokens, loaded.parameters
         say(sweep_cost(request, tokens, is_counted=True, parameters=size).text, to_error=True)
     result = running.run(request, loaded, load_ms)
-    document = partial(running.result_document, result, *sought, request.answer)
-    running.deliver(json, document, lambda: print_run(result, request.answer, sought))
+    texts = (*sought, request.answer)
+    running.deliver(
+        json, lambda: to_json(result, texts), lambda: print_run(result, request.answer, sought)
+    )
 
 
 def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:
-    """Print a run: its metrics and verdict, with the passages of `evidence` and the answer."""
-    if result.kind == "sweep":
-        print_sweep(result, answer)
+    """Print a run: its verdict and figures, with the passages of `evidence` and the answer."""
+    is_sweep = result.kind == "sweep"
+    print_head(result, answer)
+    print_verdict(result)
+    if is_sweep:
+        say(f"\n{len(result.variants)} points, the full cache among them")
+        print_points(together([result]))
+    else:
+        print_generation(result)
+    if floor := floor_sentence(result):
+        say(f"\n{floor}")
+    if is_sweep:
+        _print_savings(result)
+        _print_alphas(result)
         return
-    _print_result(result, answer)
+    for variant in result.variants:
+        _print_variant(variant)
+    print_ablation(result)
     print_evidence(result, evidence, answer)
 
 
-def _print_result(result: RunResult, answer: str) -> None:
-    print_head(result, answer)
-    print_verdict(result)
-    print_generation(result)
-    print_floor(result)
-    for variant in result.variants:
-        say(f"\n== {variant.spec}")
-        _print_measured(variant)
-        _print_analysis(variant)
-        say("   " + variant.text.strip().replace("\n", "\n   "))
-        for follow_up in variant.follow_ups:
-            same = follow_up.agreement
-            agrees = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
-            say(f"   > {follow_up.question}{agrees}")
-            say("   " + follow_up.text.strip().replace("\n", "\n   "))
-    print_ablation(result)
+def _print_savings(result: RunResult) -> None:
+    lines, keys = curves(result), [metric.key for metric in matched_metrics(result)]
+    targets = [curve for curve in lines if not curve.first.identity.settings.critical]
+    pairs = [(line, target) for target in targets for line in lines if line is not target]
+    rows = []
+    for savings in saving_rows(pairs, keys):
+        first = next(iter(savings.values()))
+        at = f"{first.target.first.curve_spec} at {first.target_budget}"
+        texts = [savings[key].text if key in savings else "-" for key in keys]
+        rows.append((first.curve.first.curve_spec, at, *texts))
+    head = ("method", "matches", *(METRICS[key].label for key in keys))
+    print_table(head, rows, "budget needed for equal quality")
+    if rows:
+        say("\nN or less: " + MEANINGS["better"] + "; over N: " + MEANINGS["worse"])
+
+
+def _print_alphas(result: RunResult) -> None:
+    print_columns(
+        alpha_optima(result),
+        {
+            "method": lambda each: each.spec,
+            "budget": lambda each: str(each.budget),
+            "best alpha": lambda each: f"{each.best_fixed:g}",
+            "outcome at it": lambda each: alpha_outcome(result, each) or "-",
+            "gain by layer": lambda each: share(each.layer_gain),
+            "gain by head": lambda each: share(each.head_gain),
+        },
+        "best alpha by head L1, which is not by the answer; gain over it: hindsight, a limit for "
+        "the alphas tried",
+    )
+
+
+def _print_variant(variant: VariantResult) -> None:
+    say(f"\n== {variant.spec}")
+    _print_measured(variant)
+    _print_analysis(variant)
+    say(indented(variant.text))
+    for follow_up in variant.follow_ups:
+        same = follow_up.agreement
+        agrees = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
+        say(f"   > {follow_up.question}{agrees}")
+        say(indented(follow_up.text))
 
 
 def _print_analysis(variant: VariantResult) -> None:

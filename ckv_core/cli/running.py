@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +67,6 @@ def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
     clear_progress()
 
 
-def result_document(result: RunResult, *texts: str) -> Any:
-    """The whole run as JSON values, with who holds these texts."""
-    from ckv_core.experiment.result_json import to_json
-
-    return to_json(result, texts)
-
-
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
     share = "" if event.fraction is None else f" {event.fraction:4.0%}"
@@ -90,46 +84,48 @@ def deliver(path: str | None, document: Callable[[], Any], show: Callable[[], No
     could not be written.
     """
     try:
-        lines = JsonLines(path)
-        lines.write(document)
-        lines.close()
+        with json_lines(path) as write:
+            if path is not None:
+                write(document())
     finally:
         if path != "-":
             show()
 
 
-class JsonLines:
-    """Documents to a file or stdout, each on its own line as soon as it is there."""
+@contextmanager
+def json_lines(path: str | None) -> Iterator[Callable[[Any], None]]:
+    """Gives a function that writes a document on a line of its own as soon as it is there.
 
-    def __init__(self, path: str | None) -> None:
-        """Begin a new file; `-` is stdout, None nothing."""
-        self._path = path
-        self._failed: OSError | None = None
-        if path not in (None, "-"):
-            try:
-                Path(str(path)).open("w").close()
-            except OSError as error:
-                raise _unwritable(str(path), error) from None
+    Args:
+        path: of a new file; `-` is stdout, None nothing.
 
-    def write(self, document: Callable[[], Any]) -> None:
-        """One more line; a failure waits for `close`, for the runs go on without the file."""
-        if self._path is None or self._failed:
-            return
-        text = json.dumps(document(), allow_nan=False)
-        if self._path == "-":
-            say(text)
-            return
+    Raises:
+        CkvError: the file cannot be made, or in the end: what was run is not lost for it.
+    """
+    failed: OSError | None = None
+
+    def put(text: str, mode: str = "a") -> None:
+        nonlocal failed
         try:
-            with Path(self._path).open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+            with Path(str(path)).open(mode, encoding="utf-8") as file:
+                file.write(text)
         except OSError as error:
-            self._failed = error
+            failed = failed or error
 
-    def close(self) -> None:
-        """Tell what could not be written."""
-        if self._failed:
-            raise _unwritable(str(self._path), self._failed)
+    def check() -> None:
+        if failed:
+            reason = failed.strerror or failed
+            raise CkvError(f"{path!r} cannot be written: {reason}.") from None
 
+    def write(document: Any) -> None:
+        text = json.dumps(document, allow_nan=False)
+        if path == "-":
+            say(text)
+        elif path is not None:
+            put(f"{text}\n")
 
-def _unwritable(path: str, error: OSError) -> CkvError:
-    return CkvError(f"{path!r} cannot be written: {error.strerror or error}.")
+    if path not in (None, "-"):
+        put("", "w")
+    check()
+    yield write
+    check()

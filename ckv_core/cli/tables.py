@@ -14,7 +14,6 @@ from ckv_core.base.terminal import plain, say, terminal_width
 from ckv_core.experiment.ablation import ablation_of
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import NOTE, columns_of
-from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.sweep import shown_metrics
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
@@ -83,6 +82,11 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:z.1%}"
 
 
+def indented(text: str) -> str:
+    """A generated text below the line that says whose it is."""
+    return "   " + text.strip().replace("\n", "\n   ")
+
+
 def print_head(result: RunResult, answer: str = "") -> None:
     """Model, prompt and memory in a line each; and whether a reference answer can be found."""
     if result.model is None or result.prompt is None:
@@ -102,11 +106,6 @@ def print_verdict(result: RunResult) -> None:
     """What came out, before any metric."""
     if verdict := verdict_of(result):
         say("\n" + "\n".join(verdict.lines))
-
-
-def print_floor(result: RunResult) -> None:
-    if floor := floor_sentence(result):
-        say(f"\n{floor}")
 
 
 def print_points(points: Points) -> None:
