@@ -75,15 +75,15 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         _header("/")
         ComparePage(services, settings, models=models, examples=load_examples()).wire(app)
         Api(services, settings).register()
-    # Name, path, the page that the header marks, and what lays it out.
-    pages: list[tuple[str, str, str, Callable[[], Any]]] = [
-        ("Runs", "/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
-        ("Run", "/run", "/runs", lambda: RunPage(services)),
-        ("Several runs", "/several", "/runs", lambda: SeveralPage(services)),
-        ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
+    # Path, the page that the header marks, and what lays it out.
+    pages: list[tuple[str, str, Callable[[], Any]]] = [
+        ("/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
+        ("/run", "/runs", lambda: RunPage(services)),
+        ("/several", "/runs", lambda: SeveralPage(services)),
+        ("/caches", "", lambda: CachesPage(services, settings)),
     ]
-    for name, path, marked, build in pages:
-        with app.route(name, path, show_in_navbar=False) as route:
+    for path, marked, build in pages:
+        with app.route(path.strip("/").title(), path, show_in_navbar=False) as route:
             _header(marked or path, current="true" if marked else "page")
             build().wire(route)
     with app.route("Methods", "/methods", show_in_navbar=False):

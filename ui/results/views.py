@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.verdict import verdict_of
@@ -32,6 +33,9 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     is_running = snapshot.state == "running"
     active = progress.stage if progress and is_running else None
     waits = snapshot.reason if is_running else ""  # of a run of another process
+    elapsed = None
+    if snapshot.started_at is not None:
+        elapsed = ((snapshot.finished_at or now) - snapshot.started_at).total_seconds()
     return {
         "state": snapshot.state,
         "stage": active,
@@ -40,7 +44,7 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
         "detail": progress.detail if progress and active else waits,
         "reason": snapshot.reason or "",
         "queue_ahead": snapshot.queue_ahead,
-        "elapsed_s": _elapsed(snapshot, now),
+        "elapsed_s": None if elapsed is None else max(0.0, elapsed),
         "chips": _run_chips(snapshot),
     }
 
@@ -163,6 +167,18 @@ def prompt_value(prompt: PromptInfo) -> dict[str, Any]:
 def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Label and text of everything that defines the run; all of it as plain text."""
     request, result = snapshot.request, snapshot.result
+    memory = [
+        f"{label}: {human_bytes(result.memory[key])}"
+        for key, label in _MEMORY_LABELS.items()
+        if key in result.memory
+    ]
+    prompt = "not known"
+    if result.prompt is not None:
+        tokens, compressed = result.prompt.tokens, result.prompt.compressed_tokens
+        prompt = f"{tokens:,} tokens, the first {compressed:,} compressed"
+    context = request.context
+    if len(context) > PREVIEW_CHARS:
+        context = f"{context[:PREVIEW_CHARS]}\n({len(context):,} characters in all)"
     rows = [
         ("Question", request.question or "none"),
         ("Expected answer", request.answer or "none"),
@@ -173,12 +189,12 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
         ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
-        ("Memory", _memory_text(result)),
+        ("Memory", "\n".join(memory) or "not known"),
         ("Model", _model_text(request, result)),
-        ("Prompt", _prompt_text(result)),
+        ("Prompt", prompt),
         ("Versions", ", ".join(f"{k} {v}" for k, v in result.environment.items()) or "not known"),
         ("Created", f"{snapshot.created_at:%Y-%m-%d %H:%M:%S} UTC"),
-        ("Context", _preview(request.context)),
+        ("Context", context),
     ]
     return {"rows": [{"label": label, "text": text} for label, text in rows]}
 
@@ -224,12 +240,6 @@ def _stage(snapshot: RunSnapshot, stage: Stage, active: Stage | None) -> dict[st
     return {"name": stage, "label": STAGE_LABELS[stage], "state": state, "ms": ms}
 
 
-def _elapsed(snapshot: RunSnapshot, now: datetime) -> float | None:
-    if snapshot.started_at is None:
-        return None
-    return max(0.0, ((snapshot.finished_at or now) - snapshot.started_at).total_seconds())
-
-
 def _run_chips(snapshot: RunSnapshot) -> list[str]:
     result = snapshot.result
     chips = [f"{len(snapshot.request.variants)} variants"]
@@ -240,9 +250,9 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
     if reused := _reused_prefill(result):
         chips.append(reused)
     if total := result.memory.get("total"):
-        chips.append(f"memory estimate about {_mib(total)}")
+        chips.append(f"memory estimate about {human_bytes(total)}")
     if peak := result.memory.get("measured_peak"):
-        chips.append(f"peak {_mib(peak)} measured")
+        chips.append(f"peak {human_bytes(peak)} measured")
     return chips
 
 
@@ -269,19 +279,6 @@ _MEMORY_LABELS = {
 }
 
 
-def _memory_text(result: RunResult) -> str:
-    lines = [
-        f"{label}: {_mib(result.memory[key])}"
-        for key, label in _MEMORY_LABELS.items()
-        if key in result.memory
-    ]
-    return "\n".join(lines) or "not known"
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.0f} MiB"
-
-
 def _model_text(request: RunRequest, result: RunResult) -> str:
     model = result.model
     if model is None:
@@ -293,17 +290,3 @@ def _model_text(request: RunRequest, result: RunResult) -> str:
         f"{model.kv_heads} KV heads of {model.head_dim}, {model.dtype} on {model.device}, "
         f"sha256 {model.sha256}"
     )
-
-
-def _prompt_text(result: RunResult) -> str:
-    if result.prompt is None:
-        return "not known"
-    return (
-        f"{result.prompt.tokens:,} tokens, the first {result.prompt.compressed_tokens:,} compressed"
-    )
-
-
-def _preview(text: str) -> str:
-    if len(text) <= PREVIEW_CHARS:
-        return text
-    return f"{text[:PREVIEW_CHARS]}\n({len(text):,} characters in all)"

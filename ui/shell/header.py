@@ -10,11 +10,20 @@ from ui.looks.theme import LOGO_PATH
 USER_TEMPLATE = "ckv-user"
 USER_SCRIPT = on_load("assets/scripts/pages/user.js")
 TITLE = "CriticalKV Lab"
+# Path -> title of the page, and what a preview of its address says below it.
 PAGES = {
-    "/": "Compare",
-    "/runs": "Runs",
-    "/caches": "Caches",
-    "/methods": "Methods",
+    "/": (
+        "Compare",
+        "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
+        "how far that is from the full cache.",
+    ),
+    "/runs": ("Runs", "Saved runs: find, compare, export."),
+    "/caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
+    "/methods": (
+        "Methods",
+        "The methods, their parameters and defaults, and the limits of this app.",
+    ),
+    "/several": ("Several runs", "Saved runs as one table over their prompts, and what differs."),
 }
 _SKIP = '<a class="ckv-skip" href="#run">Skip to Run</a>'
 _HEADER = """<header class="ckv-header">{skip}{logo}<h1>{title}</h1>
@@ -35,7 +44,8 @@ def header_html(
     """
     links = "".join(
         f'<a href="{target}"{f" aria-current={current}" if target == path else ""}>{name}</a>'
-        for target, name in PAGES.items()
+        for target, (name, _) in PAGES.items()
+        if target != "/several"  # which the list of runs leads to
     )
     nav = f'<nav aria-label="Pages">{links}</nav>' if with_links else ""
     logo = LOGO_PATH.read_text("utf-8")

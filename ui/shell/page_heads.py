@@ -20,29 +20,13 @@ from ui.looks.glossary import words
 from ui.server.private import with_head
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.services import Services
-from ui.shell.header import TITLE, USER_TEMPLATE, user_html
+from ui.shell.header import PAGES, TITLE, USER_TEMPLATE, user_html
 from ui.shell.plain_pages import missing_page
 
 # What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap.
 SCRIPTS = ("history", "drafts", "terms", "clones")
 SHARED = ("dom", "marks", "tip")
-
-# Page -> its own title, and what a preview says below it.
-PAGES = {
-    "": (
-        "Compare",
-        "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
-        "how far that is from the full cache.",
-    ),
-    "runs": ("Runs", "Saved runs: find, compare, export."),
-    "caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
-    "several": ("Several runs", "Saved runs as one table over their prompts, and what differs."),
-    "methods": (
-        "Methods",
-        "The methods, their parameters and defaults, and the limits of this app.",
-    ),
-}
-RUN_PAGES = ("run",)
+RUN_PAGE = "/run"
 
 
 class PageHeads:
@@ -55,9 +39,9 @@ class PageHeads:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the app does, but for the head of a page."""
-        page = str(scope.get("path", "")).strip("/")
+        page = "/" + str(scope.get("path", "")).strip("/")
         is_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if not is_page or page not in (*PAGES, *RUN_PAGES):
+        if not is_page or page not in (*PAGES, RUN_PAGE):
             await self._app(scope, receive, send)
             return
         title_and_text, query = PAGES.get(page), ""

@@ -5,13 +5,13 @@ escape what they are given.
 """
 
 import functools
-from datetime import datetime
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError
 from ui.accounts.access import SCOPE_KEY, Viewer
 from ui.accounts.turns import OverError
@@ -45,16 +45,9 @@ def _templates() -> Environment:
     pages = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
     style = ((ASSETS / f"{name}.css").read_text("utf-8") for name in ("app", "components", "plain"))
     pages.globals["style"] = "".join(style)
-    pages.filters |= {"utc": _utc, "mib": _mib}
+    pages.filters |= {"utc": lambda at, never="never": f"{at:%Y-%m-%d %H:%M}" if at else never}
+    pages.filters["bytes"] = human_bytes
     return pages
-
-
-def _utc(at: datetime | None, never: str = "never") -> str:
-    return f"{at:%Y-%m-%d %H:%M}" if at else never
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
 
 
 def missing_page(request: Request, error: Exception) -> Response:

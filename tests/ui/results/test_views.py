@@ -105,7 +105,7 @@ PROMPT_2000 = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
         ),
         (
             {"memory": {"total": 300 * 2**20, "measured_peak": 200 * 2**20}},
-            ["memory estimate about 300 MiB", "peak 200 MiB measured"],
+            ["memory estimate about 300.0 MiB", "peak 200.0 MiB measured"],
         ),
     ],
     ids=["reused", "not reused", "reused in part", "memory"],
@@ -185,7 +185,7 @@ def test_details_shorten_a_long_context_and_say_the_settings():
     texts = {row["label"]: row["text"] for row in views.details_value(run)["rows"]}
     assert texts["Context"].endswith("(5,000 characters in all)")
     assert texts["Settings for all"] == "budget=4"
-    assert texts["Memory"] == "estimate in all: 300 MiB\nmeasured peak: 200 MiB"
+    assert texts["Memory"] == "estimate in all: 300.0 MiB\nmeasured peak: 200.0 MiB"
 
 
 @pytest.mark.parametrize(
