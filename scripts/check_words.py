@@ -17,6 +17,14 @@ REFUSED = {
     "by lot": "at random",
     "ranks nothing": "does not rank the methods",
     "nothing can be told": "the data cannot show it",
+    # Former labels of the pages.
+    "asked / got": "requested / kept",
+    "better heads": "heads below base",
+    "heads better": "heads below base",
+    "another quality": "the quality that is matched",
+    "ended by itself": "finished",
+    "names, with commas": "names, separated by commas",
+    "slots held": "slots kept",
 }
 _WORDS = re.compile(
     r"(?<![A-Za-z])(" + "|".join(REFUSED).replace(" ", r"\s+") + r")(?![a-z])", re.IGNORECASE

@@ -36,7 +36,7 @@ def routes_of(
 
     Args:
         base: what their addresses begin with.
-        read: finds what the path names, anew for each request, as it may no longer be shared;
+        read: finds what the path names, again for each request, as it may no longer be shared;
             CkvError where there is nothing.
         answers: by the rest of the address; None where there is no such data yet.
     """
@@ -54,7 +54,7 @@ def routes_of(
 
 
 def import_route(path: str, take: Callable[[str, bytes], dict[str, Any]]) -> Route:
-    """A route that takes one file at a time, and tells in JSON what became of it.
+    """A route that takes one file at a time, and reports in JSON what became of it.
 
     Args:
         path: of the route.
@@ -68,10 +68,10 @@ def import_route(path: str, take: Callable[[str, bytes], dict[str, Any]]) -> Rou
             return JSONResponse({"message": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
         given = request.query_params.get("name", ""), await request.body()
         try:
-            told = await anyio.to_thread.run_sync(take, *given, limiter=one_import)
+            report = await anyio.to_thread.run_sync(take, *given, limiter=one_import)
         except CkvError as error:
             return refused_as_json(error)
-        return JSONResponse(told, headers=NO_STORE)
+        return JSONResponse(report, headers=NO_STORE)
 
     return Route(path, handle, methods=["POST"])
 

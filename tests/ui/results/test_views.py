@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from ckv_core.errors import ConfigError
 from ckv_core.records.events import Progress, RunResult
 from ckv_core.worker.messages import TokensCounted
 from tests.factories.app import (
@@ -20,8 +19,6 @@ from tests.factories.app import (
 )
 from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result, sweep_result
 from tests.ui.run.test_routes import client as client_of
-from ui.compare.form_values import FormValues
-from ui.compare.offers import variant_choices
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.tables.summary import summary_value
@@ -237,19 +234,6 @@ def test_the_chart_library_is_our_own_file(client):
     answer = client.get("/plotly.js")
     assert answer.headers["content-encoding"] == "gzip"
     assert "plotly.js v" in answer.text[:200]
-
-
-# --- the form that asks for diagnostics -----------------------------------------------------
-
-
-def test_follow_ups_need_the_context_only_scenario():
-    form = FormValues(context="a text", follow_ups="one?\n\n")
-    with pytest.raises(ConfigError, match="context-only"):
-        form.request().validate()
-
-
-def test_the_alpha_per_head_is_offered_as_a_method():
-    assert "snapkv+critical_auto" in [spec for _, spec in variant_choices()]
 
 
 def test_every_member_of_a_sweeps_verdict_has_a_look_the_full_cache_too():
