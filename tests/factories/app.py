@@ -93,15 +93,19 @@ def sweep_snapshot(**changes: object) -> RunSnapshot:
 
 
 def store_run(
-    services: Services, asked: RunRequest, result: RunResult, owner: str | None = None
+    services: Services,
+    asked: RunRequest,
+    result: RunResult,
+    owner: str | None = None,
+    reason: str = "",
 ) -> str:
-    """Save a run as if the worker had sent it; returns its slug."""
+    """Save a run as if the worker had sent it, failed where a reason is given; returns its slug."""
     recorder = services._recorder
     slug = recorder.create(asked, owner=owner)
     recorder.start(slug)
     for event in events_of(result):
         recorder.apply(slug, event)
-    recorder.end(slug)
+    recorder.end(slug, *(("failed", reason) if reason else ()))
     return slug
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ckv_core.experiment.result_json import to_json
 from ckv_core.records.events import (
+    FollowUpsAnswered,
     Generated,
     RunEvent,
     RunFinished,
@@ -56,6 +57,8 @@ def events_of(result: RunResult) -> list[RunEvent]:
             events.append(VariantMeasured(at, found.perturbation))
         if found.analysis:
             events.append(VariantAnalysed(at, found.analysis, found.forced_steps))
+        if found.follow_ups:
+            events.append(FollowUpsAnswered(at, found.follow_ups))
         judged = (found.agreement, found.first_difference, found.answer_found)
         if found.agreement is not None:
             events.append(VariantFinished(at, *judged))
