@@ -3,8 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 from ckv_core.base import logs
 from ckv_core.base.home import home_folder
@@ -29,18 +28,14 @@ def serve(settings: Settings) -> None:
     with (
         # First, so that no worker is started for nothing if the port is taken.
         closing(HttpServer(settings.host, settings.port)) as server,
-        _cluster(settings) as cluster,  # before the signals, of which Ray takes some for itself
+        # Before the signals, of which Ray takes some for itself.
+        _cluster(settings) as cluster,
         _stop_signals() as stop,
         closing(open_database(url)) as database,
         only_server(database),
     ):
         access = Access(database, settings.users)
-        services = Services(
-            database,
-            access=access,
-            limits=settings.limits,
-            cluster=cluster,
-        )
+        services = Services(database, access=access, limits=settings.limits, cluster=cluster)
         site: Site | None = None
         try:
             site = build_site(services, settings)
@@ -58,14 +53,11 @@ def serve(settings: Settings) -> None:
             server.close()
 
 
-@contextmanager
-def _cluster(settings: Settings) -> Iterator[Cluster | None]:
+def _cluster(settings: Settings) -> AbstractContextManager[Cluster | None]:
     """The cluster for studies, if one is set."""
     if settings.cluster is None:
-        yield None
-        return
-    with closing(Cluster(settings.cluster, settings.device)) as cluster:
-        yield cluster
+        return nullcontext()
+    return closing(Cluster(settings.cluster, settings.device))
 
 
 @contextmanager
@@ -73,15 +65,12 @@ def _stop_signals() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set; without it SIGTERM would orphan the worker."""
     stop = threading.Event()
 
-    def on_signal(_: int, __: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)

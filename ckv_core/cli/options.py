@@ -69,11 +69,14 @@ def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
     """A field as an argument, of the type and with the default that a request has for it."""
     hint = get_type_hints(RunRequest).get(key, str)
     default = {key: "", **_DEFAULTS, **defaults}[key]
+    own = {"metavar": "TEXT", **_GIVEN.get(key, {})}
+    names = [own.pop("name")] if "name" in own else []
+    option = Option(*names, **{**own, "help": own.get("help") or meaning(key)})
     return inspect.Parameter(
         key,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is MISSING else default,
-        annotation=Annotated[list[str] if get_origin(hint) is tuple else hint, _option(key)],
+        annotation=Annotated[list[str] if get_origin(hint) is tuple else hint, option],
     )
 
 
@@ -167,14 +170,6 @@ _GIVEN: dict[str, dict[str, Any]] = {
     "model": {"metavar": "NAME|PATH", "envvar": "CKV_MODEL"},
     "device": {"metavar": "NAME", "envvar": "CKV_DEVICE"},
 }
-
-
-def _option(key: str) -> Any:
-    """How a command line gives a field of a request, or what makes its variants."""
-    own = dict(_GIVEN.get(key, {}))
-    names = [own.pop("name")] if "name" in own else []
-    own = {"metavar": "TEXT", **own}
-    return Option(*names, **{"help": own.get("help") or meaning(key), **own})
 
 
 def request_of(chosen: Mapping[str, Any]) -> RunRequest:

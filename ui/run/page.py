@@ -161,18 +161,14 @@ class LineageSection:
         """Where a run comes from, and what was made from it; an empty slug is no run."""
         if self._services.is_guest:
             return [{"guest": True}]
+        if not slug:
+            return [None]
         try:
-            return [self._value(slug) if slug else None]
+            parent, children = self._services.library.relatives(slug)
         except CkvError:
             return [None]
-
-    def _value(self, slug: str) -> dict[str, Any]:
-        parent, children = self._services.library.relatives(slug)
-        return {
-            "slug": slug,
-            "parent": _relative(parent) if parent else None,
-            "children": [_relative(child) for child in children],
-        }
+        shown = [_relative(child) for child in children]
+        return [{"slug": slug, "parent": _relative(parent) if parent else None, "children": shown}]
 
 
 def _relative(run: RunRelative) -> dict[str, Any]:

@@ -132,7 +132,8 @@ class OwnSite:
 
     def refusal(self, headers: Headers, method: str) -> str | None:
         """Why a request is not taken, reading included; None if it is."""
-        if self._names and _hostname(f"//{headers.get('host', '')}") not in self._names:
+        name, _ = _authority(f"http://{headers.get('host', '')}") or ("", 0)
+        if self._names and name not in self._names:
             # A hostile page can point its own name at this machine (DNS rebinding).
             return UNKNOWN_NAME
         origin = headers.get("origin")
@@ -162,13 +163,6 @@ class OwnSite:
         return page is not None and page in [
             _authority(f"{scheme}://{name}") for name in names if name
         ]
-
-
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
 
 
 def _authority(origin: str) -> tuple[str, int] | None:

@@ -36,14 +36,14 @@ class HttpServer:
         name = "localhost" if name in ("0.0.0.0", "::") else name  # noqa: S104 - a comparison
         self.address = f"http://{f'[{name}]' if ':' in name else name}:{port}/"
         self._server: uvicorn.Server | None = None
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self, app: ASGIApp) -> None:
         """Return once the app answers, however long that takes; CkvError if it ended instead."""
         # Half of the files that this process may open are for others than clients.
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = min(MOST_CONNECTIONS, files // 2)
-        self._server = uvicorn.Server(
+        server = self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
                 # What uvicorn could find instead has other ways to wait.
@@ -60,19 +60,17 @@ class HttpServer:
                 timeout_graceful_shutdown=STOP_S,
             )
         )
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
+        run = partial(server.run, sockets=[self._socket])
+        thread = self._thread = threading.Thread(target=run, name="http", daemon=True)
+        thread.start()
+        while not server.started:
+            if not thread.is_alive():
                 raise CkvError("The app could not start; its log says why.")
             time.sleep(0.01)
 
     def close(self) -> None:
         """Let the answers end, for a few seconds, and give the port back."""
-        if self._server is not None and self._thread.is_alive():
+        if self._server is not None and self._thread is not None and self._thread.is_alive():
             self._server.should_exit = True
             self._thread.join(2 * STOP_S)
         self._socket.close()
-
-    def _run(self) -> None:
-        if self._server is not None:
-            self._server.run(sockets=[self._socket])

@@ -283,7 +283,9 @@ def guard_handlers(blocks: gr.Blocks, turns: Turns) -> None:
                     return await worked()
                 if scope:
                     _check_guest(of.fn, scope.get(SCOPE_KEY))
-                if line is None or _is_async(of.fn):  # which takes turns for its parts
+                inner = getattr(of.fn, "func", of.fn)
+                is_async = inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
+                if line is None or is_async:  # which takes turns for its parts
                     return await worked()
                 turn = scope.get(TURN_KEY) or turns.begin(session)
                 return await ended_with(turn, worked_in_turn(line, turn))
@@ -342,11 +344,6 @@ def _check_guest(function: Any, viewer: object) -> None:
     is_known = isinstance(viewer, Viewer) and (viewer.is_trusted or viewer.user is not None)
     if not is_known and handler_name(function) not in GUEST_HANDLERS:
         raise AccessError(LOGIN_NEEDED)
-
-
-def _is_async(function: Any) -> bool:
-    inner = getattr(function, "func", function)
-    return inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
 
 
 # --- Gradio's pages and sessions ----------------------------------------------------------------
