@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,12 +66,13 @@ def forked(
         ours.close()
 
 
-def wait_for(is_so: Callable[[], object]) -> None:
-    """Until it is so."""
+def wait_for(ask: Callable[[], Any], wanted: Callable[[Any], object] = bool) -> Any:
+    """The first answer that fits."""
     until = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < until, "not so in time"
+    while not wanted(found := ask()):
+        assert time.monotonic() < until, f"still {found}"
         time.sleep(0.01)
+    return found
 
 
 def assert_gone(pids: list[int]) -> None:

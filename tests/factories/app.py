@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 from sqlalchemy import delete
 
@@ -23,6 +22,7 @@ from storage.records import Lineage, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests.factories.events import events_of
 from tests.factories.runs import done_result, sweep_result
+from tests.processes import wait_for
 from ui.accounts.access import Viewer
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -259,7 +259,6 @@ class FakeLibrary:
 
 # --- services whose worker plays the scripts of tests/ckv_core/worker/scripted_runner.py ------
 
-TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
 ENDLESS = "steps 1000000"
 make_client = partial(
     WorkerClient,
@@ -271,15 +270,6 @@ make_client = partial(
 
 def script(text: str, model: str = "tiny") -> RunRequest:
     return RunRequest(context="one two three", question=text, model=model)
-
-
-def wait_for(ask: Callable[[], Any], wanted: Callable[[Any], object]) -> Any:
-    """The first answer that fits."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not wanted(found := ask()):
-        assert time.monotonic() < deadline, f"still {found}"
-        time.sleep(0.01)
-    return found
 
 
 def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:

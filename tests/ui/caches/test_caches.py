@@ -16,9 +16,10 @@ from ckv_core.records import kept_folder
 from ckv_core.records.kept_folder import KeptFolder
 from ckv_core.records.kept_record import KeptRecord, metadata_of
 from ckv_core.records.run_request import RunRequest
-from tests.factories.app import FakeServices, snapshot, wait_for
+from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import receipt, run_of, variant
+from tests.processes import wait_for
 from tests.ui.served_app import by
 from ui.caches.jobs import answers_value, caches_table
 from ui.caches.keep_section import KeepSection

@@ -16,7 +16,8 @@ from ckv_core.errors import StorageError
 from storage import repository
 from storage.database import default_url, open_database
 from tests.e2e.app_runner import scripted_app
-from tests.factories.app import ENDLESS, wait_for
+from tests.factories.app import ENDLESS
+from tests.processes import wait_for
 from ui.serve import _stop_signals
 from ui.server.operations import operation_routes
 from ui.services.services import CLOSED

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.factories.app import ENDLESS, finished, generating, script, wait_for, wait_until
+from tests.factories.app import ENDLESS, finished, generating, script, wait_until
+from tests.processes import wait_for
 from tests.ui.served_app import Served, by
 from ui.server import private
 

@@ -20,7 +20,6 @@ from storage import repository
 from storage.recorder import Recorder
 from tests.factories.app import (
     ENDLESS,
-    TIMEOUT_S,
     collect,
     end_of,
     finished,
@@ -28,12 +27,12 @@ from tests.factories.app import (
     make_client,
     running,
     script,
-    wait_for,
     wait_until,
     worker_pid,
 )
 from tests.factories.events import assert_same_result, events_of
 from tests.factories.runs import done_result
+from tests.processes import PATIENCE_S, wait_for
 from ui.accounts.access import Viewer, acting_as
 from ui.limits import Limits
 from ui.services.live_runs import LiveRun, RunSnapshot
@@ -71,7 +70,7 @@ def test_a_watcher_sees_queued_running_and_growing_text(services):
                 services.cancel_run(slug)
         return views
 
-    views = asyncio.run(asyncio.wait_for(watched(), TIMEOUT_S))
+    views = asyncio.run(asyncio.wait_for(watched(), PATIENCE_S))
     states = [view.state for view in views]
     assert states == sorted(states, key=["queued", "running", "cancelled"].index)
     assert {"queued", "running", "cancelled"} == set(states)
@@ -111,7 +110,7 @@ def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services):
         views = services.watch(slugs[-1], 0.01)
         first = await anext(views)
         services.cancel_run(slugs[1])
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             second = await anext(views)
         await views.aclose()
         assert (first.queue_ahead, second.state) == (2, "queued")

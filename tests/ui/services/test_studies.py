@@ -14,7 +14,8 @@ from ckv_core.experiment.study_runner import Progress, failed_sample, open_sampl
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
 from storage import library, repository
-from tests.factories.app import TIMEOUT_S, end_of, wait_for
+from tests.factories.app import end_of
+from tests.processes import PATIENCE_S, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
 from ui.results.views import progress_sentence
@@ -204,7 +205,7 @@ def test_the_texts_of_stored_runs_become_samples(limited):
 def test_studies_are_bounded_as_runs_are(make_services, file_database):
     access = Access(file_database, {"ann": User(""), "bob": User("")})
     services = make_services(access=access, limits=Limits(runs=2, queue=3, queue_per_user=1))
-    services.studies._run_samples = lambda *_: time.sleep(TIMEOUT_S)
+    services.studies._run_samples = lambda *_: time.sleep(PATIENCE_S)
     with acting_as(Viewer(user="ann")):
         first = services.studies.start(STUDY, samples(2))
         with pytest.raises(CkvError, match="1 unfinished studies"):
