@@ -19,32 +19,24 @@ HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One app's settings; docs/operations.md explains each variable.
-
-    Attributes:
-        model, device: preselected on the page; the model is loaded in the background at start.
-        database_url: None for SQLite in the data folder.
-        users: who may log in; every request must come from one. Empty for no logins.
-        allowed_hosts: names under which the app may be addressed; empty for any. Where it listens
-            on loopback, or names are given, this machine's own are among them.
-        proxies: addresses and networks with commas between, or *; empty for none.
-        space_host: public host name on Hugging Face Spaces; None elsewhere.
-        cluster: local, auto or Ray's address; None for the app's own worker.
-    """
+    """One app's settings; docs/operations.md explains each by its variable."""
 
     host: str
     port: int
-    model: str
-    device: str
-    database_url: str | None
-    users: Users = field(repr=False)
-    allow_anonymous: bool
+    model: str  # loaded in the background at start and preselected on the page
+    device: str  # preselected on the page: auto, cpu or cuda
+    database_url: str | None  # of SQLAlchemy; None for SQLite in the data folder
+    users: Users = field(repr=False)  # who may log in; empty for no logins
+    allow_anonymous: bool  # others may reach the app though it has no logins
+    # Names under which the app may be addressed; empty for any. Where it listens on loopback, or
+    # names are given, this machine's own are among them.
     allowed_hosts: frozenset[str]
+    # Whose forwarded headers count: addresses and networks with commas between, or *; or empty.
     proxies: str
-    space_host: str | None
+    space_host: str | None  # public host name on Hugging Face Spaces
     limits: Limits
-    cluster: str | None
-    mcp: bool
+    cluster: str | None  # where studies are computed: local, auto or Ray's address; None for here
+    mcp: bool  # offer the endpoints of ui/api/endpoints.py to MCP clients too
     log_style: Style
 
     @classmethod

@@ -15,7 +15,7 @@ from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, notice_value, refused, tried
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, notice_value, refused, tried
 
 INTRO = (
     "## Kept caches\n"
@@ -64,7 +64,10 @@ class CachesPage:
             self.name = text("cache-name", "New name", help_text, scale=2, min_width=220)
             self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
             self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
-        self.confirm, self.sure, self.yes, self.no = build_confirm("Delete it", "Keep it", "stop")
+        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
+            self.sure = Notice(elem_id="confirm-text")
+            self.yes = gr.Button("Delete it", variant="stop", elem_id="confirm-yes", scale=0)
+            self.no = gr.Button("Keep it", elem_id="confirm-no", scale=0)
         self.file = CacheFile({"import_mib": import_mib}, elem_id="cache-file")
 
     def wire(self, page: gr.Blocks) -> None:

@@ -1,25 +1,17 @@
 """Settings of events, and sentences, that several pages use."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gradio as gr
 
 from ckv_core.errors import CkvError
-from ui.components.base import Notice
 
 Tone = Literal["", "good", "warn", "error"]
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # A handler that only waits must never make another wait.
 SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
-
-
-class Confirm(NamedTuple):
-    row: gr.Row
-    question: gr.HTML
-    yes: gr.Button
-    no: gr.Button
 
 
 def notice_value(
@@ -29,7 +21,7 @@ def notice_value(
 
     `links`: of a Notice, (words, address) of the pages of ours where the reader can go on.
     """
-    return {"text": text, "tone": tone, "links": links} if links else {"text": text, "tone": tone}
+    return {"text": text, "tone": tone} | ({"links": links} if links else {})
 
 
 SILENT = notice_value("")
@@ -50,25 +42,13 @@ def refused(error: CkvError, controls: Mapping[str, Any]) -> dict[str, Any]:
     return value | {"field": control.elem_id, "within": outer.elem_id if outer else ""}
 
 
-def tried(act: Callable[..., object], *given: Any, done: dict[str, Any] = SILENT) -> dict[str, Any]:
-    """Value of a Notice: what refused, in red, or `done`."""
+def tried(act: Callable[..., object], *given: Any) -> dict[str, Any]:
+    """Value of a Notice: what refused, in red, or nothing."""
     try:
         act(*given)
     except CkvError as error:
         return notice_value(str(error), "error")
-    return done
-
-
-def build_confirm(yes: str, no: str, variant: Literal["primary", "stop"] = "primary") -> Confirm:
-    """A question with its two buttons, hidden; call inside a Blocks context."""
-    with gr.Row(visible=False, elem_id="confirm") as row:
-        question = Notice(elem_id="confirm-text")
-        return Confirm(
-            row,
-            question,
-            gr.Button(yes, variant=variant, elem_id="confirm-yes", scale=0),
-            gr.Button(no, elem_id="confirm-no", scale=0),
-        )
+    return SILENT
 
 
 TO_RUNS = ("List of runs", "/runs")
