@@ -11,7 +11,7 @@ from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
 from tests.e2e import steps
 from tests.e2e.app_runner import ROOT, App, start
-from tests.test_docs_api import blocks, run_by_bash
+from tests.test_docs_api import blocks
 
 PRINTED = "SnapKV + CriticalKV (paper)"
 BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
@@ -93,12 +93,6 @@ def test_the_comparison_and_the_sweep_in_python_print_their_figures(app, capsys)
     assert all(float(kl) > 0 and float(final) > 0 for _, kl, final in points)
 
 
-def test_the_run_by_curl_ends_with_texts(app, tmp_path):
-    printed = run_by_bash(blocks("bash", {False: app.url})[0], tmp_path)
-    assert '"state": "done"' in printed.replace('":"', '": "')
-    assert "was chosen" not in printed  # the budget holds more than the window
-
-
 # --- a run made again: reproduced, and with its kept positions
 
 
@@ -126,7 +120,7 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
     expect(found).to_contain_text("None: every variant wrote the same tokens and kept the same")
 
 
-# --- sweeps and the ablation
+# --- sweeps
 
 
 @pytest.fixture
@@ -162,18 +156,3 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     see_chart(page, "#sweep-curves", "sweep")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
-
-
-def test_the_ablation_adds_its_runs_and_is_drawn(page):
-    steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
-    steps.open_advanced(page)
-    page.get_by_role("button", name="Add the ablation").click()
-    lines = page.locator("#more-variants textarea")
-    expect(lines).to_have_value(re.compile("preset=kvpress"))
-    added = [line for line in lines.input_value().splitlines() if line]
-    expect(page.locator("#variants-line")).to_contain_text(f"{len(added) + 1} variants")
-    steps.run_to_its_end(page)
-    expect(page.locator("#summary tbody tr")).to_have_count(len(added) + 1)
-    see_chart(page, "#charts", "ablation")
-    ablation = page.locator('#charts [data-chart="ablation"] .js-plotly-plot')
-    assert ablation.evaluate("node => node.calcdata[0].length") == len(added)

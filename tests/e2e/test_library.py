@@ -1,14 +1,11 @@
 """The library in a real browser: runs deleted, compared, taken along as a bundle, brought back."""
 
-import dataclasses
 import json
 
-import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.experiment.result_json import to_json
-from ckv_core.records.records import RetainedSet
 from tests.e2e.steps import PHONE, run, set_new_tokens, wait_for_slug
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
@@ -24,26 +21,9 @@ def page(context) -> Page:
 
 @pytest.fixture
 def slugs(app) -> dict[str, str]:
-    """Two runs on one prompt, one on another; stored for each test, since one deletes all."""
-    kept = np.zeros((3, 2, 10), np.bool_)
-    kept[..., 2:6] = True
-    changed = done_result()
-    changed.variants[1] = dataclasses.replace(
-        changed.variants[1],
-        token_ids=(1, 9, 4),
-        token_texts=("one", " <b>x</b>", " y"),
-        retained=RetainedSet.from_mask(kept),
-    )
-    other = done_result()
-    other.prompt = dataclasses.replace(other.prompt, token_ids=tuple(range(1, 11)))
-    asked = request(question="first?", max_new_tokens=9)
-    return {
-        "first": store_run(app.services, asked, done_result()),
-        "second": store_run(app.services, dataclasses.replace(asked, answer="x"), changed),
-        "other": store_run(
-            app.services, request(question="other?", defaults={"budget": "64"}), other
-        ),
-    }
+    """Two runs; stored for each test, since one deletes all."""
+    asked = {"first": request(), "other": request(question="other?", defaults={"budget": "64"})}
+    return {name: store_run(app.services, each, done_result()) for name, each in asked.items()}
 
 
 def test_a_run_is_listed_opened_and_deleted(page, app, faults):
@@ -70,27 +50,6 @@ def test_a_run_is_listed_opened_and_deleted(page, app, faults):
     expect(page.locator("#runs")).to_contain_text("1 run deleted")
     page.goto(f"{app.url}/run?id={slug}")
     expect(page.get_by_role("main")).to_contain_text("There is no run of this name")
-
-
-def test_runs_on_one_prompt_are_compared_token_by_token(app, slugs, page):
-    page.goto(f"{app.url}/runs")
-    for name in ("first", "second"):
-        row = page.locator("#runs tbody tr", has=page.locator(f'a[href$="{slugs[name]}"]'))
-        row.get_by_role("checkbox").check()
-    page.get_by_label("Chosen runs").get_by_role("link", name="Compare runs").click()
-    settings = page.locator("#several-settings")
-    expect(settings.get_by_role("rowheader")).to_have_text(["answer"])
-    rows = page.locator("#several-answers tbody tr")
-    expect(rows).to_have_count(2)
-    expect(rows.last.locator("mark")).to_have_text([" <b>x</b>", " y"])
-    expect(rows.last).to_contain_text("A from token 2 on")
-    page.locator("#several-answers").get_by_role("button", name="more columns").click()
-    expect(rows.last).to_contain_text("2 (0 't0 ', 1 't1 ')")
-    expect(rows.last).to_contain_text("2 (4 't4 ', 5 't5 ')")
-    expect(page.locator("#several-answers")).to_contain_text(
-        "Equal in all runs that have them: full"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 430
 
 
 def test_a_run_with_changes_remembers_the_run_it_was_made_from(app, slugs, page):

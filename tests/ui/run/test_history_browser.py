@@ -183,20 +183,6 @@ def test_the_browser_asks_before_a_text_too_long_to_be_kept_is_left(app, page):
     assert dialogs == ["beforeunload"]
 
 
-def test_a_run_is_shared_from_the_page_it_was_started_on(app, page, monkeypatch):
-    slug = store_run(app.services, request(), done_result())
-    monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
-    open_form(page, f"{app.url}/sweep?from={slug}")  # as the Compare page was once called too
-    assert page.url == f"{app.url}/?from={slug}"
-    expect(page.locator("#context textarea")).to_have_value(request().context)
-    # The stored run's own budget is refused before it is queued.
-    page.locator("#budget input, #budget textarea").first.fill("48")
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
-    page.get_by_role("button", name="Share", exact=True).first.click()
-    expect(page.locator("#share")).to_contain_text("links are plain")
-
-
 def test_back_to_the_list_finds_the_same_runs_chosen(app, page):
     for context in ("one", "two", "three"):
         result = done_result()

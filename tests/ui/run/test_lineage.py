@@ -50,28 +50,27 @@ def form_of_the_run(**changes) -> RunRequest:
     return dataclasses.replace(form, **changes).request()
 
 
-def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork():
-    services = FakeServices()
-    assert made_from(services, SLUG, form_of_the_run(), refill) == Lineage(SLUG, "rerun")
-    for changes in ({"budget": "5"}, {"question": "why?"}, {"max_new_tokens": 9}):
-        made = made_from(services, SLUG, form_of_the_run(**changes), refill)
-        assert made == Lineage(SLUG, "fork")
+def several_budgets(**changes) -> RunRequest:
+    form = FormValues(context="a long text", budget="64, 128", alpha="0, 0.5")
+    return dataclasses.replace(FormValues.from_request(form.request()), **changes).request()
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind"),
-    [({}, "rerun"), ({"budget": "64, 99"}, "fork"), ({"question": "why?"}, "fork")],
+    ("slug", "asked", "kind"),
+    [
+        (SLUG, form_of_the_run(), "rerun"),
+        (SLUG, form_of_the_run(budget="5"), "fork"),
+        (SLUG, form_of_the_run(question="why?"), "fork"),
+        (SLUG, form_of_the_run(max_new_tokens=9), "fork"),
+        (SLUG, form_of_the_run(budget="64, 128"), "fork"),
+        (SWEEP_SLUG, several_budgets(), "rerun"),
+        (SWEEP_SLUG, several_budgets(budget="64, 99"), "fork"),
+        (SWEEP_SLUG, several_budgets(question="why?"), "fork"),
+    ],
 )
-def test_several_budgets_from_several_name_their_parent(changes, kind):
-    form = FormValues(context="a long text", budget="64, 128", alpha="0, 0.5")
-    services = FakeServices(sweep_snapshot(request=form.request()))
-    form = dataclasses.replace(FormValues.from_request(form.request()), **changes)
-    assert made_from(services, SWEEP_SLUG, form.request(), refill) == Lineage(SWEEP_SLUG, kind)
-
-
-def test_several_budgets_of_a_comparisons_prompt_are_a_fork():
-    asked = form_of_the_run(budget="64, 128")
-    assert made_from(FakeServices(), SLUG, asked, refill) == Lineage(SLUG, "fork")
+def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork(slug, asked, kind):
+    services = FakeServices(snapshot(), sweep_snapshot(request=several_budgets()))
+    assert made_from(services, slug, asked, refill) == Lineage(slug, kind)
 
 
 @pytest.mark.parametrize("source", [*BAD_SLUGS, None, 3, ["x"]])

@@ -31,7 +31,8 @@ def pages(open_app) -> Iterator[dict[str, str]]:
         variants=tuple(v.spec for v in diagnostics.variants),
         analysis=("bounds", "forced"),
     )
-    changed = with_changes(diagnostics, lambda each: dataclasses.replace(each, agreement=0.25))
+    other = {"agreement": 0.25, "token_ids": (1, 9), "token_texts": ("one", " <b>x</b>")}
+    changed = with_changes(diagnostics, lambda each: dataclasses.replace(each, **other))
     compared = [store_run(open_app.services, asked, each) for each in (diagnostics, changed)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_app.services, "start_run", lambda *_: slugs[0])
@@ -83,6 +84,8 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     address = pages[name]
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)
+    if name == "few":
+        expect(page.locator("#several-answers mark").first).to_have_text(" <b>x</b>")
     if name in MIXED:
         heads = page.locator(".ckv-regimes:visible").all_inner_texts()
         assert heads
