@@ -13,83 +13,54 @@ from ui.services.live_runs import RunSnapshot
 
 def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     """Value of the Generations component; None until the variants are known."""
-    result = snapshot.result
-    if not result.variants:
+    variants = snapshot.result.variants
+    if not variants:
         return None
-    reference = next((v for v in result.variants if v.method == "full"), None)
-    looks = looks_of(result.variants)
-    return {
-        "cards": [
-            {
-                **_named(index, variant, looks[index]),
-                "status": _status(snapshot, variant),
-                "chips": _variant_chips(variant),
-                "token_texts": list(variant.token_texts),
-                "first_difference": variant.first_difference,
-                "reference": variant is reference,
-                "stopped": variant.stopped,
-                "answer": outcome_word(variant) or None,
-                "forced": _strip_address(snapshot, index),
-            }
-            for index, variant in enumerate(result.variants)
-            if variant.token_ids or variant.stopped or not snapshot.is_final
-        ],
-        "answer": snapshot.request.answer,
-    }
+    looks, cards = looks_of(variants), []
+    for index, variant in enumerate(variants):
+        if snapshot.is_final and not (variant.token_ids or variant.stopped):
+            continue
+        card = _card(index, variant, looks[index], variant)
+        if (share := METRICS["share"].read(variant)) is not None:
+            card["chips"].insert(0, f"{share:.1%} of the cache")
+        # The strip of a run that is not over could still change.
+        if variant.method != "full" and snapshot.is_final and has_strip(variant):
+            card["forced"] = f"/data/{snapshot.slug}/{index}/forced"
+        card |= {"status": _status(snapshot, variant), "answer": outcome_word(variant) or None}
+        cards.append(card)
+    return {"cards": cards, "answer": snapshot.request.answer}
 
 
 def follow_ups_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of the FollowUpAnswers component; no question is shown before it is answered."""
     variants = snapshot.result.variants
-    looks = looks_of(variants)
-    count = max((len(v.follow_ups) for v in variants), default=0)
+    looks, questions = looks_of(variants), []
+    for at in range(max((len(v.follow_ups) for v in variants), default=0)):
+        answered = [(i, v) for i, v in enumerate(variants) if len(v.follow_ups) > at]
+        cards = [_card(i, v, looks[i], v.follow_ups[at]) for i, v in answered]
+        questions.append({"question": answered[0][1].follow_ups[at].question, "cards": cards})
+    return {"questions": questions}
+
+
+def _card(
+    index: int, variant: VariantResult, look: Look, written: VariantResult | FollowUp
+) -> dict[str, Any]:
+    """The card of a text that a variant has written to its end."""
+    is_full, same = variant.method == "full", written.agreement
     return {
-        "questions": [
-            {
-                "question": next(v.follow_ups[at].question for v in variants if _has(v, at)),
-                "cards": [
-                    _answer_card(
-                        _named(index, variant, looks[index]), variant, variant.follow_ups[at]
-                    )
-                    for index, variant in enumerate(variants)
-                    if _has(variant, at)
-                ],
-            }
-            for at in range(count)
-        ]
-    }
-
-
-def _has(variant: VariantResult, at: int) -> bool:
-    return len(variant.follow_ups) > at
-
-
-def _answer_card(named: dict[str, Any], variant: VariantResult, answer: FollowUp) -> dict[str, Any]:
-    is_full = variant.method == "full"
-    chips = [] if answer.agreement is None or is_full else [f"{answer.agreement:.0%} agreement"]
-    return {
-        **named,
+        "index": index,
+        "look": look.value,
+        "label": variant.label,
+        "spec": variant.spec,
         "status": "done",
-        "chips": chips,
-        "token_texts": list(answer.token_texts),
-        "first_difference": answer.first_difference,
+        "chips": [] if same is None or is_full else [f"{same:.0%} agreement"],
+        "token_texts": list(written.token_texts),
+        "first_difference": written.first_difference,
         "reference": is_full,
-        "stopped": answer.stopped,
+        "stopped": written.stopped,
         "answer": None,
         "forced": None,
     }
-
-
-def _named(index: int, variant: VariantResult, look: Look) -> dict[str, Any]:
-    return {"index": index, "look": look.value, "label": variant.label, "spec": variant.spec}
-
-
-def _strip_address(snapshot: RunSnapshot, index: int) -> str | None:
-    """Only of a run that is over: until then the strip could still change."""
-    variant = snapshot.result.variants[index]
-    if variant.method == "full" or not snapshot.is_final or not has_strip(variant):
-        return None
-    return f"/data/{snapshot.slug}/{index}/forced"
 
 
 def _status(snapshot: RunSnapshot, variant: VariantResult) -> str:
@@ -99,16 +70,6 @@ def _status(snapshot: RunSnapshot, variant: VariantResult) -> str:
         return snapshot.state
     count = len(variant.token_ids)
     return f"{count} of {snapshot.request.max_new_tokens} tokens" if count else "waiting"
-
-
-def _variant_chips(variant: VariantResult) -> list[str]:
-    chips = []
-    share = METRICS["share"].read(variant)
-    if share is not None:
-        chips.append(f"{share:.1%} of the cache")
-    if variant.agreement is not None and variant.method != "full":
-        chips.append(f"{variant.agreement:.0%} agreement")
-    return chips
 
 
 def has_strip(variant: VariantResult) -> bool:
