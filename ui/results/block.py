@@ -1,6 +1,6 @@
 """The results of a run, of one sample or many: one block that Compare and the Run page share."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -16,7 +16,6 @@ from ui.components.base import (
     Notice,
     RunCharts,
     RunLinks,
-    Scripted,
     SectionLinks,
     StatusBar,
     VerdictStrip,
@@ -91,63 +90,47 @@ RESULTS = ["ckv-results"]  # around whose sections SectionLinks lead
 UNSEEN = "ckv-unseen"
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
-    """The results of one kind of run: its heading, and (id, component, text) by name."""
-
-    elem_id: str
-    heading: str
-    parts: dict[str, tuple[str, Scripted, str]]
-
-
-TOP: dict[str, tuple[str, Scripted, str]] = {
-    "verdict": ("verdict", VerdictStrip, ""),
-    "status": ("status", StatusBar, ""),
-    "links": ("run-links", RunLinks, ""),
-}
+# By kind of run: id and heading of the area with its results.
 AREAS = {
-    "compare": Area(
-        "results",
-        "Results",
-        {
-            "summary": ("summary", DataTable, RECEIPT_TEXT),
-            "generations": ("generations", Generations, GENERATIONS_TEXT),
-            "follow_ups": ("follow-ups", FollowUpAnswers, ""),
-            "kept": ("kept", KeptTokens, KEPT_TEXT),
-            "charts": ("charts", RunCharts, PERTURBATION_TEXT),
-            "diagnostics": ("diagnostics", RunCharts, ""),
-        },
-    ),
-    "sweep": Area(
-        "sweep-results",
-        "Results at several budgets",
-        {
-            "curves": ("sweep-curves", RunCharts, CURVES_TEXT),
-            "savings": ("sweep-savings", DataTable, ""),
-            "alphas": ("sweep-alphas", DataTable, ALPHA_TEXT),
-            "alpha_charts": ("sweep-alpha-charts", RunCharts, ""),
-            "points": ("sweep-points", DataTable, POINTS_TEXT),
-        },
-    ),
-    SAMPLES: Area(
-        "study-results",
-        "Results of many samples",
-        {
-            "decision": ("study-decision", DataTable, DECISION_TEXT),
-            "score_charts": ("study-charts", RunCharts, CHARTS_TEXT),
-            "scores": ("study-scores", DataTable, SCORES_TEXT),
-            "score_savings": ("study-savings", DataTable, SCORE_SAVINGS_TEXT),
-            "tasks": ("study-tasks", DataTable, TASKS_TEXT),
-            "cell": ("study-cell", Notice, ""),
-            "samples": ("study-samples", DataTable, SAMPLES_TEXT),
-        },
-    ),
+    "compare": ("results", "Results"),
+    "sweep": ("sweep-results", "Results at several budgets"),
+    SAMPLES: ("study-results", "Results of many samples"),
 }
 
 
-# All that a feed writes, in the order in which it is built.
-OUTPUTS = (*TOP, *AREAS["compare"].parts, "curves", "reference")
-OUTPUTS += (*(name for name in AREAS["sweep"].parts if name != "curves"), *AREAS[SAMPLES].parts)
+def reference(*, elem_id: str, section: str) -> gr.Dropdown:
+    """The line whose quality others are to match, below the heading of the savings."""
+    head = section_html(section)
+    gr.HTML(head, elem_id="sweep-savings-head", elem_classes=["bare"])
+    return gr.Dropdown([], label="Match the quality of", visible=False, elem_id=elem_id)
+
+
+# Area (none for what stands above all), name, id, component and text of all that a feed writes.
+PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
+    ("", "verdict", "verdict", VerdictStrip, ""),
+    ("", "status", "status", StatusBar, ""),
+    ("", "links", "run-links", RunLinks, ""),
+    ("compare", "summary", "summary", DataTable, RECEIPT_TEXT),
+    ("compare", "generations", "generations", Generations, GENERATIONS_TEXT),
+    ("compare", "follow_ups", "follow-ups", FollowUpAnswers, ""),
+    ("compare", "kept", "kept", KeptTokens, KEPT_TEXT),
+    ("compare", "charts", "charts", RunCharts, PERTURBATION_TEXT),
+    ("compare", "diagnostics", "diagnostics", RunCharts, ""),
+    ("sweep", "curves", "sweep-curves", RunCharts, CURVES_TEXT),
+    ("sweep", "reference", "sweep-reference", reference, SAVINGS_TEXT),
+    ("sweep", "savings", "sweep-savings", DataTable, ""),
+    ("sweep", "alphas", "sweep-alphas", DataTable, ALPHA_TEXT),
+    ("sweep", "alpha_charts", "sweep-alpha-charts", RunCharts, ""),
+    ("sweep", "points", "sweep-points", DataTable, POINTS_TEXT),
+    (SAMPLES, "decision", "study-decision", DataTable, DECISION_TEXT),
+    (SAMPLES, "score_charts", "study-charts", RunCharts, CHARTS_TEXT),
+    (SAMPLES, "scores", "study-scores", DataTable, SCORES_TEXT),
+    (SAMPLES, "score_savings", "study-savings", DataTable, SCORE_SAVINGS_TEXT),
+    (SAMPLES, "tasks", "study-tasks", DataTable, TASKS_TEXT),
+    (SAMPLES, "cell", "study-cell", Notice, ""),
+    (SAMPLES, "samples", "study-samples", DataTable, SAMPLES_TEXT),
+)
+OUTPUTS = tuple(name for _, name, *_ in PARTS)
 
 
 def shown_areas(kind: str) -> list[Any]:
@@ -166,23 +149,14 @@ class ResultsBlock:
     """
 
     def __init__(self) -> None:
-        self.outputs: dict[str, Component] = _built(TOP)
+        self.outputs = _built("")
         self.areas: list[gr.Column] = []
-        for kind, area in AREAS.items():
-            classes = [*RESULTS, UNSEEN]
-            with gr.Column(elem_id=area.elem_id, elem_classes=classes) as column:
+        for kind, (elem_id, heading) in AREAS.items():
+            with gr.Column(elem_id=elem_id, elem_classes=[*RESULTS, UNSEEN]) as column:
                 # The sections' headings come one level below it.
-                gr.HTML(f"<h2>{area.heading}</h2>", elem_classes=["bare", "ckv-offscreen"])
+                gr.HTML(f"<h2>{heading}</h2>", elem_classes=["bare", "ckv-offscreen"])
                 SectionLinks(elem_classes=["ckv-sections-bar"])
-                parts = dict(area.parts)
-                if kind == "sweep":
-                    self.outputs |= _built({"curves": parts.pop("curves")})
-                    head = section_html(SAVINGS_TEXT)
-                    gr.HTML(head, elem_id="sweep-savings-head", elem_classes=["bare"])
-                    self.outputs["reference"] = gr.Dropdown(
-                        [], label="Match the quality of", visible=False, elem_id="sweep-reference"
-                    )
-                self.outputs |= _built(parts)
+                self.outputs |= _built(kind)
             self.areas.append(column)
 
     def wire(self, services: Services, slug: Component) -> None:
@@ -198,7 +172,9 @@ class ResultsBlock:
         matching.input(matched, [slug, matching], [self.outputs["savings"]], **AT_ONCE)
 
 
-def _built(parts: dict[str, tuple[str, Scripted, str]]) -> dict[str, Component]:
+def _built(kind: str) -> dict[str, Component]:
     return {
-        name: make(elem_id=elem_id, section=text) for name, (elem_id, make, text) in parts.items()
+        name: make(elem_id=elem_id, section=text)
+        for area, name, elem_id, make, text in PARTS
+        if area == kind
     }
