@@ -25,6 +25,16 @@ STAGE_LABELS: dict[Stage, str] = {
     "decode": "Generate",
     "analyse": "Analyse",
 }
+_MEMORY_LABELS = {
+    "prefill_peak": "estimated peak of the prefill",
+    "cache": "cache of the prompt",
+    "prefill_reused": "of it taken over from another prompt",
+    "variants": "the variants' caches",
+    "total": "estimate in all",
+    "available": "available before the run",
+    "measured_peak": "measured peak",
+    "held": "held while decoding",
+}
 PREVIEW_CHARS = 2_000
 
 
@@ -218,26 +228,20 @@ def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
 
 
 def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
-    """Each with how far it is, the diagnostics' only where the request has them.
-
-    Of a run that ended early only those that it came through.
-    """
+    """Each with how far it is; of a run that ended early only those that it came through."""
     analysed = snapshot.request.analysis or snapshot.request.follow_ups
-    stages = [_stage(snapshot, each, active) for each in STAGES if analysed or each != "analyse"]
     is_cut = snapshot.is_final and snapshot.state != "done"
-    return [stage for stage in stages if not is_cut or stage["state"] == "done"]
-
-
-def _stage(snapshot: RunSnapshot, stage: Stage, active: Stage | None) -> dict[str, Any]:
-    ms = snapshot.stage_ms.get(stage)
-    passed = active is not None and STAGES.index(stage) < STAGES.index(active)
-    if stage == active:
-        state = "active"
-    elif ms is not None or passed or snapshot.state == "done":
-        state = "done"
-    else:
-        state = "waiting"
-    return {"name": stage, "label": STAGE_LABELS[stage], "state": state, "ms": ms}
+    shown = []
+    for stage in STAGES:
+        ms, state = snapshot.stage_ms.get(stage), "waiting"
+        passed = active is not None and STAGES.index(stage) < STAGES.index(active)
+        if stage == active:
+            state = "active"
+        elif ms is not None or passed or snapshot.state == "done":
+            state = "done"
+        if (state == "done" or not is_cut) and (analysed or stage != "analyse"):
+            shown.append({"name": stage, "label": STAGE_LABELS[stage], "state": state, "ms": ms})
+    return shown
 
 
 def _run_chips(snapshot: RunSnapshot) -> list[str]:
@@ -265,18 +269,6 @@ def _reused_prefill(result: RunResult) -> str:
         return ""
     tokens = result.prompt.compressed_tokens
     return f"prefill reused: {tokens * taken // cache:,} of {tokens:,} tokens"
-
-
-_MEMORY_LABELS = {
-    "prefill_peak": "estimated peak of the prefill",
-    "cache": "cache of the prompt",
-    "prefill_reused": "of it taken over from another prompt",
-    "variants": "the variants' caches",
-    "total": "estimate in all",
-    "available": "available before the run",
-    "measured_peak": "measured peak",
-    "held": "held while decoding",
-}
 
 
 def _model_text(request: RunRequest, result: RunResult) -> str:
