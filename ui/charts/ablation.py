@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import AblationStepResult, ablation_of
 from ckv_core.records.events import RunResult
-from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
+from ui.charts.layout import LEGEND_ROW_PX, bar_chart
 from ui.looks.palette import SPARE, bar_marker
 from ui.tables.csv_text import csv_text, number
 
@@ -39,24 +39,20 @@ def ablation_figure(result: RunResult) -> go.Figure:
     base = steps[0]
     shares = 100 * np.array([_shares(step, base) for step in steps], np.float32)
     subtitle = f"Percent; n = {base.heads} heads, one prompt"
-    figure = new_figure("Ablation", subtitle, legend_rows=len(_BARS))
-    for (name, pattern), (color, _), values in zip(_BARS, SPARE, shares.T, strict=False):
-        figure.add_trace(
-            go.Bar(
-                x=values,
-                y=np.arange(len(steps), dtype=np.int16),
-                orientation="h",
-                name=name,
-                marker=bar_marker(color, pattern),
-                text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
-                customdata=[each.step.change for each in steps],
-                hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
-            )
-        )
-    name_bars(figure, [each.step.label for each in steps])
+    series = [
+        {
+            "x": values,
+            "name": name,
+            "marker": bar_marker(color, pattern),
+            "text": ["" if np.isnan(value) else f"{value:z.0f}" for value in values],
+            "customdata": [each.step.change for each in steps],
+            "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
+        }
+        for (name, pattern), (color, _), values in zip(_BARS, SPARE, shares.T, strict=False)
+    ]
+    figure = bar_chart("Ablation", subtitle, [each.step.label for each in steps], *series)
     rows = STEP_PX * len(steps) + LEGEND_ROW_PX * len(_BARS)
-    figure.update_layout(height=120 + rows, bargap=0.25)
-    return figure
+    return figure.update_layout(height=120 + rows, bargap=0.25)
 
 
 def ablation_csv(result: RunResult) -> str:

@@ -10,6 +10,7 @@ from ckv_core.experiment.sweep import alpha_optima
 from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
+from ckv_core.records.records import VariantResult
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.chart import Chart, Choices, Control
@@ -57,7 +58,7 @@ def _variants(*names: str, label: str = "Variant") -> Controls:
         indices = sorted({index for name in names for index in holders(result, name)})
         shown = display_names(result.variants, escaped=False)
         ordered = sorted(indices, key=lambda i: not result.variants[i].critical)
-        return [Control("variant", label, [(str(i), shown[i]) for i in ordered])]
+        return [Control("variant", label, [(str(i), shown[i]) for i in ordered])] if ordered else []
 
     return controls
 
@@ -90,6 +91,10 @@ def _head_controls(result: RunResult) -> list[Control]:
     return [*_variants("head_l1")(result), quantities, *against]
 
 
+def _bound_controls(result: RunResult) -> list[Control]:
+    return [*_BOUNDED(result), *_per(result)]
+
+
 def _per(result: RunResult) -> list[Control]:
     """Whose bounds; no choice where every query head has a KV head of its own."""
     return [] if shared_kv_heads(result.model) is None else [Control("per", "Per", _PER)]
@@ -98,87 +103,54 @@ def _per(result: RunResult) -> list[Control]:
 def _chart(
     name: str,
     title: str,
-    csv: str,
     figure: Callable[..., go.Figure],
-    needs: str | Callable[[RunResult], bool],
+    needs: str | Callable[[RunResult], object],
     controls: Controls = lambda _: [],
+    csv: str = "analysis",
 ) -> Chart[RunResult]:
     """A chart drawn by a function of the result and the choices, by their names.
 
-    `needs` is the array without which there is nothing to draw, or whether there is something.
+    `needs` is the array without which there is nothing to draw, or is true where there is some.
     """
 
     def draw(result: RunResult, chosen: Choices) -> go.Figure:
         places = {name: int(chosen[name]) for name in ("variant", "optimum") if name in chosen}
         return figure(result, **(chosen | places))
 
-    has_data = needs if callable(needs) else lambda result: bool(holders(result, needs))
+    def has_data(result: RunResult) -> bool:
+        return bool(needs(result) if callable(needs) else holders(result, needs))
+
     return Chart(name=name, title=title, csv=csv, has_data=has_data, draw=draw, controls=controls)
 
 
 def _optima(result: RunResult) -> list[Control]:
-    names = [(str(at), optimum_name(each)) for at, each in enumerate(alpha_optima(result))]
-    return [Control("optimum", "Method and budget", names)]
+    optima = alpha_optima(result) if result.kind == "sweep" else []
+    names = [(str(at), optimum_name(each)) for at, each in enumerate(optima)]
+    return [Control("optimum", "Method and budget", names)] if names else []
 
 
-def _has_optima(result: RunResult) -> bool:
-    return result.kind == "sweep" and bool(alpha_optima(result))
-
-
-def _has_kept(result: RunResult) -> bool:
-    return any(variant.retained is not None for variant in result.variants)
+def _kept(result: RunResult) -> list[VariantResult]:
+    return [variant for variant in result.variants if variant.retained is not None]
 
 
 _ORACLES = _variants(*(q.key for q in ORACLES), label="Oracles with the budgets of")
-_BOUNDED = _variants("theta")
+_BOUNDED, _ALPHAS, _SIGMAS = map(_variants, ("theta", "head_alpha", "sigma_stage1"))
 _PERTURBATION = (
-    _chart("layers", "Layer by layer", "analysis", layer_figure, "head_l1", _layer_controls),
-    _chart("final", "After the last layer", "analysis", final_figure, "head_l1", _final_controls),
-    _chart("heads", "Head by head", "analysis", head_grid_figure, "head_l1", _head_controls),
-    _chart("budgets", "Entries kept per layer", "analysis", budgets_figure, _has_kept),
+    _chart("layers", "Layer by layer", layer_figure, "head_l1", _layer_controls),
+    _chart("final", "After the last layer", final_figure, "head_l1", _final_controls),
+    _chart("heads", "Head by head", head_grid_figure, "head_l1", _head_controls),
+    _chart("budgets", "Entries kept per layer", budgets_figure, _kept),
+    _chart("alphas", "Alpha of each KV head", chosen_alphas_figure, _ALPHAS, _ALPHAS),
+    _chart("ablation", "Ablation", ablation_figure, ablation_steps_of, csv="ablation"),
     _chart(
-        "alphas",
-        "Alpha of each KV head",
-        "analysis",
-        chosen_alphas_figure,
-        "head_alpha",
-        _variants("head_alpha"),
+        "fidelity", "Fidelity on the full cache's text", fidelity_figure, "forced_kl", csv="forced"
     ),
-    _chart(
-        "ablation",
-        "Ablation",
-        "ablation",
-        ablation_figure,
-        lambda result: bool(ablation_steps_of(result)),
-    ),
-    _chart("fidelity", "Fidelity on the full cache's text", "forced", fidelity_figure, "forced_kl"),
 )
 _DIAGNOSTICS = (
-    _chart(
-        "oracles",
-        "Methods against oracles",
-        "analysis",
-        head_layer_figure,
-        lambda result: bool(_ORACLES(result)[0].options),
-        _ORACLES,
-    ),
-    _chart(
-        "sigma",
-        "Attention mass of stage 1",
-        "analysis",
-        sigma_figure,
-        "sigma_stage1",
-        _variants("sigma_stage1"),
-    ),
-    _chart(
-        "bounds",
-        "Bounds of the head L1",
-        "bounds",
-        bounds_figure,
-        "theta",
-        lambda result: [*_BOUNDED(result), *_per(result)],
-    ),
-    _chart("tightness", "Tightness of the bound", "bounds", tightness_figure, "theta", _per),
+    _chart("oracles", "Methods against oracles", head_layer_figure, _ORACLES, _ORACLES),
+    _chart("sigma", "Attention mass of stage 1", sigma_figure, _SIGMAS, _SIGMAS),
+    _chart("bounds", "Bounds of the head L1", bounds_figure, "theta", _bound_controls, "bounds"),
+    _chart("tightness", "Tightness of the bound", tightness_figure, "theta", _per, "bounds"),
 )
 _CURVES: Chart[RunResult] = points_chart(
     "sweep", "Against the budget", "sweep", lambda result: together([result])
@@ -187,10 +159,10 @@ SWEEP_CURVES = (
     replace(_CURVES, has_data=lambda result: result.kind == "sweep" and _CURVES.has_data(result)),
 )
 SWEEP_ALPHAS = tuple(
-    _chart(f"alpha-{of}s", f"Best alpha of each {words}", "alphas", figure, _has_optima, _optima)
-    for of, words, figure in (
-        ("layer", "layer", alpha_layer_figure),
-        ("head", "KV head", alpha_head_figure),
+    _chart(name, title, figure, _optima, _optima, csv="alphas")
+    for name, title, figure in (
+        ("alpha-layers", "Best alpha of each layer", alpha_layer_figure),
+        ("alpha-heads", "Best alpha of each KV head", alpha_head_figure),
     )
 )
 PERTURBATION = tuple(chart.name for chart in _PERTURBATION)

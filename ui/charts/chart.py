@@ -1,7 +1,7 @@
 """One chart as pages, routes and files know it: its name, its choices, and how it is drawn."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 import plotly.graph_objects as go
@@ -66,10 +66,7 @@ def chart_values(charts: Iterable[Chart[Source]], source: Source) -> list[dict[s
             "name": chart.name,
             "title": chart.title,
             "csv": chart.csv,
-            "controls": [
-                {"name": c.name, "label": c.label, "options": [list(o) for o in c.options]}
-                for c in chart.offered(source)
-            ],
+            "controls": list(map(asdict, chart.offered(source))),
         }
         for chart in charts
         if chart.has_data(source)

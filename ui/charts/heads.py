@@ -142,16 +142,14 @@ def _add_diverging(
     layers, heads = np.nonzero(shown < 0)
     strong = np.abs(shown[layers, heads]) > limit / 2
     edge = {"color": strong.astype(np.int8), "cmin": 0, "cmax": 1, "colorscale": _SIGN_SCALE}
-    figure.add_trace(
-        go.Scatter(
-            x=heads.astype(np.int16),
-            y=layers.astype(np.int16),
-            mode="markers",
-            marker={"symbol": "line-ew", "size": 4, "line": {**edge, "width": 1}},
-            hoverinfo="skip",
-            showlegend=False,
-            meta="sign",
-        )
+    figure.add_scatter(
+        x=heads.astype(np.int16),
+        y=layers.astype(np.int16),
+        mode="markers",
+        marker={"symbol": "line-ew", "size": 4, "line": {**edge, "width": 1}},
+        hoverinfo="skip",
+        showlegend=False,
+        meta="sign",
     )
 
 
@@ -167,16 +165,14 @@ def _as_grid(figure: go.Figure, values: Float32Array, heads: str = "query head")
     missing = np.flatnonzero(np.isnan(values).all(axis=1)).astype(np.float32)
     if missing.size:  # one polygon a layer
         right = count - 0.5
-        figure.add_trace(
-            go.Scatter(
-                x=np.tile(np.array([-0.5, right, right, -0.5, np.nan], np.float32), len(missing)),
-                y=(missing[:, None] + np.array([-0.5, -0.5, 0.5, 0.5, np.nan], np.float32)).ravel(),
-                mode="none",
-                fill="toself",
-                fillpattern=_HATCH,
-                hoverinfo="skip",
-                showlegend=False,
-            )
+        figure.add_scatter(
+            x=np.tile(np.array([-0.5, right, right, -0.5, np.nan], np.float32), len(missing)),
+            y=(missing[:, None] + np.array([-0.5, -0.5, 0.5, 0.5, np.nan], np.float32)).ravel(),
+            mode="none",
+            fill="toself",
+            fillpattern=_HATCH,
+            hoverinfo="skip",
+            showlegend=False,
         )
     # About ten ticks on each axis.
     across, down = (max(1, round(size / 10)) for size in (count, layers))

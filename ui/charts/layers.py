@@ -13,10 +13,9 @@ from ckv_core.records.metrics import ANALYSIS_ARRAYS, ARRAYS
 from ckv_core.records.records import Float32Array, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
+    bar_chart,
     crosses,
     line_chart,
-    name_bars,
-    new_figure,
     ranked_names,
     rgba,
     variant_line,
@@ -115,22 +114,16 @@ def final_figure(result: RunResult, quantity: str = "hidden_l1") -> go.Figure:
     floor = floor_values(result, quantity)
     dotted = "" if floor is None else f"; dotted: rounding floor, {short(float(floor[-1]))}"
     subtitle = f"Cascaded; lower is closer; n = 1 step{dotted}"
-    figure = new_figure(f"Final hidden state, {where}", subtitle)
-    figure.add_trace(
-        go.Bar(
-            x=np.array(list(bars.values()), np.float32),
-            y=np.arange(len(bars), dtype=np.int16),
-            orientation="h",
-            customdata=[names[index] for index in bars],
-            marker=bar_marker(
-                [looks[index].color for index in bars], [looks[index].pattern for index in bars]
-            ),
-            text=[four_digits(value) for value in bars.values()],
-            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {unit}<extra></extra>",
-        )
-    )
+    labels, own = [names[index] for index in bars], [looks[index] for index in bars]
+    series = {
+        "x": np.array(list(bars.values()), np.float32),
+        "customdata": labels,
+        "marker": bar_marker([look.color for look in own], [look.pattern for look in own]),
+        "text": [four_digits(value) for value in bars.values()],
+        "hovertemplate": f"%{{customdata}}: %{{x:.6g}} {unit}<extra></extra>",
+    }
+    figure = bar_chart(f"Final hidden state, {where}", subtitle, labels, series)
     figure.update_xaxes(title_text=unit)
-    name_bars(figure, [names[index] for index in bars])
     if floor is not None:
         figure.add_vline(x=float(floor[-1]), line=FLOOR_LOOK.line())
     return figure

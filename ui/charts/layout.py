@@ -4,7 +4,7 @@ Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
 """
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,12 +140,23 @@ def line_chart(
     return figure
 
 
-def name_bars(figure: go.Figure, labels: Sequence[str]) -> None:
-    """Write the labels at bars 0, 1, ... of a horizontal bar chart, the first on top.
+def bar_chart(
+    title: str, subtitle: str, labels: Sequence[str], *series: Mapping[str, Any]
+) -> go.Figure:
+    """Horizontal bars with their labels, the first on top.
 
     By number, not as categories: bars of one category would be stacked on one another. The value
     stands beside its bar, where the page's ground and not the bar's colour is behind it.
+
+    Args:
+        title: as of `new_figure`.
+        subtitle: as of `new_figure`.
+        labels: of the bars of each series.
+        series: Plotly's fields of its bars: x, marker, text, hovertemplate and others.
     """
+    figure = new_figure(title, subtitle, legend_rows=len(series) if len(series) > 1 else 0)
+    for fields in series:
+        figure.add_bar(y=np.arange(len(labels), dtype=np.int16), orientation="h", **fields)
     longest = max((float(np.nanmax(bar.x, initial=0)) for bar in figure.data), default=0.0)
     names = [name.replace(":", ":<br>").replace(", ", ",<br>") for name in labels]
     row_px = max(BAR_PX, LINE_PX * max(1 + name.count("<br>") for name in names))
@@ -158,6 +169,7 @@ def name_bars(figure: go.Figure, labels: Sequence[str]) -> None:
         autorange="reversed",
         showgrid=False,
     )
+    return figure
 
 
 def rgba(color: str, alpha: float) -> str:

@@ -125,21 +125,19 @@ def outcome_figure(points: Points, metric: Metric) -> go.Figure:
         known = [(b.amount, word) for b, row in curve.rows if (word := _word(metric, row))]
         budgets, words = zip(*known, strict=True) if known else ((), ())
         color = looks[curve.first.place].color
-        drawn.add_trace(
-            go.Scatter(
-                x=np.array(budgets, np.float64),
-                y=np.full(len(known), at, np.int16),
-                name=names[at],
-                mode="markers",
-                marker={
-                    "color": color,
-                    "size": 12,
-                    "symbol": [_MARKS[word] for word in words],
-                    "line": {"color": color, "width": 3},
-                },
-                customdata=words,
-                hovertemplate="budget %{x}: %{customdata}",
-            )
+        drawn.add_scatter(
+            x=np.array(budgets, np.float64),
+            y=np.full(len(known), at, np.int16),
+            name=names[at],
+            mode="markers",
+            marker={
+                "color": color,
+                "size": 12,
+                "symbol": [_MARKS[word] for word in words],
+                "line": {"color": color, "width": 3},
+            },
+            customdata=words,
+            hovertemplate="budget %{x}: %{customdata}",
         )
     ticks = [budget.amount for curve in curves for budget, _ in curve.rows]
     budget_axis(drawn, ticks, BUDGET_UNITS[curves[0].unit])

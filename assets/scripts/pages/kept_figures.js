@@ -34,10 +34,10 @@ function draw(figure, beside, share) {
     make("span.ckv-kept-answer", { style: `left: ${100 * at}%`, text: "▼" }),
   );
   const box = make("div.ckv-kept-plot", { "aria-hidden": "true" }, [
-    make("span.ckv-kept-name", `↑ ${figure.dataset.label}, ${share} %`),
+    make("span.ckv-hint.ckv-kept-name", `↑ ${figure.dataset.label}, ${share} %`),
     ...mentions,
     plot,
-    down ? make("span.ckv-kept-name", `↓ ${beside.dataset.label}, ${share} %`) : null,
+    down ? make("span.ckv-hint.ckv-kept-name", `↓ ${beside.dataset.label}, ${share} %`) : null,
   ]);
   figure.querySelector(".ckv-kept-plot")?.remove();
   figure.prepend(box);

@@ -64,17 +64,11 @@ def test_what_was_typed_stays_before_the_steps():
     typed, *steps = lines.splitlines()
     assert typed == "snapkv:budget=256"
     assert steps == [each.spec for each in ablation("adakv") if each.spec not in DEFAULT_VARIANTS]
-
-
-def test_a_step_that_the_list_has_ticked_in_its_own_words_is_not_added_again():
+    assert with_ablation("adakv", DEFAULT_VARIANTS, lines) == lines
+    # A step that is ticked in the list in its own words is not added again.
     steps = with_ablation("snapkv", DEFAULT_VARIANTS, "").splitlines()
     assert {spec.partition(":")[2] for spec in steps} & {"", "stage2=pooled"} == set()
     assert "snapkv+critical:alpha=0.5" in steps
-
-
-def test_adding_a_ablation_twice_changes_nothing():
-    once = with_ablation("snapkv", (), "")
-    assert with_ablation("snapkv", (), once) == once
 
 
 def test_a_base_without_ablation_keeps_what_was_typed():

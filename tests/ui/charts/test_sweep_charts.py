@@ -90,12 +90,6 @@ def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
     assert "sigma_over_half" in keys_of(points_table(result, ""))
 
 
-def test_a_comparison_has_no_sweep_charts():
-    plain = replace(sweep_result(), kind="compare")
-    assert drawn(plain, "final") is None
-    assert figure_of(plain, "alpha-heads", {}) is None
-
-
 # --- best alphas ----------------------------------------------------------------------------
 
 
@@ -106,12 +100,14 @@ def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
     assert row["heads"]["text"] == "14.3%"
 
 
-def test_one_alpha_has_no_optimum():
+def test_one_alpha_has_no_optimum_and_a_comparison_no_sweep_charts():
     result = sweep_result()
     result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
     assert alpha_optima(result) == []
     assert alphas_table(result)["rows"] == []
     assert figure_of(result, "alpha-heads", {}) is None
+    plain = replace(sweep_result(), kind="compare")
+    assert drawn(plain, "final") is figure_of(plain, "alpha-heads", {}) is None
 
 
 def test_each_method_and_budget_has_its_alpha_charts():

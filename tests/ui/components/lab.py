@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,40 +152,21 @@ def data_routes(lab: Lab) -> list[Route]:
         if slug in lab.failing:
             return Response("no", 503)
         run = RUNS[slug]()
-        return JSONResponse(
-            {
-                "pieces": run.pieces,
-                "compressed": run.masks[0].shape[-1],
-                "tokens": len(run.pieces),
-                "context": run.context,
-            }
-        )
+        return JSONResponse({"pieces": run.pieces, "context": run.context})
 
     def retained(request: Request) -> Response:
         mask = RUNS[request.path_params["slug"]]().masks[request.path_params["index"] - 1]
-        bits = RetainedSet.from_mask(mask).bits
-        return Response(bits, media_type="application/octet-stream")
+        return Response(RetainedSet.from_mask(mask).bits)
 
     def evicted(request: Request) -> Response:
         held = RUNS[request.path_params["slug"]]().held
-        return Response(held.evicted if held else b"", media_type="application/octet-stream")
+        return Response(held.evicted if held else b"")
 
     return [
         Route("/data/{slug}/prompt", prompt),
         Route("/data/{slug}/{index:int}/evicted", evicted),
         Route("/data/{slug}/{index:int}/retained", retained),
     ]
-
-
-def _stream(count: float) -> Iterator[dict[str, Any]]:
-    """Two growing cards, as a page yields them."""
-    tokens = [f"word{i} " for i in range(int(count))]
-    for end in range(1, len(tokens) + 1):
-        cards = [
-            card(0, "Full cache", tokens[:end], reference=True, status="generating"),
-            card(1, "SnapKV", tokens[:end], status="generating"),
-        ]
-        yield {"cards": cards, "answer": ""}
 
 
 def card(index: int, label: str, tokens: list[str], **changes: Any) -> dict[str, Any]:
@@ -213,10 +194,7 @@ def build_page() -> gr.Blocks:
     with gr.Blocks(title="Components", fill_width=True, analytics_enabled=False) as demo:
         gr.HTML("<h1>Components</h1><h2>Results</h2>")
         payload = gr.Textbox(label="Payload", elem_id="payload", lines=1, max_lines=1)
-        with gr.Row():
-            send = gr.Button("Send", elem_id="send")
-            count = gr.Number(20, label="Tokens", elem_id="count")
-            stream = gr.Button("Stream", elem_id="stream")
+        send = gr.Button("Send", elem_id="send")
         kinds = (StatusBar, DataTable, Generations, KeptTokens, RunLinks)
         outputs = [kind(elem_id=name) for kind, name in zip(kinds, NAMES, strict=True)]
 
@@ -225,7 +203,6 @@ def build_page() -> gr.Blocks:
             return ["", *(values.get(name, gr.skip()) for name in NAMES)]
 
         send.click(show, payload, [payload, *outputs], show_progress="hidden", queue=False)
-        stream.click(_stream, count, outputs[2], show_progress="hidden")
     return demo
 
 

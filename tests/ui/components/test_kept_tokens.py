@@ -12,11 +12,13 @@ from playwright.sync_api import Locator, Page, expect
 
 from ckv_core.experiment.evidence import evidence as evidence_shares
 from ckv_core.records.records import RetainedSet
+from tests.e2e.steps import expect_well_made
 from tests.ui.components.lab import HOSTILE, card, generating_run, large_run, small_run
 from ui.looks.palette import STOPS
 
 RUN = small_run()
 EVICTABLE = list(RUN.evictable)
+SPOT = "#token=61&variant=3&layer=2&span=60-63&other=kept"
 # Of a map whose canvas has this selector: its pen, the size of its cells' area, and a place in it.
 PEN = """const canvas = [...document.querySelectorAll(selector)].at(-1);
   const pen = canvas.getContext('2d'), ratio = devicePixelRatio;
@@ -252,8 +254,7 @@ def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_othe
 
 
 def test_the_address_opens_the_same_spot(open_view):
-    fragment = "#token=61&variant=3&layer=2&span=60-63&other=kept"
-    page = open_view(fragment=fragment, anew=True).show_kept(RUN)
+    page = open_view(fragment=SPOT, anew=True).show_kept(RUN)
     token_panel(page, "token 61, layer 2").wait_for()
     assert page.locator("#kept figure[data-variant='3'].ckv-chosen").count() == 1
     assert evidence(page)["3"] == expected_evidence(3, 60, 64)
@@ -467,7 +468,8 @@ def slider_of(page: Page) -> tuple[Locator, Locator, Locator]:
 
 
 def test_each_step_of_the_slider_holds_what_the_series_says(open_view):
-    page = open_view().show_kept(generating_run())
+    page = open_view(theme="dark", fragment=SPOT).show_kept(generating_run())
+    expect_well_made(page)
     count, where, slider = slider_of(page)
     slider.focus()
     found = []

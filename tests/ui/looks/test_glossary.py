@@ -16,12 +16,7 @@ def test_a_marked_word_is_a_button_and_the_rest_stays():
     html = with_terms("more [[KV head|KV heads]] keep it")
     assert html.startswith('more <button type="button" class="ckv-term" value="KV head"')
     assert html.endswith(">KV heads</button> keep it")
-
-
-def test_an_unknown_word_is_told_at_once():
     with pytest.raises(KeyError):
         with_terms("[[KV hat]]")
-
-
-def test_a_report_has_plain_words():
+    # A report has plain words.
     assert without_marks("[[entry|Entries]] of a [[KV head]]") == "Entries of a KV head"

@@ -193,8 +193,8 @@ export default function mount(host) {
       mapsGrid(app),
       hint,
       ...(steps ? [steps] : []),
-      make("div.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
-      make("div.ckv-reading", textPanel(app, text), sidePanels(app)),
+      make("div.ckv-grid.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
+      make("div.ckv-grid.ckv-reading", textPanel(app, text), sidePanels(app)),
       make("details.ckv-panel.ckv-share.ckv-small", make("summary", "Kept share per layer, as a table"), shareTable(app)),
     );
     const goal = app.applyHash() ?? app.selectAnswer();

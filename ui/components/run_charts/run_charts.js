@@ -204,7 +204,7 @@ export default function mount(host) {
   const words = make("p.ckv-subdued.ckv-section-text");
   const empty = make("p.ckv-empty");
   const head = regimesHead();
-  const grid = make("div.ckv-charts");
+  const grid = make("div.ckv-grid");
   root.append(heading, words, empty, head, grid);
   const panels = new Map();
 
