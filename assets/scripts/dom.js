@@ -194,6 +194,17 @@ export function showEach(parent, create) {
   };
 }
 
+/** The answer of an address; throws an Error where it is none. */
+export async function fetchOk(url, signal = undefined) {
+  const answer = await fetch(url, { signal });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  return answer;
+}
+
+/** Act whenever the page changes between light and dark, while the element is on it. */
+export const onTheme = (element, act) =>
+  new MutationObserver(() => element.isConnected && act()).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+
 /** An observer that says of a node whether it is near the view, whenever that changes. */
 export const nearView = (act, rootMargin = "200px") =>
   new IntersectionObserver((entries) => act(entries.some((entry) => entry.isIntersecting)), { rootMargin });

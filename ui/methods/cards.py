@@ -172,7 +172,7 @@ def _cost_text(method: Method) -> str:
 
 
 def _kept(method: Method) -> dict[str, dict[str, str]]:
-    """The bars of its figure, which assets/scripts/pages/kept_figures.js draws, by budget."""
+    """The bars of its figure, which assets/scripts/pages/methods.js draws, by budget."""
     kept = RECORDED["methods"][method.name]["kept"]
     return {
         share: {"bars": each["bars"], "message": _caption(method, share, each)}

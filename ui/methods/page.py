@@ -55,7 +55,7 @@ def build_methods(settings: Settings) -> None:
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
         bare: dict[str, Any] = {"elem_classes": ["bare"], "apply_default_css": False}
-        gr.HTML(methods_list(), js_on_load=on_load("assets/scripts/pages/method_links.js"), **bare)
+        gr.HTML(methods_list(), js_on_load=on_load("assets/scripts/pages/methods.js"), **bare)
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
         gr.Markdown(PARAMETERS_TEXT, elem_classes=["section"])
         gr.HTML(parameters_table(), **bare)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.experiment.points import POINT_METRICS, varied_units
+from ckv_core.experiment.points import POINT_METRICS
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
@@ -133,16 +133,6 @@ def test_budgets_of_different_units_do_not_share_an_axis():
         assert {tuple(trace.x) for trace in figure.data} == {budgets}
     assert list(figure.layout.xaxis.ticktext) == ["2.5", "10"]
     assert figure.layout.xaxis.title.text == "budget, percent of the compressed prompt"
-
-
-def test_what_has_no_budget_is_in_no_curve():
-    def as_own(variant):
-        own = {"method": "own", "spec": f"own:label={variant.spec[-3:]}<b>"}
-        return variant if variant.critical else replace(variant, **own)
-
-    found = changed(as_own)
-    assert [curve.first.alpha for curve in found.curves] == [0, 0.25, 0.5]
-    assert varied_units(found.curves, "final") == ["tokens"]
 
 
 def test_the_file_holds_what_the_chart_draws():

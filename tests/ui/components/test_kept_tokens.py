@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from ckv_core.experiment.evidence import evidence as evidence_shares
 from ckv_core.records.records import RetainedSet
 from tests.e2e.steps import expect_well_made
-from tests.ui.components.lab import HOSTILE, card, generating_run, large_run, small_run
+from tests.ui.components.lab import card, generating_run, large_run, small_run
 from ui.looks.palette import STOPS
 
 RUN = small_run()
@@ -426,16 +426,6 @@ def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view, faults):
     page.wait_for_selector("#kept .ckv-maps")
     view.send(kept={**RUN.value(), "kv_heads": 4, "key": "2"})
     page.locator("#kept .ckv-empty", has_text="bytes instead of").wait_for()
-
-
-def test_hostile_pieces_and_labels_stay_text(open_view):
-    value = RUN.value(label=[HOSTILE])
-    page = open_view(width=430).show_kept(RUN, variants=value["variants"])
-    assert page.locator("#kept [data-t='100']").text_content() == HOSTILE
-    page.locator("#kept [data-t='100']").click()
-    page.locator("#kept .ckv-token-panel q").wait_for()
-    assert page.locator("#kept img").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth") == 430
 
 
 def test_a_new_key_fetches_again_and_none_empties(open_view):

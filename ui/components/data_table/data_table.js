@@ -24,11 +24,7 @@ const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, colu
 
 /** Text of a model, its pieces that differ underlined. */
 const generated = (pieces) =>
-  make(
-    "p.ckv-generated",
-    { dir: "auto" },
-    ...list(pieces).map(([text, differs]) => (differs ? make("mark.ckv-differs", str(text)) : str(text))),
-  );
+  make("p.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, differs]) => (differs ? make("mark", str(text)) : str(text))));
 
 function contentOf({ text, href, pieces, tone }) {
   if (pieces) return generated(pieces);

@@ -1,7 +1,7 @@
 // Fidelity strip of one card: one cell per position of the full cache's own text.
 // Fetched when seen; arrows move, Enter or a click opens both distributions.
 
-import { clamp, list, make, nearView, percent, quietButton, setText, str } from "../../../assets/scripts/dom.js";
+import { clamp, fetchOk, list, make, nearView, percent, quietButton, setText, str } from "../../../assets/scripts/dom.js";
 
 /** A differing token may be blank or empty: show a sign for it. */
 export function visible(token) {
@@ -52,9 +52,7 @@ export class ForcedStrip {
     const { address } = this;
     this.loaded = address;
     try {
-      const answer = await fetch(address);
-      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-      const value = await answer.json();
+      const value = await (await fetchOk(address)).json();
       if (address === this.address) this.draw(value);
     } catch (error) {
       this.loaded = null;

@@ -2,7 +2,7 @@
 //
 // Bits: one row per (layer, KV head), each starting on a byte border, first position in the highest bit.
 
-import { list, str } from "../../../assets/scripts/dom.js";
+import { fetchOk, list, str } from "../../../assets/scripts/dom.js";
 
 const POPCOUNT = Uint8Array.from({ length: 256 }, (_, byte) => byte.toString(2).replaceAll("0", "").length);
 
@@ -157,12 +157,6 @@ class Prompt {
       tokenAt(index + length - 1) + 1,
     ]);
   }
-}
-
-async function fetchOk(url, signal) {
-  const answer = await fetch(url, { signal });
-  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-  return answer;
 }
 
 /** Fetch the prompt and every variant's bits: {prompt, variants, shape}. */

@@ -7,6 +7,7 @@ import {
   list,
   make,
   nearView,
+  onTheme,
   onValue,
   percent,
   select,
@@ -276,9 +277,8 @@ export default function mount(host) {
     if (goal !== null) current.text.reveal(goal);
   });
 
-  new MutationObserver(() => {
-    if (!current || !element.isConnected) return;
-    current.readInk();
-    current.redraw("heat", "panels");
-  }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  onTheme(element, () => {
+    current?.readInk();
+    current?.redraw("heat", "panels");
+  });
 }

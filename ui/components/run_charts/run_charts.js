@@ -1,9 +1,11 @@
 // Charts of a run: choices and downloads around each; fetched and drawn once they are near.
 
 import {
+  fetchOk,
   list,
   make,
   nearView,
+  onTheme,
   onValue,
   quietButton,
   regimesHead,
@@ -146,8 +148,7 @@ class Panel {
     if (address === this.drawn) return;
     this.drawn = address;
     try {
-      const [plotly, answer] = await Promise.all([loadPlotly(), fetch(address)]);
-      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const [plotly, answer] = await Promise.all([loadPlotly(), fetchOk(address)]);
       const figure = await answer.json();
       if (address !== this.drawn) return;
       this.figure = figure;
@@ -234,8 +235,7 @@ export default function mount(host) {
     });
   });
 
-  new MutationObserver(() => {
-    if (!element.isConnected) return;
+  onTheme(element, () => {
     for (const panel of panels.values()) if (panel.figure) loadPlotly().then((plotly) => panel.paint(plotly));
-  }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  });
 }

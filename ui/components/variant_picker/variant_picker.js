@@ -41,14 +41,14 @@ export default function mount(host) {
   function box(variant, text) {
     const input = make("input", { type: "checkbox", "aria-label": str(variant.label), onchange: () => choose(chosen()) });
     boxes.set(variant.spec, { input, variant });
-    return make("label", input, marker(variant.look), make("span", str(text)));
+    return make("label.ckv-row", input, marker(variant.look), make("span", str(text)));
   }
 
   function methodRow(method, group) {
     const row = make("div.ckv-picker-row", [
       box(method.plain, method.plain.label),
       ...list(method.families).map((family) =>
-        make("div.ckv-row.ckv-family", [
+        make("div.ckv-row.ckv-small.ckv-family", [
           make("span.ckv-hint", { "aria-hidden": "true", text: `+ ${str(family.name)}` }),
           ...list(family.variants).map((variant) => box(variant, variant.short)),
         ]),
@@ -104,7 +104,7 @@ export default function mount(host) {
 
   function chosenChip({ spec, look, label }) {
     return make("li", [
-      make("button.ckv-chip", { "aria-label": `Remove ${str(label)}`, onclick: () => remove(spec) }, [
+      make("button.ckv-chip.ckv-name", { "aria-label": `Remove ${str(label)}`, onclick: () => remove(spec) }, [
         marker(look),
         str(label),
         make("span", { "aria-hidden": "true", text: " ×" }),

@@ -1,4 +1,4 @@
-// The figures of the Methods page: which parts of a text a method keeps, beside another method.
+// The Methods page: its links, and its figures of which parts of a text a method keeps, beside another one.
 
 import { make, shape } from "../dom.js";
 
@@ -44,7 +44,7 @@ function draw(figure, beside, share) {
   figure.querySelector("figcaption").textContent = kept.message;
 }
 
-export default function figures(element) {
+function figures(element) {
   const all = [...element.querySelectorAll(".ckv-kept")];
   const chosen = () => element.querySelector('input[name="ckv-kept-share"]:checked')?.value;
   const besides = all.map(({ dataset }) => dataset.beside && element.querySelector(`#method-${dataset.beside} .ckv-kept`));
@@ -53,4 +53,23 @@ export default function figures(element) {
   };
   element.querySelector(".ckv-kept-budget")?.addEventListener("change", show);
   show();
+}
+
+// Links within the page; the base address of Gradio's pages would lead `#name` elsewhere.
+const go = (hash) => {
+  const card = document.getElementById(hash.slice(1));
+  card?.scrollIntoView();
+  card?.focus({ preventScroll: true });
+};
+
+export default function mount({ element }) {
+  figures(element);
+  element.addEventListener("click", (event) => {
+    const link = event.target.closest("nav a");
+    if (!link) return;
+    event.preventDefault();
+    history.replaceState(history.state, "", location.pathname + location.search + link.hash);
+    go(link.hash);
+  });
+  go(location.hash);
 }
