@@ -18,7 +18,7 @@ import { marker } from "../../../assets/scripts/marks.js";
 import { hideTip, showTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
-const sideOf = (column) => (column.align === "left" ? "ckv-left" : "ckv-right");
+const sideOf = (column) => (column.align === "left" ? "" : "ckv-right");
 const cellOf = (row, column) => row.cells?.[column.key];
 const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
 

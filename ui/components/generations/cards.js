@@ -85,7 +85,6 @@ function drawCard(card, value, caption) {
   card.node.setAttribute("aria-label", label);
   card.body.setAttribute("role", running ? "log" : "group");
   card.body.setAttribute("aria-label", `Text of ${label}`);
-  card.node.classList.toggle("ckv-running", running);
   const shape = JSON.stringify([value.chips, value.answer]);
   if (shape !== card.chipsDrawn) {
     card.chipsDrawn = shape;
