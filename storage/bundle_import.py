@@ -61,14 +61,13 @@ def import_bundle(
     *,
     actor: str | None = None,
 ) -> ImportReport:
-    """Check a whole bundle or file of results, then store its runs, which appear all at once.
+    """Store the runs of a hostile bundle or file of results, which appear all at once.
 
     Each run is written in a transaction of its own, out of sight: one over all of them would hold
     SQLite's lock for a minute, and fail what others run meanwhile.
 
-    `data`: a zip, a JSON text or one a line, from anybody. `most`: runs of that owner, or of all
-    without one, that may be saved in the end. `most_bytes`: of what is imported, as it is stored.
-    `actor`: the user who imports, for the audit log.
+    `most`: runs of that owner, or of all without one, that may be saved in the end. `most_bytes`:
+    of what is imported, as it is stored. `actor`: the user who imports, for the audit log.
 
     Raises:
         StorageError: the file is wrong, the runs are too many or the database failed; nothing of

@@ -128,7 +128,7 @@ def touch(session: Session, credential_id: int, now: datetime) -> None:
     )
 
 
-def list_credentials(session: Session, **which: Any) -> list[CredentialRecord]:
+def list_credentials(session: Session, /, **which: Any) -> list[CredentialRecord]:
     """Those whose columns have these values, newest first."""
     wanted = select(Credential).filter_by(**which).order_by(Credential.id.desc())
     return [record_of(CredentialRecord, row) for row in session.scalars(wanted)]

@@ -53,9 +53,11 @@ def request_json(request: RunRequest) -> JsonObject:
 def only_sample(request: RunRequest) -> Columns:
     """Columns of the only sample of a run."""
     answers = (request.answer,) if request.answer else ()
-    texts = {"context": request.context, "question": request.question, "answers": answers}
+    only = Sample(
+        id=ONLY_SAMPLE, context=request.context, question=request.question, answers=answers
+    )
     own = encode_json(own_to_json(request.own_indices)) if request.own_indices else None
-    return sample_columns(Sample(id=ONLY_SAMPLE, **texts)) | {"position": 0, "own_indices": own}
+    return sample_columns(only) | {"position": 0, "own_indices": own}
 
 
 def sample_columns(sample: Sample) -> Columns:

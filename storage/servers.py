@@ -29,11 +29,8 @@ _IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
 def only_server(database: Database) -> Iterator[None]:
     """Be a server of this database; the others see at once if the process dies.
 
-    A SQLite file has one server at a time: a second would take the first one's runs for dead. On
-    PostgreSQL each server holds an advisory lock, by its own number, on a connection of its own.
-
-    Raises:
-        StorageError: another server holds the SQLite file, or PostgreSQL failed.
+    A SQLite file has one server at a time, and StorageError meets a second: it would take the
+    first one's runs for dead. On PostgreSQL each holds an advisory lock on a connection of its own.
     """
     if database.server is None:
         with hold(sqlite_file(database.engine.url), database.name):

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 from ckv_core.records.run_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
-    RunRequest,
 )
 
 
@@ -28,6 +27,15 @@ SETTINGS = {
 }
 
 
+# What `RunRequest.validate` refuses.
+OF_A_REQUEST = {
+    "Characters of a context": MAX_TEXT_CHARS,
+    "Variants of a run": MAX_VARIANTS,
+    "Variants of a sweep": MAX_SWEEP_POINTS,
+    "New tokens per variant": MAX_NEW_TOKENS,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Those of one user count only with logins."""
@@ -36,10 +44,6 @@ class Limits:
     queue_per_user: int = _limit(8, "Unfinished runs of one user")
     runs: int = _limit(100_000, "Saved runs")
     study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
-    context_chars: int = _limit(MAX_TEXT_CHARS, "Characters of a context")
-    variants: int = _limit(MAX_VARIANTS, "Variants of a run")
-    sweep_points: int = _limit(MAX_SWEEP_POINTS, "Variants of a sweep")
-    new_tokens: int = _limit(MAX_NEW_TOKENS, "New tokens per variant")
     # From when it starts, not while it waits; None for no limit.
     run_minutes: int | None = _limit(None, "Minutes of a run")
     user_mib: int = _limit(16_384, "Runs and kept caches on disk")
@@ -65,30 +69,6 @@ class Limits:
     @property
     def run_seconds(self) -> float | None:
         return None if self.run_minutes is None else 60.0 * self.run_minutes
-
-    def check(self, request: RunRequest) -> None:
-        """PromptError for a text that is too long; LimitError for too many variants or tokens."""
-        more = (*request.follow_ups, *request.protect)
-        texts = (request.context, request.question, request.answer, *more)
-        longest = max(len(text) for text in texts)
-        if longest > self.context_chars:
-            raise PromptError(
-                f"A text has {longest:,} characters; this app takes {self.context_chars:,}. "
-                "Shorten it."
-            )
-        is_sweep = request.kind == "sweep"
-        most = self.sweep_points if is_sweep else self.variants
-        count = len(request.variants) + len(request.own_indices)
-        if count > most:
-            raise LimitError(
-                f"{count} variants are too many; this app takes {most} in one "
-                f"{'sweep' if is_sweep else 'run'}."
-            )
-        if request.max_new_tokens > self.new_tokens:
-            raise LimitError(
-                f"{request.max_new_tokens} new tokens are too many; this app generates up to "
-                f"{self.new_tokens} per variant."
-            )
 
     def check_task(self, data: Mapping[str, Any]) -> None:
         """LimitError for a study's task, `{length, samples}`, with too much text to be made."""
@@ -134,15 +114,14 @@ class Limits:
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
-        of_user = ("runs", "user_mib")
-        whose = dict.fromkeys(of_user, " of one user") if with_logins else {}
+        whose = dict.fromkeys(("runs", "user_mib"), " of one user") if with_logins else {}
         rows = []
         for f in fields(self):
             value, unit = getattr(self, f.name), " MiB" if f.name.endswith("_mib") else ""
             text = "no limit" if value is None else f"{value:,}{unit}"
             if with_logins or f.name != "queue_per_user":
                 rows.append((f.metadata["label"] + whose.get(f.name, ""), text))
-        return rows
+        return [*rows, *((label, f"{value:,}") for label, value in OF_A_REQUEST.items())]
 
 
 def whole_number(key: str, text: str, highest: int) -> int:

@@ -301,7 +301,7 @@ class ComparePage:
         try:
             form = FormValues.from_controls(values)
             if form.source == "text":
-                return [notice_value(describe_variants(form, self._settings.limits.variants)), None]
+                return [notice_value(describe_variants(form)), None]
             words, table = describe_samples(form)
             return [notice_value(words), table]
         except CkvError as error:

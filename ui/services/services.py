@@ -113,7 +113,6 @@ class Services:
         """Check, record and queue a run; returns its slug. CkvError if it cannot be taken."""
         owner = self._access.user(change=True)
         request.validate()
-        self._limits.check(request)
         with self._starting:
             if self._closing:
                 raise CkvError("The app is closing; start it again first.")
