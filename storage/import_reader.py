@@ -109,7 +109,8 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
-    entries, total = archive.infolist(), 0
+    # Bundles of before the first release have a list of their runs too.
+    entries, total = [each for each in archive.infolist() if each.filename != "manifest.json"], 0
     if not 1 <= len(entries) <= MAX_RUNS or len({each.filename for each in entries}) < len(entries):
         _refuse(f"it has no run, a name twice, or more than {MAX_RUNS:,} runs")
     for entry in entries:

@@ -67,7 +67,9 @@ def test_changed_repeated_and_too_many_files_are_refused(here, whole, run):
         twice = rewritten(whole, {}, [(entry, b"{}")])
     assert_refused(here, twice, "twice")
     assert_refused(here, zipped((f"runs/{at}", b"") for at in range(1_100)), "more than 1,000 runs")
-    assert_refused(here, zipped([]), "no run")
+    assert_refused(here, zipped([("manifest.json", b"{}")]), "no run")
+    listed = rewritten(whole, {}, [("manifest.json", b"no matter what")])
+    assert import_bundle(here, listed).imported == [run["slug"]]
 
 
 def test_two_variants_of_one_spec_are_refused(here, run):
