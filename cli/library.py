@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from sqlalchemy import select
 from typer import Argument, Option, Typer
@@ -29,7 +29,7 @@ from storage.bundle_import import import_bundle
 from storage.database import Database, opened
 from storage.models import ALIVE, END_STATES, OF_SAMPLES, SAMPLES, Run
 from storage.recorder import Recorder
-from storage.records import StoredRun
+from storage.records import RunSummary, StoredRun
 from storage.sqlite import write_whole
 
 app = Typer()
@@ -37,14 +37,16 @@ NamesArgument = Annotated[
     list[str] | None, Argument(metavar="[NAME]...", help="as `list` has them")
 ]
 MOST = 1_000_000  # runs in a list
+RunOrSummary = TypeVar("RunOrSummary", StoredRun, RunSummary)
 
 
-def _found(database: Database, name: str) -> tuple[str, bool]:
-    """The slug of the run of that slug or name, and whether it has many samples."""
+def _found(database: Database, name: str) -> RunSummary:
+    """The run of that slug, or of many samples and that name."""
     try:
-        return name, database.read_with(library.summary, name).kind == SAMPLES
+        return database.read_with(library.summary, name)
     except repository.RunMissingError:
-        return database.read_with(repository.slug_of_name, name), True
+        slug = database.read_with(repository.slug_of_name, name)
+        return database.read_with(library.summary, slug)
 
 
 @command(app, "list")
@@ -76,11 +78,11 @@ def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption
         if len(names) > 1:
             print_points(together([run.result for run in _several(database, names)]))
             return
-        slug, is_study = _found(database, names[0])
-        if is_study:
-            print_study(database, slug)
+        found = _found(database, names[0])
+        if found.kind == SAMPLES:
+            print_study(database, found.slug)
             return
-        run = database.read_with(repository.load_run, slug)
+        run = database.read_with(repository.load_run, found.slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")
     print_run(run.result, run.request.answer)
 
@@ -95,16 +97,15 @@ def _several(database: Database, names: Sequence[str]) -> list[StoredRun]:
 def _delete(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption = "") -> None:
     """Delete runs that are over, and studies with their results."""
     with opened(db) as database:
-        found = dict(_found(database, name) for name in names)
-        for slug in [slug for slug, is_study in found.items() if not is_study]:
-            _over(database.read_with(repository.load_run, slug))
+        found = [_found(database, name) for name in dict.fromkeys(names)]
+        slugs = [run.slug if run.kind == SAMPLES else _over(run).slug for run in found]
         with database.write() as session:
-            library.delete_runs(session, list(found), datetime.now(UTC))
-            audit.record(session, None, "deleted", *found)
+            library.delete_runs(session, slugs, datetime.now(UTC))
+            audit.record(session, None, "deleted", *slugs)
     say(f"Deleted {', '.join(names)}.")
 
 
-def _over(run: StoredRun) -> StoredRun:
+def _over(run: RunOrSummary) -> RunOrSummary:
     if run.state not in END_STATES:
         raise CkvError(f"Run {run.slug} is not over yet; wait for its end.")
     return run
@@ -153,14 +154,14 @@ def _export(
         raise ConfigError("Name the runs to export, or give --all.")
     with opened(db) as database:
         if wanted:
-            slug, is_study = _found(database, names[0])
+            found = _found(database, names[0])
             if len(names) > 1:
                 results = [run.result for run in _several(database, names)]
                 documents = {"json": lambda: points_json(together(results))}
-            elif is_study:
-                documents = _study_documents(database, slug, data)
+            elif found.kind == SAMPLES:
+                documents = _study_documents(database, found.slug, data)
             else:
-                documents = _run_documents(database, slug, without)
+                documents = _run_documents(database, found.slug, without)
             for kind, path in wanted.items():
                 _write(path, kind, documents)
         if out and every:

@@ -135,6 +135,9 @@ def test_runs_are_listed_shown_written_and_deleted(slug, home, tmp_path, said):
         "export", slug, "--inspect", "-", status=2
     )
     assert "There is no run 'none'" in said("delete", other, "none", status=1)
+    with closing(open_database(default_url(home))) as database, database.write() as session:
+        session.execute(update(Run).where(Run.slug == other).values(request=["spoilt"]))
+    assert "is spoilt" in said("show", other, status=1)
     assert f"Deleted {other}." in said("delete", other)
     assert other not in said("list")
 
