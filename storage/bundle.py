@@ -75,20 +75,23 @@ def write_bundles(
     it that is an error.
     """
     writer = _Writer()
-    for slug in dict.fromkeys(slugs):
-        try:
-            data = _run_data(session, slug, with_notes=slug not in without_notes)
-        except StorageError as error:
-            if leave_out is None:
-                raise
-            leave_out(error)
-            continue
-        if not writer.has_room(data):
+    try:
+        for slug in dict.fromkeys(slugs):
+            try:
+                data = _run_data(session, slug, with_notes=slug not in without_notes)
+            except StorageError as error:
+                if leave_out is None:
+                    raise
+                leave_out(error)
+                continue
+            if not writer.has_room(data):
+                yield writer.count, writer.finish()
+                writer = _Writer()
+            writer.add(slug, data)
+        if writer.count:
             yield writer.count, writer.finish()
-            writer = _Writer()
-        writer.add(slug, data)
-    if writer.count:
-        yield writer.count, writer.finish()
+    finally:
+        writer.finish()
 
 
 class _Writer:

@@ -64,30 +64,34 @@ def refused(url: str, match: str) -> None:
     assert_one_sentence(caught.value)
 
 
+def damaged(file: Path) -> None:
+    open_database(default_url(file.parent)).close()
+    with file.open("r+b") as opened:
+        opened.seek(100)
+        opened.write(b"\xff" * 3996)
+
+
 @pytest.mark.parametrize(
-    ("content", "sentence"),
-    [(b"Dear diary, " * 500, "is not a SQLite database"), (None, "cannot be opened")],
-    ids=["a text", "a folder"],
+    ("make", "sentence"),
+    [
+        (lambda file: file.write_bytes(b"Dear diary, " * 500), "is not a SQLite database"),
+        (Path.mkdir, "cannot be opened"),
+        (damaged, "damaged"),
+    ],
+    ids=["a text", "a folder", "damaged"],
 )
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path, content, sentence):
+def test_what_is_no_whole_database_is_refused_and_left_alone(tmp_path, make, sentence):
     path = tmp_path / "ckv.sqlite3"
-    path.mkdir() if content is None else path.write_bytes(content)
+    make(path)
+    content = path.is_file() and path.read_bytes()
     refused(default_url(tmp_path), sentence)
-    assert content is None or path.read_bytes() == content
+    assert content == (path.is_file() and path.read_bytes())
 
 
 @pytest.mark.parametrize("mode", ["ro", "rw"])
 def test_a_url_that_forbids_a_new_file_makes_none(tmp_path, mode):
     refused(f"sqlite:///file:{tmp_path}/ckv.sqlite3?uri=true&mode={mode}", "cannot be opened")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_database_is_one_sentence(tmp_path):
-    open_database(default_url(tmp_path)).close()
-    with (tmp_path / "ckv.sqlite3").open("r+b") as file:
-        file.seek(100)
-        file.write(b"\xff" * 3996)
-    refused(default_url(tmp_path), "damaged")
 
 
 @pytest.mark.slow

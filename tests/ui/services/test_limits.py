@@ -64,7 +64,7 @@ def test_services_hold_users_to_their_limits(limited):
         first = services.start_run(script(ENDLESS))
         with pytest.raises(CkvError, match="1 unfinished"):
             services.start_run(script("steps 1"))
-        with pytest.raises(CkvError, match="from 1 to 1024"):
+        with pytest.raises(CkvError, match="at most 1,024"):
             services.start_run(replace(script("steps 1"), max_new_tokens=1025))
     with acting_as(Viewer(user="bob")):
         services.start_run(script("steps 1"))

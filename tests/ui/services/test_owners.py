@@ -39,7 +39,8 @@ def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
     with app.client("bob") as bob:
         theirs = bob.get(f"/data/{slug}/{tail}")
         missing = bob.get(f"/data/zzz999zzz999/{tail}")
-    assert (theirs.status_code, theirs.text) == (missing.status_code, missing.text)
+    words = theirs.text.replace(slug, "zzz999zzz999")
+    assert (theirs.status_code, words) == (missing.status_code, missing.text)
     assert theirs.status_code == 404
 
 
