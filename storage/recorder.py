@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,10 @@ TITLE_CHARS = 80
 # What decides the outcome of a sample; other settings may change, and the results stay.
 _FIXED = ("model", "scenario", "max_new_tokens", "metric", "read_once")
 _RESULTS_AT_ONCE = 500
+_CHARS_AT_ONCE = 4 * 2**20  # of samples
 _HERE = (OF_SAMPLES, ALIVE)
 _IS_ACTIVE = Run.state.in_(ACTIVE_STATES)
+Facts = tuple[ModelInfo, Mapping[str, str]]  # what served a run
 _UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -122,7 +124,7 @@ class Recorder:
             ConfigError: something changed that decided the results which are there.
         """
         order = random_order([sample.source or sample.context for sample in samples])
-        return self.database.write_with(_save, study, [samples[at] for at in order], owner)
+        return self._save(study, [samples[at] for at in order], owner)
 
     def add(self, exported: "Exported", owner: str | None = None) -> str:
         """Store a study of a file, or its results to the one of that name; returns its slug.
@@ -130,14 +132,25 @@ class Recorder:
         Raises:
             ConfigError: the study of that name has other samples, another setting or model.
         """
-        with self.database.write() as session:
-            slug = _save(session, exported.study, exported.samples, owner)
-            if exported.model is not None:
-                _set_facts(session, slug, exported.model, exported.environment or {})
-        for at in range(0, len(exported.results), _RESULTS_AT_ONCE):  # others wait meanwhile
+        facts = exported.model and (exported.model, exported.environment or {})
+        slug = self._save(exported.study, exported.samples, owner, facts)
+        for at in range(0, len(exported.results), _RESULTS_AT_ONCE):
             with self.database.write_in_turn() as session:
                 _save_results(session, slug, exported.results[at : at + _RESULTS_AT_ONCE])
         self.end(slug)
+        return slug
+
+    def _save(
+        self, study: Study, samples: Sequence[Sample], owner: str | None, facts: Facts | None = None
+    ) -> str:
+        """Store what `save` gets, some samples at a time: others write meanwhile."""
+        # Digests of long texts take time, so they are made before anybody waits.
+        given = [rows.sample_columns(each) | {"digest": _digest(each)} for each in samples]
+        slug, new = self.database.write_with(_save_study, study, given, owner, facts)
+        for portion in _portions(new):
+            with self.database.write_in_turn() as session:
+                _insert_samples(session, slug, portion)
+        self.database.write_with(_settle, slug, len(given))
         return slug
 
     def want(self, slug: str) -> None:
@@ -443,7 +456,14 @@ def _update_run(session: Session, run_id: int, columns: rows.Columns) -> None:
 # --- many samples and their results ---------------------------------------------------------
 
 
-def _save(session: Session, study: Study, samples: Sequence[Sample], owner: str | None) -> str:
+def _save_study(
+    session: Session,
+    study: Study,
+    given: Sequence[rows.Columns],
+    owner: str | None,
+    facts: Facts | None,
+) -> tuple[str, list[rows.Columns]]:
+    """Make or change a run of many samples; returns its slug, and the samples it has not yet."""
     upsert = _UPSERTS[session.get_bind().dialect.name](Run)
     values = {
         "slug": new_slug(),
@@ -470,49 +490,73 @@ def _save(session: Session, study: Study, samples: Sequence[Sample], owner: str 
                 f"Study {study.name!r} was run with {name} {before!r}, and the file has {now!r}; "
                 "give the changed study another name."
             )
+    new = _new_samples(session, row.id, study, given)
     of_run = select(ResultRow.id).where(ResultRow.run_id == row.id).limit(1)
     has_results = session.scalar(of_run) is not None
-    with counted(session, row.id, SampleRow, SampleRow.run_id == row.id):
-        _save_samples(session, row.id, study, samples)
     with counted(session, row.id, Run, Run.id == row.id):
         row.request = _definition(study.after(old) if has_results else study)
-    if row.state not in ACTIVE_STATES:
-        row.state, row.finished_at = _state_at_rest(session, row.slug), _now()
-    return row.slug
+    if facts is not None:
+        _set_facts(session, row.slug, *facts)
+    return row.slug, new
 
 
 def _definition(study: Study) -> JsonObject:
     return {key: value for key, value in study_values(study).items() if key != "name"}
 
 
-def _save_samples(session: Session, run_id: int, study: Study, samples: Sequence[Sample]) -> None:
-    """Add the samples that are not there yet.
+def _new_samples(
+    session: Session, run_id: int, study: Study, given: Sequence[rows.Columns]
+) -> list[rows.Columns]:
+    """The samples that are not there yet, with their places.
 
     Raises:
         ConfigError: one that is there was changed or left out, or the study's size is fixed.
     """
     statement = select(SampleRow.sample, SampleRow.digest).where(SampleRow.run_id == run_id)
     known = {row.sample: row.digest for row in session.execute(statement)}
-    given = {sample.id: _digest(sample) for sample in samples}
+    digests = {each["sample"]: each["digest"] for each in given}
     for sample, digest in known.items():
-        if given.get(sample) != digest:
+        if digests.get(sample) != digest:
             raise ConfigError(
                 f"Sample {sample!r} of study {study.name!r} was changed or removed since it was "
                 "run; give the changed study another name."
             )
-    added = [sample for sample in samples if sample.id not in known]
+    added = [each for each in given if each["sample"] not in known]
     if known and added and study.read_once:
         raise ConfigError(
             f"Study {study.name!r} is read once, so its {len(known):,} samples are fixed; give the "
             "larger study another name."
         )
-    new = [
-        {"run_id": run_id, "position": position, "digest": given[sample.id]}
-        | rows.sample_columns(sample)
-        for position, sample in enumerate(added, start=len(known))
-    ]
-    if new:
-        session.execute(insert(SampleRow), new)
+    return [{**each, "position": at} for at, each in enumerate(added, start=len(known))]
+
+
+def _portions(new: Sequence[rows.Columns]) -> Iterator[list[rows.Columns]]:
+    """Samples to write at a time: as many as are written in a part of a second."""
+    portion, size = [], 0
+    for each in new:
+        portion.append(each)
+        size += len(each["context"])
+        if size >= _CHARS_AT_ONCE or each is new[-1]:
+            yield portion
+            portion, size = [], 0
+
+
+def _insert_samples(session: Session, slug: str, portion: Sequence[rows.Columns]) -> None:
+    (run_id,) = row_of(session, select(Run.id).with_for_update(), slug, OF_SAMPLES)
+    upsert = _UPSERTS[session.get_bind().dialect.name](SampleRow).on_conflict_do_nothing()
+    written = SampleRow.position.in_([each["position"] for each in portion])
+    with counted(session, run_id, SampleRow, SampleRow.run_id == run_id, written):
+        session.execute(upsert, [{**each, "run_id": run_id} for each in portion])
+
+
+def _settle(session: Session, slug: str, count: int) -> None:
+    """Give a run that nobody runs its state, once its samples are there."""
+    (row,) = row_of(session, select(Run).with_for_update(), slug, OF_SAMPLES)
+    of_run = select(func.count()).where(SampleRow.run_id == row.id)
+    if (session.scalar(of_run) or 0) < count:
+        raise StorageError("Somebody else changed this study at the same time; save it again.")
+    if row.state not in ACTIVE_STATES:
+        row.state, row.finished_at = _state_at_rest(session, slug), _now()
 
 
 def _digest(sample: Sample) -> str:

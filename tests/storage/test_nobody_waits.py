@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.records.events import RunFinished
-from storage import audit, bundle_import, credentials, database, library, sqlite
+from storage import audit, bundle_import, credentials, database, library, recorder, sqlite
 from storage.bundle import write_bundle
 from storage.bundle_import import import_bundle
 from storage.import_reader import runs_of
@@ -71,6 +71,13 @@ def do_delete_samples(here, there, monkeypatch):
     return do_delete(here, there, monkeypatch, [slug])
 
 
+def do_save_samples(here, _, monkeypatch):
+    many = [replace(SAMPLES[0], id=f"s{at}", context=f"text {at}") for at in range(RUNS)]
+    monkeypatch.setattr(recorder, "_CHARS_AT_ONCE", 1)
+    monkeypatch.setattr(recorder, "_insert_samples", slowly(recorder._insert_samples))
+    return partial(Recorder(here).save, replace(STUDY, name="many"), many)
+
+
 def do_export(here, _, monkeypatch):
     slugs = [made(here) for _ in range(RUNS)]
     monkeypatch.setattr("storage.bundle._run_data", lambda *_, **__: time.sleep(EACH_S) or b"{}")
@@ -85,7 +92,9 @@ def do_back_up(here, _, monkeypatch):
     return partial(copy_database, file, file.with_name("copy"))
 
 
-@pytest.mark.parametrize("act", [do_import, do_delete, do_delete_samples, do_export, do_back_up])
+@pytest.mark.parametrize(
+    "act", [do_import, do_save_samples, do_delete, do_delete_samples, do_export, do_back_up]
+)
 def test_a_start_waits_for_nobody(here, there, monkeypatch, act):
     do = act(here, there, monkeypatch)
     recorder, waited, over = Recorder(here), [], threading.Event()
