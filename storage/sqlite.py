@@ -232,7 +232,7 @@ def _keep(file: Path, kept: Path) -> None:
         with closing(sqlite3.connect(file)) as old:
             old.execute("PRAGMA journal_mode = DELETE")  # plays the log into the file
     except sqlite3.OperationalError as error:
-        raise StorageError(f"{file} is held by another program ({error}); close that.") from None
+        raise StorageError(f"{file} is in use ({error}); close what has it open.") from None
     except sqlite3.DatabaseError:  # damaged, so the log stays apart
         for suffix in ("-wal", "-shm"):
             if (log := Path(f"{file}{suffix}")).exists():
