@@ -132,7 +132,8 @@ class Recorder:
         Raises:
             ConfigError: the study of that name has other samples, another setting or model.
         """
-        facts = exported.model and (exported.model, exported.environment or {})
+        model, versions = exported.model, exported.environment or {}
+        facts = None if model is None else (model, versions)
         slug = self._save(exported.study, exported.samples, owner, facts)
         for at in range(0, len(exported.results), _RESULTS_AT_ONCE):
             with self.database.write_in_turn() as session:
