@@ -213,27 +213,14 @@ def study_json(database: Database, slug: str, *, with_data: bool = False) -> dic
 
 def print_study(database: Database, slug: str) -> None:
     """The decision, the table of points and what failed."""
-    from ckv_core.experiment.reading import read_results  # scipy takes a second
+    from ckv_core.experiment.reading import Reading  # scipy takes a second
 
     stored, samples, results = load_all(database, slug)
+    reading = Reading(stored.study, samples, results)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
-    _print_decision(stored.study, samples, results)
-    print_points(read_results(stored.study, samples, results))
+    say("\n".join(reading.verdict.lines))
+    print_points(reading.points)
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         alike = [result for result in results if result.reason == reason]
         each_time = " each time" if alike[0].for_good else ""
         say(f"\n{len(alike):,} failed{each_time}: {reason}")
-
-
-def _print_decision(
-    study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]
-) -> None:
-    from ckv_core.experiment.decision import decide_study
-
-    decision = decide_study(study, samples, results)
-    say(decision.sentence)
-    for method in decision.methods:
-        say(f"  {method.sentence}")
-    for caution in decision.cautions:
-        say(f"  note: {caution}")
-    say()

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, request_of
 from ckv_core.cli.tables import indented, print_table
 from ckv_core.errors import CkvError
+from ckv_core.experiment.kept_table import kept_table
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.codec import record_json
 from ckv_core.records.events import Generated, RunEvent, RunFinished
@@ -140,24 +140,4 @@ def _show(entries: list[KeptEntry]) -> None:
     if not entries:
         say("No cache is kept; `cache keep` makes one.")
         return
-    head = ("name", "variant", "model", "kept entries", "of", "in memory", "file", "made (UTC)")
-    rows = []
-    for entry in entries:
-        if entry.record is None:
-            rows.append((entry.name, "cannot be read", *("-" * (len(head) - 2))))
-            continue
-        record, receipt = entry.record, entry.record.receipt
-        full = receipt.full_cache_bytes
-        rows.append(
-            (
-                entry.name,
-                record.spec,
-                record.model.name,
-                f"{receipt.retained_entries:,}",
-                f"{record.compressed_tokens:,} tokens",
-                f"{human_bytes(receipt.cache_bytes)} of {human_bytes(full)}",
-                human_bytes(entry.size),
-                record.created[:16].replace("T", " "),
-            )
-        )
-    print_table(head, rows)
+    print_table(kept_table(entries))

@@ -2,40 +2,55 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from ckv_core.base.memory_line import memory_line
 from ckv_core.base.terminal import plain, say, terminal_width
-from ckv_core.experiment.ablation import ablation_of
+from ckv_core.experiment.ablation import AblationStepResult, ablation_of
 from ckv_core.experiment.points import Points
-from ckv_core.experiment.points_table import NOTE, columns_of
-from ckv_core.experiment.sweep import shown_metrics
+from ckv_core.experiment.points_table import points_table
+from ckv_core.experiment.table import Column, Item, Table
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
-from ckv_core.records.metrics import METRICS
-from ckv_core.records.outcomes import kl_where_it_fails, outcome_word, tally
 from ckv_core.records.passages import occurrences
-from ckv_core.records.records import VariantResult
 
-Item = TypeVar("Item")
 GAP = "  "  # between columns
-GENERATION_TITLE = (
-    "own generation; agreement: share of the full cache's tokens before the first difference"
-)
-# Figures of a generated text against the reference answer.
-SCORES = {
-    key: metric.label[0].lower() + metric.label[1:]
-    for key, metric in METRICS.items()
-    if metric.has_own_full
-}
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+def print_table(table: Table[Item]) -> None:
+    """The columns that fit beside one another, then a line for each further one, and the note.
+
+    A SPEC comes first and names a row, where the table has one.
+    """
+    columns = {column.key: column for column in table.columns}
+    spec = columns.pop("spec", None)
+    first = spec or columns[next(iter(columns))]
+    for key in ("variant", "budget") if spec else (first.key,):
+        columns.pop(key, None)
+
+    def text(column: Column[Item], item: Item) -> str:
+        return cell.text or "-" if (cell := column.cell(item)) else "-"
+
+    shown = [each for each in columns.values() if not each.is_extra]
+    rows = [[text(each, item) for each in (first, *shown)] for item in table.items]
+    print_rows([each.head for each in (first, *shown)], rows, table.caption)
+    more = [
+        (each.head, text(first, item), cell.text)
+        for each in columns.values()
+        if each.is_extra
+        for item in table.items
+        if (cell := each.cell(item))
+    ]
+    print_rows(("Metric", first.label, "Value"), more, "Further metrics")
+    if table.items and table.note:
+        say(f"\n{table.note}")
+
+
+def print_rows(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """A title and a table; nothing without rows. The first column is to the left, others right.
 
     A terminal that is narrower than the table gets it in parts, each with the first column.
@@ -56,7 +71,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str =
 
 
 def _print_part(columns: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    table = RichTable(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
     for at, (head, *_) in enumerate(columns):
         table.add_column(Text(head), justify="right" if at else "left", overflow="fold")
     for row in list(zip(*columns, strict=True))[1:]:
@@ -70,7 +85,7 @@ def print_columns(
     items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]], title: str = ""
 ) -> None:
     """The table with a row per item, of what each column reads from it, under the column's name."""
-    print_table(list(columns), [[read(item) for read in columns.values()] for item in items], title)
+    print_rows(list(columns), [[read(item) for read in columns.values()] for item in items], title)
 
 
 def number(value: float | None) -> str:
@@ -109,71 +124,21 @@ def print_verdict(result: RunResult) -> None:
 
 
 def print_points(points: Points) -> None:
-    """The columns that fit beside one another, then a line for each further metric of a row."""
-    columns = [each for each in columns_of(points) if each.key not in ("variant", "spec", "budget")]
-    shown = [each for each in columns if not each.is_extra]
-    rows = [
-        (row.spec, *(cell.text if (cell := each.read(row)) else "-" for each in shown))
-        for row in points.rows
-    ]
-    title = NOTE if points.n > 1 else "every method and budget"
-    print_table(("variant", *(each.label for each in shown)), rows, title)
-    more = [
-        (each.label, row.spec, cell.text)
-        for each in columns
-        if each.is_extra
-        for row in points.rows
-        if (cell := each.read(row))
-    ]
-    print_table(("metric", "variant", "value"), more, "further metrics")
+    """The table of points over several samples, and what limits it."""
+    print_table(points_table(points))
     for note in points.notes:
         say(f"note: {note}")
 
 
-def print_generation(result: RunResult) -> None:
-    """How each variant's own text compares with the full cache's and the reference answer."""
-    known = {metric.key for metric in shown_metrics(result)}
-    compared = tally(result.variants).by_answer or any(
-        variant.agreement is not None for variant in result.variants
-    )
-    columns: dict[str, Callable[[VariantResult], str]] = {
-        "variant": lambda variant: variant.spec,
-        "outcome": answer_word,
-        "agreement": _share_of("agreement"),
-        "first difference": _first_difference,
-        "KL there": lambda variant: number(kl_where_it_fails(variant)),
-        **{SCORES[key]: _share_of(key) for key in SCORES if key in known - {"answer"}},
-        "bytes": _share_of("share"),
-    }
-    print_columns(result.variants if compared else (), columns, GENERATION_TITLE)
-
-
-def answer_word(variant: VariantResult) -> str:
-    return outcome_word(variant) or "-"
-
-
-def _share_of(key: str) -> Callable[[VariantResult], str]:
-    return lambda variant: share(METRICS[key].read(variant))
-
-
-def _first_difference(variant: VariantResult) -> str:
-    if variant.first_difference is not None:
-        return f"token {variant.first_difference + 1:,}"
-    return "-" if variant.agreement is None else "none"
-
-
 def print_ablation(result: RunResult) -> None:
     steps = ablation_of(result)
-    print_columns(
-        steps,
-        {
-            "step": lambda each: each.step.label,
-            "head L1": lambda each: number(each.head_l1),
-            "heads below base": lambda each: share(each.better_heads),
-            "final L1": lambda each: number(each.final_hidden_l1),
-            "KL": lambda each: number(each.kl),
-        },
-        f"ablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)"
-        if steps
-        else "",
-    )
+    columns: dict[str, Callable[[AblationStepResult], str]] = {
+        "Step": lambda each: each.step.label,
+        "Head L1": lambda each: number(each.head_l1),
+        "Heads below base": lambda each: share(each.better_heads),
+        "Final L1": lambda each: number(each.final_hidden_l1),
+        "KL": lambda each: number(each.kl),
+    }
+    if steps:
+        of = f"Ablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)"
+        print_columns(steps, columns, of)

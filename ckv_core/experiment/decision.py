@@ -20,7 +20,7 @@ from ckv_core.experiment.decide import (
     decide,
 )
 from ckv_core.experiment.names import display_names
-from ckv_core.experiment.reading import FULL_POINT, full_row, source
+from ckv_core.experiment.samples import FULL_POINT, full_row, source
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.study import Key, Sample, SampleResult, Study
 from ckv_core.methods.parameters import Budget
@@ -99,11 +99,11 @@ def decide_study(
     full_score = full.mean("score")
     what = "samples" if len({*map(source, samples)}) == len(samples) else "texts"
     if study.read_once and not places:
-        sentence = sentences.read_later(f"{len(samples):,} samples")
+        sentence = sentences.READ_LATER.format(len(samples))
     elif choice.n < FEWEST_SOURCES:
-        all_cut = bool(full.outcomes.get("cut")) and full_score is None
-        limit = study.max_new_tokens
-        sentence = sentences.nothing_counts(len(results), limit, all_cut=all_cut)
+        sentence = sentences.NOT_ENOUGH if results else sentences.NO_RESULT
+        if full.outcomes.get("cut") and full_score is None:
+            sentence = sentences.FULL_CUT.format(study.max_new_tokens)
     else:
         score = full_score.mean if full_score else 0.0
         sentence = _sentence(study, choice, methods, score, f"{choice.n:,} {what}")
@@ -157,14 +157,14 @@ def _method(variant: str, name: str, points: Mapping[str, PointDecision], n: int
     *_, largest = points
     budget = next((each for each, found in points.items() if found.state == "keeps"), largest)
     outcome: Outcome = "unmeasured" if n < FEWEST_SOURCES else points[budget].state
-    sentence = sentences.of_method(name, budget, points[budget])
+    measured = None if outcome == "unmeasured" else points[budget]
     return MethodDecision(
         variant=variant,
         name=name,
         outcome=outcome,
         budget=budget,
         points=points,
-        sentence=sentences.unmeasured(name) if outcome == "unmeasured" else sentence,
+        sentence=sentences.of_method(name, budget, measured),
     )
 
 
@@ -183,10 +183,10 @@ def _sentence(
     first, tolerance = methods[0], study.tolerance / 100
     found = first.points[first.budget]
     if not choice.can_show_loss and full < sentences.LEAST_FULL:
-        return sentences.low_full(full, tolerance)
+        return sentences.LOW_FULL.format(100 * full, sentences.points(tolerance))
     if first.outcome == "keeps":
         kept = sentences.kept(first.name, first.budget, found.at_most, tolerance, len(methods), of)
-        return f"{kept} {sentences.full_score(full)}"
+        return f"{kept} {sentences.FULL_SCORE.format(100 * full)}"
     if first.outcome == "undecided":
         return sentences.undecided(first.name, first.budget, found, choice.n, of)
     least = found.at_least or 0.0
@@ -199,13 +199,15 @@ def _about_results(study: Study, results: Collection[SampleResult]) -> Iterator[
     if cut:
         advice = raise_sentence(len(cut), sum(bool(each.reason) for each in cut))
         again = " Run the samples under another study name." if advice.startswith("Raise") else ""
-        yield sentences.cut(len(cut), len(results), study.max_new_tokens, f"{advice}{again}")
+        counts = (len(cut), len(results), study.max_new_tokens)
+        yield sentences.CUT.format(*counts, f"{advice}{again}")
     failed = [result for result in results if result.outcome == "failed"]
     for for_good in (True, False):
         reasons = Counter(result.reason for result in failed if result.for_good == for_good)
         if reasons:
-            reason = reasons.most_common(1)[0][0]
-            yield sentences.failed(reasons.total(), reason, for_good=for_good)
+            count = sentences.counted(reasons.total(), "result")
+            [(reason, _)] = reasons.most_common(1)
+            yield sentences.FAILED.format(count, sentences.FAILS[for_good], reason)
 
 
 def _about_size(
@@ -221,7 +223,7 @@ def _about_size(
 
 def _about_full(full: Interval | None) -> Iterator[str]:
     if full is not None and full.mean < sentences.LEAST_FULL:
-        yield sentences.weak_full(full.mean)
+        yield sentences.WEAK_FULL.format(100 * full.mean, 100 * sentences.LEAST_FULL)
 
 
 def _about_order(
@@ -229,10 +231,12 @@ def _about_order(
 ) -> Iterator[str]:
     """What changed, and what does not count."""
     if study.earlier_tolerances:
-        yield sentences.changed_tolerance(study.earlier_tolerances)
+        earlier = ", ".join(f"{each:g}" for each in study.earlier_tolerances)
+        yield sentences.TOLERANCE_CHANGED.format(earlier)
     missing = len(samples) * len(study.points()) - results
     if missing > 0:
         sources, count = {*map(source, samples)}, {source(samples[at]) for at in places}
-        yield sentences.open_results(missing, len(count), f"{len(sources):,} {what}")
+        yield sentences.OPEN_RESULTS.format(missing, len(count), len(sources), what)
     elif len(places) < len(samples):
-        yield sentences.added(len(samples) - len(places))
+        more = sentences.counted(len(samples) - len(places), "sample was", "samples were")
+        yield sentences.ADDED.format(more)

@@ -12,7 +12,7 @@ from ckv_core.experiment.decision import Decision, decide_study
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.points import Row, with_bases
 from ckv_core.experiment.points_table import differences_json
-from ckv_core.experiment.reading import l1_answers, point_of, read_results
+from ckv_core.experiment.samples import l1_answers, point_of, read_results
 from ckv_core.experiment.savings import Saving, savings
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.stats import CONFIDENCE
@@ -24,6 +24,7 @@ from ckv_core.records.run_request import MAX_SWEEP_POINTS
 
 SCHEMA = 1
 _WHOLE = "file of a study"
+_RESULT = ("variant", "budget", "score", "text", "state", "outcome", "reason")
 MAX_CHARS = 512 * 2**20
 BOUNDS = JsonBounds(containers=2**20, values=2**23)
 
@@ -51,7 +52,10 @@ def export(
     return {
         "schema": SCHEMA,
         "study": study_values(study) | dict(facts) | {"samples": len(samples)},
-        "samples": [_sample(result) for result in results],
+        "samples": [
+            {"id": result.sample} | {name: getattr(result, name) for name in _RESULT}
+            for result in results
+        ],
         "table": [_row(row) for row in points.rows],
         "decision": decision
         | {
@@ -176,31 +180,24 @@ def decision_values(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _sample(result: SampleResult) -> dict[str, Any]:
-    names = ("variant", "budget", "score", "text", "state", "outcome", "reason")
-    return {"id": result.sample} | {name: getattr(result, name) for name in names}
-
-
 def _named(row: Row) -> dict[str, Any]:
     return asdict(point_of(row))
 
 
+def _lost(row: Row) -> dict[str, Any]:
+    return {word: row.outcomes.get(word, 0) for word in ("cut", "failed")}
+
+
 def _row(row: Row) -> dict[str, Any]:
     score = row.mean("score")
+    values = {"n": score.n, "score": score.mean} if score else {"n": 0, "score": None}
     ends = {name: getattr(score, name, None) for name in ("low", "high")}
-    return (
-        _named(row)
-        | {"n": score.n if score else 0, "score": score.mean if score else None}
-        | ends
-        | {word: row.outcomes.get(word, 0) for word in ("cut", "failed")}
-    )
+    return _named(row) | values | ends | _lost(row)
 
 
 def _costs(row: Row) -> dict[str, Any]:
     head = row.mean("head")
-    return {
-        "failed": row.outcomes.get("failed", 0),
-        "cut": row.outcomes.get("cut", 0),
+    return _lost(row) | {
         "cache_share": row.memory and row.memory[0] / row.memory[1],
         "head_l1": head and head.mean,
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckv_core.experiment.points import Row
-from ckv_core.experiment.reading import point_of, read_results
+from ckv_core.experiment.samples import point_of, read_results
 from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
 from ckv_core.experiment.study_file import study_values
 

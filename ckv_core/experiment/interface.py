@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.experiment.metric_rows import metric_rows
 from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.summary import metric_rows
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
 from ckv_core.records.grid import with_points

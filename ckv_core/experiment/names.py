@@ -16,7 +16,11 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     all have; and of two that share a label. Positions that were given are named by their label.
     """
     counts = Counter(variant.label for variant in variants)
-    written = [_spec_settings(v) for v in variants]
+    # Given positions and SPECs with a name set nothing that a reader knows.
+    written = [
+        {} if v.spec.partition(":")[0] == OWN or is_named(v.spec) else written_parameters(v.spec)
+        for v in variants
+    ]
     pairs = zip(variants, written, strict=True)
     budgets = {
         str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
@@ -46,9 +50,3 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
         if key not in shown
     ]
     return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
-
-
-def _spec_settings(variant: VariantResult | VariantSpec) -> dict[str, str]:
-    """Return what a SPEC sets; nothing for given positions and for SPECs with a name."""
-    written = written_parameters(variant.spec)
-    return {} if variant.spec.partition(":")[0] == OWN or is_named(variant.spec) else written

@@ -1,6 +1,6 @@
 """The one long table: what each sample measured of each method and budget, and their means.
 
-Runs of one sample (`runs.together`) and of many (`reading.read_results`) are read as this.
+Runs of one sample (`runs.together`) and of many (`samples.read_results`) are read as this.
 No torch.
 """
 
@@ -221,21 +221,15 @@ def _with_full(rows: Sequence[Row]) -> Iterator[Pair]:
 
 
 def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:
-    found = {key: _difference(row, other, key) for key in keys}
-    known = {key: each for key, each in found.items() if each is not None}
+    known: dict[str, Difference] = {}
+    for key in keys:
+        own, theirs, metric = row.values(key), other.values(key), POINT_METRICS[key]
+        is_yes_no = metric.has_own_full and {*own.values(), *theirs.values()} <= {0.0, 1.0}
+        floors = [each.floors.get(key, {}) for each in (row, other)]
+        found = paired(own, theirs, is_share=metric.is_share, is_yes_no=is_yes_no, floors=floors)
+        if found is not None:
+            known[key] = found
     return Pair(row=row, other=other, differences=known)
-
-
-def _difference(row: Row, other: Row, key: str) -> Difference | None:
-    own, theirs = row.values(key), other.values(key)
-    is_yes_no = POINT_METRICS[key].has_own_full and {*own.values(), *theirs.values()} <= {0.0, 1.0}
-    return paired(
-        own,
-        theirs,
-        is_share=POINT_METRICS[key].is_share,
-        is_yes_no=is_yes_no,
-        floors=[each.floors.get(key, {}) for each in (row, other)],
-    )
 
 
 def _with_holm(pairs: Sequence[Pair]) -> list[Pair]:

@@ -1,15 +1,13 @@
-"""The one table of points: its columns, what each says of a row, and the same as JSON. No torch.
-
-The page, the terminal and the files show it alike, a row per method and budget.
-"""
+"""The table of points, a row per method and budget, and the same as JSON and long CSV. No torch."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from ckv_core.experiment.points import COMPARED, POINT_METRICS, Pair, Points, Row
 from ckv_core.experiment.stats import Difference, Interval
+from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
 from ckv_core.records.metrics import METRICS, Metric, metrics_in
 from ckv_core.records.outcomes import outcome_word
 from ckv_core.records.records import Outcome
@@ -32,57 +30,50 @@ _SCORES = ("score", "answer", "agreement")
 _MECHANISM = ("head", "final")
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What is read of a row, and what it is sorted by and saved as."""
+def points_table(
+    points: Points,
+    caption: str = "Every method and budget",
+    *,
+    file: str = "",
+    note: str = NOTE,
+    link: Callable[[Row], str] = lambda _: "",
+) -> Table[Row]:
+    """A row per method and budget, the columns in which something is known, the extra ones last.
 
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column.
-
-    Attributes:
-        is_extra: shown on demand; in the terminal below the table, a line per row.
-        read: its cell; None where nothing is known.
+    `link`: where a score leads to.
     """
-
-    key: str
-    label: str
-    unit: str = ""
-    definition: str = ""
-    is_text: bool = False
-    is_extra: bool = False
-    read: Callable[[Row], Cell | None]
-
-
-def columns_of(points: Points) -> list[Column]:
-    """The columns in which something is known, the extra ones last."""
+    many = points.n > 1
     # Of one sample the outcome says what these two do.
-    left_out = () if points.n > 1 else ("answer", "exact_match")
-    scores = [_mean(POINT_METRICS[key]) for key in _SCORES if key not in left_out]
+    left_out = () if many else ("answer", "exact_match")
+    scores = [_mean(POINT_METRICS[key], link=link) for key in _SCORES if key not in left_out]
     moved = [_mean(POINT_METRICS[key]) for key in _MECHANISM]
-    shown = set() if points.n > 1 else set(metrics_in("sweep"))
+    shown = set() if many else set(metrics_in("sweep"))
     others = [
         f for key, f in POINT_METRICS.items() if key not in (*_SCORES, *_MECHANISM, *left_out)
     ]
-    every = (
-        Column(key="variant", label="Variant", is_text=True, read=lambda row: Cell(row.name)),
-        Column(key="budget", label="Budget", unit="requested", read=_budget),
-        *(_counts(points) if points.n > 1 else (_OUTCOME,)),
+    every: tuple[Column[Row], ...] = (
+        text_column("variant", "Variant", lambda row: row.name),
+        Column("budget", "Budget", _budget, unit="requested"),
+        *(_counts(points) if many else (_OUTCOME,)),
         *scores,
-        *((_SAME_TEXT,) if points.n > 1 else ()),
+        *((_SAME_TEXT,) if many else ()),
         _MEMORY,
         *moved,
         *(_mean(metric, is_extra=metric.key not in shown) for metric in others),
-        *(_differences(points) if points.n > 1 else ()),
-        Column(
-            key="spec", label="SPEC", is_text=True, is_extra=True, read=lambda row: Cell(row.spec)
-        ),
+        *(_differences(points) if many else ()),
+        text_column("spec", "SPEC", lambda row: row.spec, is_extra=True),
     )
-    return [column for column in every if any(map(column.read, points.rows))]
+    return Table(
+        caption=caption,
+        columns=[column for column in every if any(map(column.cell, points.rows))],
+        items=points.rows,
+        file=file,
+        head=points.regimes.head,
+        note=note,
+        empty="The points appear here as they are measured.",
+        marks=points.regimes.marks,
+        places=[row.place for row in points.rows],
+    )
 
 
 def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False) -> str:
@@ -115,59 +106,40 @@ def _outcome(row: Row) -> Cell | None:
     return Cell(word, float(bool(row.variants[0].is_right))) if word else None
 
 
-_OUTCOME = Column(
-    key="outcome",
-    label="Outcome",
-    definition=METRICS["answer"].definition,
-    is_text=True,
-    read=_outcome,
+_OUTCOME = text_column("outcome", "Outcome", _outcome, definition=METRICS["answer"].definition)
+_SAME_TEXT: Column[Row] = Column(
+    "same",
+    "Same text",
+    lambda row: Cell(f"{row.same[0]} of {row.same[1]}", row.same[0]) if row.same else None,
+    unit="as the full cache",
+    definition="Generations that are the full cache's, token by token.",
 )
 
 
-def _counts(points: Points) -> Iterator[Column]:
-    yield Column(key="n", label="n", unit="samples", read=lambda row: Cell(f"{row.n:,}", row.n))
+def _counts(points: Points) -> Iterator[Column[Row]]:
+    def count(word: Outcome, row: Row) -> int:
+        return row.outcomes.get(word, 0)
+
+    yield Column("n", "n", lambda row: row.n, unit="samples", form=",")
     known = {word for row in points.rows for word in row.outcomes}
     shown = known | {"answered", "missed"} if known & {"answered", "missed", "cut"} else known
     for word, definition in _OUTCOMES.items():
         if word in shown:
-            yield Column(
-                key=word,
-                label=word.capitalize(),
-                unit="samples",
-                definition=definition,
-                read=partial(_count, word),
-            )
+            label, read = word.capitalize(), partial(count, word)
+            yield Column(word, label, read, unit="samples", definition=definition, form=",")
 
 
-def _count(word: Outcome, row: Row) -> Cell:
-    count = row.outcomes.get(word, 0)
-    return Cell(f"{count:,}", count)
-
-
-_SAME_TEXT = Column(
-    key="same",
-    label="Same text",
-    unit="as the full cache",
-    definition="Generations that are the full cache's, token by token.",
-    read=lambda row: Cell(f"{row.same[0]} of {row.same[1]}", row.same[0]) if row.same else None,
-)
-
-
-def _mean(metric: Metric, *, is_extra: bool = False) -> Column:
+def _mean(
+    metric: Metric, *, is_extra: bool = False, link: Callable[[Row], str] = lambda _: ""
+) -> Column[Row]:
     def read(row: Row) -> Cell | None:
         mean = row.mean(metric.key)
         if mean is None:
             return None
-        return Cell(interval_text(mean, is_share=metric.is_share) + _of(mean, row), mean.mean)
+        text = interval_text(mean, is_share=metric.is_share) + _of(mean, row)
+        return Cell(text, mean.mean, href=link(row) if metric.key == "score" else "")
 
-    return Column(
-        key=metric.key,
-        label=metric.mean_label,
-        unit=metric.unit_name,
-        definition=metric.definition,
-        is_extra=is_extra,
-        read=read,
-    )
+    return metric_column(metric, read, label=metric.mean_label, is_extra=is_extra)
 
 
 def _of(mean: Interval, row: Row) -> str:
@@ -183,22 +155,22 @@ def _memory(row: Row) -> Cell | None:
 
 
 _MEMORY = Column(
-    key="memory",
-    label="Memory (MiB)",
+    "memory",
+    "Memory (MiB)",
+    _memory,
     unit="share of the full cache",
     definition=METRICS["cache_bytes"].definition,
-    read=_memory,
 )
 
 
-def _differences(points: Points) -> Iterator[Column]:
+def _differences(points: Points) -> Iterator[Column[Row]]:
     """Each compared metric minus the full cache's, then minus the base's."""
     for kind, words, is_full in (("full", "the full cache's", True), ("base", "the base's", False)):
         pairs = {pair.row.spec: pair for pair in points.pairs if (not pair.other.place) == is_full}
         yield from (_difference(key, f"{key}_{kind}", words, pairs) for key in COMPARED)
 
 
-def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Column:
+def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Column[Row]:
     def read(row: Row) -> Cell | None:
         pair = pairs.get(row.spec)
         difference = pair.differences.get(key) if pair else None
@@ -208,12 +180,12 @@ def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Colu
         return Cell(text, difference.mean.mean)
 
     return Column(
-        key=name,
-        label=f"{POINT_METRICS[key].label} minus {words}",
+        name,
+        f"{POINT_METRICS[key].label} minus {words}",
+        read,
         unit="on the same samples",
         definition=POINT_METRICS[key].definition,
         is_extra=key != "score",  # whose differences stand in the table itself
-        read=read,
     )
 
 

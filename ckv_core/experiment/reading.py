@@ -1,144 +1,86 @@
-"""The results of a run of many samples as the one long table; L1 against answers. No torch."""
+"""A run of many samples with its results, read once: table, decision and verdict. No torch."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
-from math import fsum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
+from ckv_core.experiment import sentences
+from ckv_core.experiment.decision import Decision, MethodDecision, decide_study
+from ckv_core.experiment.points import Points, with_bases
+from ckv_core.experiment.samples import l1_answers, read_results
+from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
+from ckv_core.experiment.verdict import Group, Member, State, Verdict
 
-from ckv_core.experiment.names import display_names
-from ckv_core.experiment.points import Points, Row, Values
-from ckv_core.experiment.stats import Interval, difference_interval, rank_correlation
-from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
-from ckv_core.methods.parameters import Budget
-from ckv_core.records.identity import identify
-from ckv_core.records.records import VariantResult
-from ckv_core.records.variants import VariantSpec
-
-FULL_POINT = Point(FULL, None)
-# Metric of the table -> what a result has of it.
-_MEASURED = {
-    "score": "score",
-    "agreement": "agreement",
-    "head": "head_l1",
-    "final": "final_l1",
-    "kl": "kl",
+_STATES: dict[str, State] = {
+    "keeps": "kept",
+    "undecided": "cut",
+    "loses": "lost",
+    "unmeasured": "cut",
 }
 
 
-def read_results(
-    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
-) -> Points:
-    """Read results, all or those that are there so far; only of `samples`, all or some."""
-    sources = {sample.id: source(sample) for sample in samples}
-    found: dict[Point, list[SampleResult]] = {point: [] for point in study.points()}
-    for result in results:
-        point = Point(result.variant, result.budget)
-        if result.sample in sources and point in found:
-            found[point].append(result)
-    places = {variant: at for at, variant in enumerate(dict.fromkeys(p.variant for p in found))}
-    return Points(
-        model=study.model,
-        n=len({*sources.values()}),
-        rows=[
-            _row(point, name, places[point.variant], own, sources)
-            for (point, own), name in zip(found.items(), _names(found), strict=True)
-        ],
-        notes=(),
-        scenarios=frozenset({study.scenario}),
-    )
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """`slug` names the run in addresses; it is empty of a file."""
 
+    study: Study
+    samples: Sequence[Sample]
+    results: Sequence[SampleResult]
+    slug: str = ""
 
-def full_row(samples: Sequence[Sample], results: Collection[SampleResult]) -> Row:
-    """The full cache alone."""
-    sources = {sample.id: source(sample) for sample in samples}
-    own = [each for each in results if each.variant == FULL and each.sample in sources]
-    return _row(FULL_POINT, "Full cache", 0, own, sources)
+    @cached_property
+    def points(self) -> Points:
+        """Its rows, means and pairs."""
+        return read_results(self.study, self.samples, self.results)
 
+    @cached_property
+    def decision(self) -> Decision:
+        return decide_study(self.study, self.samples, self.results)
 
-def source(sample: Sample) -> str:
-    """What it shares with the samples that are not independent of it."""
-    return sample.source or f"\0{sample.id}"
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The answer, who by outcome, and what limits it."""
+        groups = []
+        for outcome, label in sentences.STATES.items():
+            own = [each for each in self.decision.methods if each.outcome == outcome]
+            if own and self.decision.full is not None:
+                groups.append(Group(_STATES[outcome], label, tuple(map(self._member, own))))
+        moved = l1_answers(self.results)
+        return Verdict(
+            headline=self.decision.sentence,
+            regimes=self.points.regimes.head,
+            groups=tuple(groups),
+            findings=() if moved is None else (sentences.l1_finding(moved),),
+            cautions=self.decision.cautions,
+        )
 
+    def _member(self, method: MethodDecision) -> Member:
+        name, found = self.names[method.variant], method.points[method.budget]
+        note = sentences.method_note(
+            method.budget, None if method.outcome == "unmeasured" else found
+        )
+        return Member(self.places[method.variant], name, note, self.marks[method.variant])
 
-def point_of(row: Row) -> Point:
-    """The study's own words for a row."""
-    return Point(row.curve_spec, str(row.budget) if row.place else None)
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """Of each variant with CriticalKV the one without, where the run has it."""
+        pairs = with_bases(self.points.curves)
+        return {own.first.curve_spec: base.first.curve_spec for own, base in pairs}
 
+    @cached_property
+    def variants(self) -> list[str]:
+        """SPECs without budget, in the run's order, the full cache apart."""
+        return list(dict.fromkeys(p.variant for p in self.study.points() if p.variant != FULL))
 
-def l1_answers(results: Iterable[SampleResult]) -> Interval | None:
-    """Rank correlation of lower head L1 with a better score, mean over the samples.
+    @cached_property
+    def names(self) -> dict[str, str]:
+        return {row.curve_spec: row.name for row in self.points.rows}
 
-    Among variants of one sample and budget, so that the budget itself has no part in it; None
-    where nothing varies.
-    """
-    known = [r for r in results if r.head_l1 is not None and r.score is not None]
-    known.sort(key=lambda r: (r.sample, r.budget or ""))
-    by_sample: dict[str, list[float]] = {}
-    for (sample, _), group in groupby(known, key=lambda r: (r.sample, r.budget)):
-        points = [(-float(r.head_l1 or 0), float(r.score or 0)) for r in group]
-        l1, scores = np.array(points).T
-        if len(points) >= 3 and np.ptp(l1) > 0 and np.ptp(scores) > 0:
-            by_sample.setdefault(sample, []).append(rank_correlation(l1, scores))
-    means = [sum(each) / len(each) for each in by_sample.values()]
-    return difference_interval(means) if means else None
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {row.curve_spec: row.place for row in self.points.rows}
 
-
-def _names(points: Collection[Point]) -> list[str]:
-    variants = [*dict.fromkeys(point.variant for point in points if point != FULL_POINT)]
-    names = display_names([VariantSpec.parse(variant) for variant in variants])
-    of_variant = dict(zip(variants, names, strict=True)) | {FULL: "Full cache"}
-    return [of_variant[point.variant] for point in points]
-
-
-def _row(
-    point: Point,
-    name: str,
-    place: int,
-    results: Sequence[SampleResult],
-    sources: Mapping[str, str],
-) -> Row:
-    spec = VariantSpec.parse(point.spec)
-    variant = VariantResult(
-        spec=point.spec,
-        label=spec.label,
-        method=spec.method.name,
-        critical=spec.critical,
-        params=spec.params,
-    )
-    sizes = [
-        (r.cache_bytes, r.full_cache_bytes)
-        for r in results
-        if r.cache_bytes is not None and r.full_cache_bytes
-    ]
-    return Row(
-        identity=identify(variant),
-        name=name,
-        label=spec.label,
-        method=spec.method.name,
-        spec=point.spec,
-        curve_spec=point.variant,
-        place=place,
-        n=len({sources[result.sample] for result in results}),
-        budget=Budget.parse(point.budget) if point.budget else None,
-        read=lambda key: _by_source(results, _MEASURED.get(key, ""), sources),
-        outcomes=Counter(result.outcome for result in results),
-        memory=_means(sizes),
-        variants=(variant,),
-    )
-
-
-def _by_source(results: Sequence[SampleResult], name: str, sources: Mapping[str, str]) -> Values:
-    found: dict[str, list[float]] = {}
-    for result in results if name else ():
-        if (value := getattr(result, name)) is not None:
-            found.setdefault(sources[result.sample], []).append(value)
-    return {source: sum(values) / len(values) for source, values in found.items()}
-
-
-def _means(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
-    if not sizes:
-        return None
-    own, full = (fsum(each) / len(sizes) for each in zip(*sizes, strict=True))
-    return own, full
+    @cached_property
+    def marks(self) -> dict[str, str]:
+        """Regime of each variant, where there are both."""
+        return {variant: self.points.marks[place] for variant, place in self.places.items()}

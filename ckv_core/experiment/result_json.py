@@ -14,13 +14,17 @@ from ckv_core.experiment.points import POINT_METRICS, Curve
 from ckv_core.experiment.savings import Saving, savings
 from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
 from ckv_core.records.chain import check_chain
-from ckv_core.records.codec import array_json, measured_json, number_json
+from ckv_core.records.codec import measured_json, number_json, plain
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.passages import spans_of
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
 MAX_PAIRS = 256
+_HELD = (
+    "entries slots share=mean by_chance=chance whole heads layer_share=per_layer "
+    "layer_by_chance=chance_per_layer"
+)
 
 
 def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
@@ -59,17 +63,7 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
     for text in filter(str.strip, dict.fromkeys(passages)):
         spans = spans_of(result.prompt, text)
         rows = [
-            {
-                "variant": index,
-                "entries": each.entries,
-                "slots": each.slots,
-                "share": each.mean,
-                "by_chance": each.chance,
-                "whole": each.whole,
-                "heads": each.heads,
-                "layer_share": array_json(each.per_layer),
-                "layer_by_chance": array_json(each.chance_per_layer),
-            }
+            {"variant": index} | _fields(each, _HELD)
             for index, variant in enumerate(result.variants)
             if (each := held(variant, spans, layers)) is not None
         ]
@@ -80,13 +74,9 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
 def _bounds(result: RunResult) -> list[dict[str, Any]]:
     metrics = ("sigma_over_half", "oracle_over_half", "tightness", "group_tightness")
     return [
-        {
-            "variant": index,
-            **{key: _number(METRICS[key].read(variant)) for key in metrics},
-            "heads": chain.heads,
-            "covered": chain.covered,
-            "violations": chain.violations,
-        }
+        {"variant": index}
+        | {key: _number(METRICS[key].read(variant)) for key in metrics}
+        | _fields(chain, "heads covered violations")
         for index, variant in enumerate(result.variants)
         if (chain := check_chain(variant)) is not None
     ]
@@ -97,17 +87,11 @@ def _ablation(result: RunResult) -> list[dict[str, Any]]:
         steps = ablation_of(result)
     except ConfigError:  # an imported SPEC that nobody can parse
         return []
+    measured = "head_l1 better_heads heads final_hidden_l1 kl"
     return [
-        {
-            "variant": each.index,
-            "label": each.step.label,
-            "change": each.step.change,
-            "head_l1": _number(each.head_l1),
-            "better_heads": _number(each.better_heads),
-            "heads": each.heads,
-            "final_hidden_l1": _number(each.final_hidden_l1),
-            "kl": _number(each.kl),
-        }
+        _fields(each, "variant=index")
+        | _fields(each.step, "label change")
+        | _fields(each, measured)
         for each in steps
     ]
 
@@ -164,19 +148,17 @@ def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
 def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
     if result.kind != "sweep" or result.model is None:
         return []
+    chosen = "alphas best_fixed layer_alpha head_alpha layer_gain head_gain"
     return [
-        {
-            "spec": each.spec,
-            "budget": each.budget.amount,
-            "alphas": [_number(alpha) for alpha in each.alphas],
-            "best_fixed": _number(each.best_fixed),
-            "layer_alpha": array_json(each.layer_alpha),
-            "head_alpha": array_json(each.head_alpha),
-            "layer_gain": _number(each.layer_gain),
-            "head_gain": _number(each.head_gain),
-        }
+        {"spec": each.spec, "budget": each.budget.amount} | _fields(each, chosen)
         for each in alpha_optima(result)
     ]
+
+
+def _fields(found: object, names: str) -> dict[str, Any]:
+    """Members of a record as JSON: each `name`, or `key=name` under another key."""
+    pairs = [name.partition("=") for name in names.split()]
+    return {key: plain(getattr(found, name or key)) for key, _, name in pairs}
 
 
 def _number(value: float | None) -> float | str | None:

@@ -1,14 +1,15 @@
 """The budget at which one curve is as good as another at a budget of its own. No torch.
 
-As in the paper's Figure 1: of one run of one sample by each metric, of many samples by the score.
+As in the paper's Metric 1: of one run of one sample by each metric, of many samples by the score.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ckv_core.experiment.points import POINT_METRICS, Curve
+from ckv_core.experiment.points import POINT_METRICS, Curve, Points
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
@@ -16,6 +17,7 @@ from ckv_core.experiment.stats import (
     matching_budget,
     matching_range,
 )
+from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.methods.parameters import Budget
 
 # What a saving says where it names no budget.
@@ -25,6 +27,10 @@ MEANINGS: dict[MatchOutcome, str] = {
     "nothing": "the point to be matched is at 0 itself",
     "rounding": "the point to be matched is below the rounding floor",
 }
+SAVINGS_NOTE = (
+    "The budget at which the method is as good as the other at its budget and stays so, linear "
+    "between the budgets tried, as in the paper's Metric 1."
+)
 _WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "only rounding"}
 
 
@@ -91,6 +97,9 @@ class Saving:
         return f"{match.budget:.1f}%" if unit == "percent" else f"{match.budget:.3g}MiB"
 
 
+Needs = Mapping[str, Saving]  # by metric
+
+
 def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> Iterator[Saving]:
     """What a curve needs for every point of another, by a metric that has a better direction.
 
@@ -138,7 +147,7 @@ def _match(amounts: list[float], means: Values, target: int, *, lower: bool) -> 
 
 def saving_rows(
     pairs: Iterable[tuple[Curve, Curve]], keys: Iterable[str], *, is_moot: bool = False
-) -> list[dict[str, Saving]]:
+) -> list[Needs]:
     """One per curve and point of its target that some metric knows, by metric."""
     rows: dict[tuple[Curve, Curve, Budget], dict[str, Saving]] = {}
     for key in keys:
@@ -146,3 +155,46 @@ def saving_rows(
             for each in savings(curve, target, key, is_moot=is_moot):
                 rows.setdefault((curve, target, each.target_budget), {})[key] = each
     return [*rows.values()]
+
+
+def savings_table(
+    points: Points, rows: Sequence[Needs], keys: Sequence[str], **words: str
+) -> Table[Needs]:
+    """Budgets of equal quality, a column per metric; `words`: file, note and empty of the table."""
+
+    def first(needs: Needs) -> Saving:
+        return next(iter(needs.values()))
+
+    def matched(needs: Needs) -> Cell:
+        at = first(needs)
+        return Cell(f"{at.target.first.name} at {at.target_budget}", at.target_budget.amount)
+
+    def needed(key: str, needs: Needs) -> Cell | None:
+        saving = needs.get(key)
+        if saving is None:
+            return None
+        ends = f" ({saving.interval})" if saving.interval else ""
+        return Cell(f"{saving.full_text}{ends}", saving.match.budget)
+
+    columns: list[Column[Needs]] = [
+        text_column("method", "Method", lambda needs: first(needs).curve.first.name),
+        text_column("matches", "Matches", matched),
+        *(
+            Column(
+                key, f"Needs, by {POINT_METRICS[key].label}", partial(needed, key), unit="budget"
+            )
+            for key in keys
+        ),
+    ]
+    if points.n > 1:
+        columns.append(Column("n", "n", lambda each: first(each).n, unit="samples", form=","))
+    places = [first(needs).curve.first.place for needs in rows]
+    return Table(
+        caption="Budget needed for equal quality",
+        columns=columns,
+        items=rows,
+        head=points.regimes.head,
+        marks=[points.marks[place] for place in places],
+        places=places,
+        **{"note": SAVINGS_NOTE} | words,
+    )

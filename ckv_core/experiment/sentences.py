@@ -1,10 +1,82 @@
-"""What a decision says, in words: every sentence of it is here. No torch."""
+"""Every sentence of a verdict, of one sample and of many. No torch.
+
+Which of them hold is in `verdict.py`, `decide.py` and `decision.py`.
+"""
 
 from collections.abc import Sequence
 from math import ceil
 
 from ckv_core.experiment.decide import PointDecision, fewest_sources, least_tolerance
+from ckv_core.experiment.stats import Interval
 
+# --- one sample ---------------------------------------------------------------------------
+
+NOTHING_TO_JUDGE = (
+    "Without the full cache and without an expected answer this run does not say what eviction "
+    "changed: add one of the two."
+)
+NO_METHOD_FINISHED = "The full cache has finished, and no variant that could be compared with it."
+ONLY_FULL = "Only the full cache ran{}: add a method to compare."
+FULL_DOES = {
+    "answered": " and answers correctly",
+    "missed": " and misses the expected answer",
+    "cut": ", cut before an answer",
+}
+DOES = {True: "answers correctly", False: "writes the full cache's text"}  # by answer or text
+PLACE = "{} of the KV cache ({} of {:.1f} {})"
+NOTHING_EVICTED = "Nothing was evicted: the budget holds the whole prompt."
+ALL_ALIKE = "All methods do equally here. Try a {} budget to see a difference."
+LEFT_OUT = "{} left out: the run ended before {} did."
+ONE_PROMPT = "One prompt only: run a study before you decide."
+HARDER_THAN_THE_MODEL = "Use a larger model or an easier question."
+NO_ANSWER = "No expected answer was given, so a different output need not be a worse one."
+LOWER_L1 = "In {:,} of {} the method that {} had the lower perturbation."
+ROUNDING = "{} of {}: below this run's rounding floor{}, so eviction need not have moved it."
+# Of several budgets.
+NO_TEXT = (
+    "This sweep generated no text: it says how far eviction moves the model, and not who still "
+    "answers."
+)
+GENERATE = "Generate text to see the smallest budget that still answers."
+BUDGETS_TRIED = "One prompt only, and only the budgets tried: run a study before you decide."
+ALL_CUT = "Every point was cut before an answer."
+NO_POINT = "No point {}, up to {}."
+EVERY_POINT = "Every point {}, down to {}."
+SMALLEST = "The smallest budget that still {} is {}, by {}."
+EXCEPTION = "{} {} at {} and not at {}."
+MORE_EXCEPTIONS = "So do {}: there is no clear limit."
+
+# --- many samples -------------------------------------------------------------------------
+
+FULL_SCORE = "The full cache scores {:.0f} of 100."
+READ_LATER = "No decision yet: this study is read once, when all its {:,} samples are done."
+NO_RESULT = "There is no result yet."
+NOT_ENOUGH = "Cannot tell yet: a decision needs two samples with all methods and budgets done."
+FULL_CUT = "The full cache's own answers all stopped at the limit of {:,} new tokens."
+# Where not even a method that answers nothing would be found to lose.
+LOW_FULL = (
+    "The full cache scores {:.0f} of 100, too low to see a loss of {}. No method can be confirmed. "
+    "Use a larger model or an easier task."
+)
+WEAK_FULL = (
+    "The full cache scores {:.0f} of 100, below {:.0f}: what it cannot answer says little about "
+    "eviction."
+)
+CUT = (
+    "{:,} of {:,} answers stopped at the limit of {:,} new tokens. Their scores are unknown, so no "
+    "claim may depend on them. {}"
+)
+FAILED = "{} failed and {}: {}"
+FAILS = {True: "fail each time", False: "may pass; run the study again for them"}  # for good
+TOLERANCE_CHANGED = (
+    "The tolerance was changed; before it was {} points. The 95 % hold for a tolerance that is set "
+    "before the results."
+)
+OPEN_RESULTS = (
+    "{:,} results are not there yet; resume the study. {:,} of {:,} {} count so far: in the "
+    "study's random order, those before the first that is not done."
+)
+ADDED = "{} added to texts that counted already: in tables only."
 LEAST_FULL = 0.6  # a task that the full cache cannot do tells little about eviction
 STATES = {
     "keeps": "Keeps the score",
@@ -22,10 +94,6 @@ def kept(name: str, budget: str, at_most: float, tolerance: float, methods: int,
         f"It loses at most {points(at_most)} there (accepted: {100 * tolerance:g}; 95 % "
         f"confidence; {of})."
     )
-
-
-def full_score(score: float) -> str:
-    return f"The full cache scores {100 * score:.0f} of 100."
 
 
 def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int, of: str) -> str:
@@ -66,14 +134,21 @@ def settled_by(found: PointDecision, n: int, of: str) -> str:
     return f" About {about:,} {what} in all would decide, if {stays}."
 
 
-def of_method(name: str, budget: str, found: PointDecision) -> str:
-    """One line of a list of methods."""
-    at = f"{name} at {budget_words(budget)}"
+def of_method(name: str, budget: str, found: PointDecision | None) -> str:
+    """One line of a list of methods; `found` is None where too few results count."""
+    return f"{name}{' ' if found else ': '}{method_note(budget, found)}."
+
+
+def method_note(budget: str, found: PointDecision | None) -> str:
+    """The same behind the name."""
+    if found is None:
+        return "no decision yet"
+    at = f"at {budget_words(budget)}"
     if found.state == "keeps":
-        return f"{at}: loses at most {points(found.at_most)}."
+        return f"{at}: loses at most {points(found.at_most)}"
     if found.state == "loses":
-        return f"{at}: loses at least {points(found.at_least or 0.0)}."
-    return f"{at}: the loss may be up to {points(found.at_most)}."
+        return f"{at}: loses at least {points(found.at_least or 0.0)}"
+    return f"{at}: the loss may be up to {points(found.at_most)}"
 
 
 def decision_note(tolerance: float, n: int) -> str:
@@ -85,43 +160,6 @@ def decision_note(tolerance: float, n: int) -> str:
         "look; cut and failed results count as the worst case. Keeps: at most is not over "
         f"{100 * tolerance:g}; loses: at least is not below it. Samples in all: if the loss stays."
     )
-
-
-def unmeasured(name: str) -> str:
-    return f"{name}: no decision yet."
-
-
-def nothing_counts(results: int, limit: int, *, all_cut: bool) -> str:
-    """Where fewer than two sources count; `all_cut`: all texts of the full cache."""
-    if all_cut:
-        return f"The full cache's own answers all stopped at the limit of {limit:,} new tokens."
-    if not results:
-        return "There is no result yet."
-    return "Cannot tell yet: a decision needs two samples with all methods and budgets done."
-
-
-def read_later(of: str) -> str:
-    return f"No decision yet: this study is read once, when all its {of} are done."
-
-
-def low_full(score: float, tolerance: float) -> str:
-    """Where not even a method that answers nothing would be found to lose."""
-    return (
-        f"The full cache scores {100 * score:.0f} of 100, too low to see a loss of "
-        f"{points(tolerance)}. No method can be confirmed. Use a larger model or an easier task."
-    )
-
-
-def weak_full(score: float) -> str:
-    return (
-        f"The full cache scores {100 * score:.0f} of 100, below {100 * LEAST_FULL:.0f}: what it "
-        "cannot answer says little about eviction."
-    )
-
-
-def cut(count: int, of: int, limit: int, advice: str) -> str:
-    begin = f"{count:,} of {of:,} answers stopped at the limit of {limit:,} new tokens."
-    return f"{begin} Their scores are unknown, so no claim may depend on them. {advice}"
 
 
 def can_confirm(n: int, methods: int, tolerance: float, what: str) -> str:
@@ -142,29 +180,15 @@ def can_confirm(n: int, methods: int, tolerance: float, what: str) -> str:
     )
 
 
-def open_results(count: int, n: int, of: str) -> str:
+def l1_finding(moved: Interval) -> str:
+    ends = "" if moved.low is None else f", 95 % interval {moved.low:z.2f} to {moved.high:z.2f}"
     return (
-        f"{count:,} results are not there yet; resume the study. {n:,} of {of} count so far: in "
-        "the study's random order, those before the first that is not done."
+        "Rank correlation of lower head L1 with a better score, among methods of one sample and "
+        f"budget: {moved.mean:z.2f} (n = {moved.n} samples where both vary{ends})."
     )
 
 
-def added(count: int) -> str:
-    begin = "1 sample was" if count == 1 else f"{count:,} samples were"
-    return f"{begin} added to texts that counted already: in tables only."
-
-
-def changed_tolerance(before: Sequence[float]) -> str:
-    earlier = ", ".join(f"{each:g}" for each in before)
-    return (
-        f"The tolerance was changed; before it was {earlier} points. The 95 % hold for a tolerance "
-        "that is set before the results."
-    )
-
-
-def failed(count: int, reason: str, *, for_good: bool) -> str:
-    what = "fail each time" if for_good else "may pass; run the study again for them"
-    return f"{count:,} result{'s' if count > 1 else ''} failed and {what}: {reason}"
+# --- words --------------------------------------------------------------------------------
 
 
 def budget_words(budget: str) -> str:
@@ -178,3 +202,30 @@ def points(share: float) -> str:
     """A loss in points, without its sign."""
     amount = f"{abs(100 * share):.1f}"
     return f"{amount.removesuffix('.0')} point{'' if amount == '1.0' else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`A`, `A and B`, `A, B and C`; of more than `most` the first ones and how many are left."""
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """Without decimals, but not 0 or 100 of what is neither."""
+    value = 100 * share
+    is_near = 0 < value < 1 or 99 < value < 100
+    return f"{value:.1f} %" if is_near else f"{value:.0f} %"
+
+
+def spread(low: str, high: str) -> str:
+    """`40 %` where both are the same, else `38 to 41 %`."""
+    if low == high:
+        return low
+    return f"{low.removesuffix(' %')} to {high}"

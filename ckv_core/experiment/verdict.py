@@ -1,18 +1,21 @@
-"""What a run of one sample came to, in sentences made from its metrics. No torch.
+"""What a run came to, in sentences of `sentences.py`. No torch.
 
-Answers decide where one is expected; else whether a variant writes the full cache's text.
-Perturbation decides nothing: it stands beside the outcome.
+Of one sample answers decide where one is expected; else whether a variant writes the full cache's
+text. Perturbation decides nothing: it stands beside the outcome. `decision.py` has many samples.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal
 
+from ckv_core.experiment import sentences
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.points import BUDGET_UNITS, Curve
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import in_type, within_floor
+from ckv_core.experiment.sentences import counted, listed, percent, spread
 from ckv_core.experiment.sweep import AlphaOptimum, curves
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.chain import mean_head_l1
@@ -29,6 +32,7 @@ from ckv_core.records.outcomes import (
 )
 from ckv_core.records.records import Outcome, VariantResult
 
+_amount = attrgetter("amount")  # of a budget
 MOST_NAMED = 3  # exceptions in sentences of their own
 # Sign of a group. kept: the answer, or the full cache's text; cut: neither right nor wrong.
 State = Literal["kept", "lost", "cut"]
@@ -45,7 +49,8 @@ class Member:
     """One variant or curve.
 
     Attributes:
-        index: of the variant in its run, or of the curve's first point.
+        index: of the variant in its run, of the curve's first point, or of many samples the place
+            of the settings in the table.
         note: a few words beside the name; may be empty.
         regime: of its method, where the verdict sets both beside one another.
     """
@@ -112,7 +117,7 @@ class Verdict:
 
 def verdict_of(result: RunResult) -> Verdict | None:
     """Of a comparison or a sweep that is over."""
-    verdict = sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
+    verdict = _of_several_budgets(result) if result.kind == "sweep" else _of_one_budget(result)
     regimes = run_regimes(result)
     if verdict is None or not regimes.head:
         return verdict
@@ -127,14 +132,19 @@ def verdict_of(result: RunResult) -> Verdict | None:
 # --- one budget ---------------------------------------------------------------------------
 
 
-def run_verdict(result: RunResult) -> Verdict | None:
+def _of_one_budget(result: RunResult) -> Verdict | None:
     """What came out of a run that is over; None where nothing was generated."""
     full, counts = full_of(result.variants), tally(result.variants)
     if all(v.stopped is None for v in result.variants):
         return None
     states = _states(result.variants)
-    if not states:
-        return Verdict(headline=_nothing_judged(result.variants, full))
+    if not states and full is None:
+        return Verdict(headline=sentences.NOTHING_TO_JUDGE)
+    if not states and full is not None:
+        does = sentences.FULL_DOES.get(full.outcome or "", "")
+        is_alone = all(variant.method == "full" for variant in result.variants)
+        alone = sentences.ONLY_FULL.format(does)
+        return Verdict(headline=alone if is_alone else sentences.NO_METHOD_FINISHED)
     return Verdict(
         headline=_headline(result, counts, [*states]),
         groups=(*_baseline(result, counts), *_groups(result, counts, states)),
@@ -146,11 +156,11 @@ def run_verdict(result: RunResult) -> Verdict | None:
 def _states(variants: Sequence[VariantResult]) -> dict[int, State]:
     """By index, what each variant that evicts came to; those that have not finished have none."""
     by_answer = tally(variants).by_answer
-    states: dict[int, State] = {}
-    for index, variant in enumerate(variants):
-        if variant.method != "full" and (state := _state(variant, by_answer)) is not None:
-            states[index] = state
-    return states
+    return {
+        index: state
+        for index, variant in enumerate(variants)
+        if variant.method != "full" and (state := _state(variant, by_answer)) is not None
+    }
 
 
 def _state(variant: VariantResult, by_answer: bool) -> State | None:
@@ -173,23 +183,7 @@ def _place(result: RunResult, indices: Iterable[int]) -> str:
     unit, name = (2**20, "MiB") if full >= 2**20 else (2**10, "KiB")
     low, high = (f"{size / unit:.1f}" for size in (min(sizes), max(sizes)))
     part = spread(percent(min(shares)), percent(max(shares)))
-    return f"{part} of the KV cache ({spread(low, high)} of {full / unit:.1f} {name})"
-
-
-def _nothing_judged(variants: Sequence[VariantResult], full: VariantResult | None) -> str:
-    if full is None:
-        return (
-            "Without the full cache and without an expected answer this run does not say what "
-            "eviction changed: add one of the two."
-        )
-    if any(variant.method != "full" for variant in variants):
-        return "The full cache has finished, and no variant that could be compared with it."
-    does = {
-        "answered": " and answers correctly",
-        "missed": " and misses the expected answer",
-        "cut": ", cut before an answer",
-    }
-    return f"Only the full cache ran{does.get(full.outcome or '', '')}: add a method to compare."
+    return sentences.PLACE.format(part, spread(low, high), full / unit, name)
 
 
 def _headline(result: RunResult, counts: Tally, indices: Sequence[int]) -> str:
@@ -231,14 +225,11 @@ def _groups(result: RunResult, counts: Tally, states: Mapping[int, State]) -> It
             and (variants[i].outcome == outcome if outcome else variants[i].outcome != "failed")
         ]
         # What stays with the full cache longest comes first.
-        indices.sort(key=lambda i: _difference(variants[i]), reverse=True)
+        first = {at: variants[at].first_difference for at in indices}
+        indices.sort(key=lambda at: math.inf if first[at] is None else first[at], reverse=True)
         if indices:
             members = (Member(i, names[i], _note(variants[i], counts.by_answer)) for i in indices)
             yield Group(state, label, tuple(members), outcome)
-
-
-def _difference(variant: VariantResult) -> float:
-    return math.inf if variant.first_difference is None else variant.first_difference
 
 
 def _note(variant: VariantResult, by_answer: bool) -> str:
@@ -257,42 +248,39 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
     """What cannot be concluded, the gravest first."""
     yield from _outcome_cautions(result, counts)
     receipts = [result.variants[index].receipt for index in states]
+    other = {("kept",): "smaller", ("lost",): "larger"}.get(tuple({*states.values()}))
     if all(r is not None and r.cache_bytes == r.full_cache_bytes for r in receipts):
-        yield "Nothing was evicted: the budget holds the whole prompt."
-    elif len(states) > 1 and (smaller := _other_budget(counts, set(states.values()))):
-        yield f"All methods do equally here. Try a {smaller} budget to see a difference."
+        yield sentences.NOTHING_EVICTED
+    elif other and len(states) > 1 and not _is_beyond_eviction(counts):
+        yield sentences.ALL_ALIKE.format(other)
     yield from _rounding(result)
     unfinished = sum(v.stopped is None and not v.failure for v in result.variants)
     if unfinished:
         are = counted(unfinished, "variant is", "variants are")
-        yield f"{are} left out: the run ended before {'it' if unfinished == 1 else 'they'} did."
-    yield "One prompt only: run a study before you decide."
+        yield sentences.LEFT_OUT.format(are, "it" if unfinished == 1 else "they")
+    yield sentences.ONE_PROMPT
 
 
 def _outcome_cautions(result: RunResult, counts: Tally) -> Iterable[str]:
     """Cautions that follow from the full cache's outcome and from cut texts."""
     if counts.full == "missed":
-        yield "Use a larger model or an easier question."
+        yield sentences.HARDER_THAN_THE_MODEL
     elif counts.full == "none":
-        yield "No expected answer was given, so a different output need not be a worse one."
+        yield sentences.NO_ANSWER
     if cut := cut_note(result.variants):
         yield cut
 
 
-def _other_budget(counts: Tally, states: Collection[State]) -> str:
-    """Which budget could separate methods of one outcome; empty where none is known to."""
-    if counts.by_answer and counts.full not in (None, "answered"):
-        return ""  # more of a cache that misses the answer does not bring it
-    if states == {"kept"}:
-        return "smaller"
-    return "larger" if states == {"lost"} else ""
+def _is_beyond_eviction(counts: Tally) -> bool:
+    """More of a cache that misses the answer does not bring it."""
+    return counts.by_answer and counts.full not in (None, "answered")
 
 
 def _findings(
     variants: Sequence[VariantResult], states: Mapping[int, State], counts: Tally
 ) -> Iterator[str]:
     """Of two variants of one budget with different outcomes, which one moves heads less."""
-    if counts.by_answer and counts.full not in (None, "answered"):
+    if _is_beyond_eviction(counts):
         return
     by_budget: dict[int, list[tuple[State, float]]] = {}
     for index, state in states.items():
@@ -308,14 +296,8 @@ def _findings(
     ]
     if pairs:
         lower = sum(kept < lost for kept, lost in pairs)
-        yield (
-            f"In {lower:,} of {counted(len(pairs), 'head-to-head comparison')} the method that "
-            f"{_does(counts)} had the lower perturbation."
-        )
-
-
-def _does(counts: Tally) -> str:
-    return "answers correctly" if counts.by_answer else "writes the full cache's text"
+        of, does = counted(len(pairs), "head-to-head comparison"), sentences.DOES[counts.by_answer]
+        yield sentences.LOWER_L1.format(lower, of, does)
 
 
 def _rounding(result: RunResult) -> Iterator[str]:
@@ -329,10 +311,7 @@ def _rounding(result: RunResult) -> Iterator[str]:
             labels = " and ".join(METRICS[key].label for key in keys)
             alone.setdefault(labels, []).append(name)
     for labels, names in alone.items():
-        yield (
-            f"{labels} of {listed(names)}: below this run's rounding floor{in_type(result)}, so "
-            "eviction need not have moved it."
-        )
+        yield sentences.ROUNDING.format(labels, listed(names), in_type(result))
 
 
 # --- several budgets ----------------------------------------------------------------------
@@ -365,8 +344,15 @@ class _Reach:
         above = self.states[kept.index(True) :] if any(kept) else ()
         return next((budget for budget, state in above if state == "lost"), None)
 
+    @property
+    def member(self) -> Member:
+        note = "" if self.lost_above is None else f"not at {self.lost_above}"
+        if all(state == "cut" for _, state in self.states):
+            note = "cut each time"
+        return Member(self.curve.first.index, self.name, note)
 
-def sweep_verdict(result: RunResult) -> Verdict | None:
+
+def _of_several_budgets(result: RunResult) -> Verdict | None:
     """What came out of a sweep that is over; None where nothing was measured."""
     full = full_of(result.variants)
     lines = curves(result)
@@ -374,30 +360,22 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
         return None
     if full is None or not any(v.stopped for v in result.variants if v.method != "full"):
         return Verdict(
-            headline="This sweep generated no text: it says how far eviction moves the model, and "
-            "not who still answers.",
-            cautions=(
-                *_rounding(result),
-                "Generate text to see the smallest budget that still answers.",
-            ),
+            headline=sentences.NO_TEXT, cautions=(*_rounding(result), sentences.GENERATE)
         )
     counts = tally(result.variants)
-    reaches = [r for curve in lines if (r := _reach(curve, counts.by_answer)).states]
+    reached = [
+        [(at, state) for at, row in c.rows if (state := _state(row.variants[0], counts.by_answer))]
+        for c in lines
+    ]
+    reaches = [_Reach(c, tuple(each)) for c, each in zip(lines, reached, strict=True) if each]
     if not reaches:
         return None
-    does, states = _does(counts), _states(result.variants)
+    does, states = sentences.DOES[counts.by_answer], _states(result.variants)
     return Verdict(
         headline=f"{counts.about_full} {_sweep_headline(result, reaches, does)}".strip(),
         groups=(*_baseline(result, counts), *_sweep_groups(result, reaches)),
-        findings=(
-            *_exceptions(reaches, does),
-            *_findings(result.variants, states, counts),
-        ),
-        cautions=(
-            *_rounding(result),
-            *_outcome_cautions(result, counts),
-            "One prompt only, and only the budgets tried: run a study before you decide.",
-        ),
+        findings=(*_exceptions(reaches, does), *_findings(result.variants, states, counts)),
+        cautions=(*_rounding(result), *_outcome_cautions(result, counts), sentences.BUDGETS_TRIED),
     )
 
 
@@ -425,44 +403,32 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     return f"{words[own]}; {rest}"
 
 
-def _reach(curve: Curve, by_answer: bool) -> _Reach:
-    states = [(budget, _state(row.variants[0], by_answer)) for budget, row in curve.rows]
-    return _Reach(curve, tuple((budget, each) for budget, each in states if each is not None))
-
-
 def _sweep_headline(result: RunResult, reaches: Sequence[_Reach], does: str) -> str:
     points = [state for reach in reaches for _, state in reach.states]
     tried = sorted({b for reach in reaches for b, _ in reach.states}, key=_amount)
     if set(points) == {"cut"}:
-        return "Every point was cut before an answer."
+        return sentences.ALL_CUT
     if "kept" not in points:
-        return f"No point {does}, up to {_budget(result, tried[-1])}."
+        return sentences.NO_POINT.format(does, _budget(result, tried[-1]))
     if set(points) == {"kept"}:
-        return f"Every point {does}, down to {_budget(result, tried[0])}."
+        return sentences.EVERY_POINT.format(does, _budget(result, tried[0]))
     least = min((each for r in reaches if (each := r.smallest) is not None), key=_amount)
     first = [reach.name for reach in reaches if reach.smallest == least]
     who = "all" if 1 < len(first) == len(reaches) else listed(first)
-    return f"The smallest budget that still {does} is {_budget(result, least)}, by {who}."
+    return sentences.SMALLEST.format(does, _budget(result, least), who)
 
 
 def _sweep_groups(result: RunResult, reaches: Sequence[_Reach]) -> Iterable[Group]:
     """One per smallest budget, rising; then those that no budget helps."""
     budgets = sorted({each for r in reaches if (each := r.smallest) is not None}, key=_amount)
     for budget in budgets:
-        members = tuple(_member(r) for r in reaches if r.smallest == budget)
+        members = tuple(r.member for r in reaches if r.smallest == budget)
         yield Group("kept", f"From {_budget(result, budget)}", members)
-    none = tuple(_member(reach) for reach in reaches if reach.smallest is None)
+    none = tuple(reach.member for reach in reaches if reach.smallest is None)
     if none:
         most = max((b for reach in reaches for b, _ in reach.states), key=_amount)
         is_cut = all(state == "cut" for reach in reaches for _, state in reach.states)
         yield Group("cut" if is_cut else "lost", f"Not even with {_budget(result, most)}", none)
-
-
-def _member(reach: _Reach) -> Member:
-    note = "" if reach.lost_above is None else f"not at {reach.lost_above}"
-    if reach.smallest is None and all(state == "cut" for _, state in reach.states):
-        note = "cut each time"
-    return Member(reach.curve.first.index, reach.name, note)
 
 
 def _budget(result: RunResult, budget: Budget) -> str:
@@ -474,44 +440,10 @@ def _budget(result: RunResult, budget: Budget) -> str:
     return f"{budget.amount:,.0f} {BUDGET_UNITS[budget.unit]}{share}"
 
 
-def _amount(budget: Budget) -> float:
-    return budget.amount
-
-
 def _exceptions(reaches: Sequence[_Reach], does: str) -> Iterable[str]:
     """Where a lower budget does and a higher one does not."""
     odd = [reach for reach in reaches if reach.lost_above is not None]
     for reach in odd[:MOST_NAMED]:
-        yield f"{reach.name} {does} at {reach.smallest} and not at {reach.lost_above}."
+        yield sentences.EXCEPTION.format(reach.name, does, reach.smallest, reach.lost_above)
     if len(odd) > MOST_NAMED:
-        yield f"So do {counted(len(odd) - MOST_NAMED, 'more line')}: there is no clear limit."
-
-
-# --- words ----------------------------------------------------------------------------------
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """`A`, `A and B`, `A, B and C`; of more than `most` the first ones and how many are left."""
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def percent(share: float) -> str:
-    """Without decimals, but not 0 or 100 of what is neither."""
-    value = 100 * share
-    is_near = 0 < value < 1 or 99 < value < 100
-    return f"{value:.1f} %" if is_near else f"{value:.0f} %"
-
-
-def spread(low: str, high: str) -> str:
-    """`40 %` where both are the same, else `38 to 41 %`."""
-    if low == high:
-        return low
-    return f"{low.removesuffix(' %')} to {high}"
+        yield sentences.MORE_EXCEPTIONS.format(counted(len(odd) - MOST_NAMED, "more line"))

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.sweep import alpha_optima
+from ckv_core.experiment.sweep_tables import optimum_name
 from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
@@ -27,7 +28,6 @@ from ui.charts.layout import display_names
 from ui.charts.points import points_chart
 from ui.charts.sweep import alpha_head_figure, alpha_layer_figure
 from ui.tables.measured import base_values, holders, names_with
-from ui.tables.sweep import optimum_name
 
 Controls = Callable[[RunResult], list[Control]]
 _AGAINST = [

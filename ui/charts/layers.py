@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ckv_core.experiment.rounding import in_type, short
+from ckv_core.experiment.summary import four_digits
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ANALYSIS_ARRAYS, ARRAYS
 from ckv_core.records.records import Float32Array, RetainedSet
@@ -22,7 +23,6 @@ from ui.charts.layout import (
 )
 from ui.looks.palette import SPARE, Look, bar_marker, looks_of
 from ui.tables.measured import base_values, floor_values, holders, values_of
-from ui.tables.summary import four_digits
 
 Against = Literal["value", "reduction", "ratio"]
 Counts = NDArray[np.int64]

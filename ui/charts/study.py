@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
 from ui.charts.layout import empty_figure, line_chart, new_figure, variant_line
 from ui.charts.points import points_chart
 from ui.looks.palette import DENSITY_SCALE
-from ui.tables.study import StudyReading, cell_address
+from ui.tables.samples import cell_address, looks
 
 _MEASURES = {"final_l1": "final L1", "head_l1": "mean head L1"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
 
 
-def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
+def needle_figure(reading: Reading, point: Point) -> go.Figure:
     """Mean score by length and depth of the needle, of one method at one budget.
 
     Definition: mean over the samples of a cell, in points; a cell where the full cache itself
@@ -71,9 +72,7 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
     return figure
 
 
-def perturbation_figure(
-    reading: StudyReading, variant: str, budget: str, measure: str
-) -> go.Figure:
+def perturbation_figure(reading: Reading, variant: str, budget: str, measure: str) -> go.Figure:
     """Perturbation of every sample at one budget, of a variant beside the one without CriticalKV.
 
     Definition: L1 at the first decoding step, samples by rising L1 of the other (the paper's
@@ -92,13 +91,14 @@ def perturbation_figure(
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
     subtitle = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
+    of_variant = looks(reading)
     traces = [
         variant_line(
-            reading.looks[name],
+            of_variant[name],
             html.escape(reading.names[name], quote=False),
             np.array([known[name][at] for at in samples], np.float64),
             x=np.arange(1, len(samples) + 1, dtype=np.int16),
-            line=reading.looks[name].line() | {"width": 1},
+            line=of_variant[name].line() | {"width": 1},
             customdata=[html.escape(at, quote=False) for at in samples],
             hovertemplate="sample %{customdata}: %{y:.4g}",
         )
@@ -114,7 +114,7 @@ def _span(counts: Iterable[int]) -> str:
     return f"{there[0]}" if len(there) == 1 else f"{there[0]} to {there[-1]}"
 
 
-def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:
+def _cells(reading: Reading, point: Point) -> dict[tuple[float, float], list[float]]:
     """Scores by (length, depth) of samples that have both."""
     tags = {sample.id: sample.tags for sample in reading.samples}
     cells: dict[tuple[float, float], list[float]] = {}
@@ -128,22 +128,22 @@ def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], lis
     return cells
 
 
-def _point_name(reading: StudyReading, point: Point) -> str:
+def _point_name(reading: Reading, point: Point) -> str:
     return f"{reading.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
 
 
-def _point_controls(reading: StudyReading) -> list[Control]:
+def _point_controls(reading: Reading) -> list[Control]:
     points = reading.study.points()
     options = [(str(at), _point_name(reading, point)) for at, point in enumerate(points)]
     return [Control("point", "Method and budget", [*options[1:], options[0]])]
 
 
-def _other(reading: StudyReading, variant: str) -> str:
+def _other(reading: Reading, variant: str) -> str:
     """What a variant's perturbation is set beside: its base, or else the first variant."""
     return reading.bases.get(variant, reading.variants[0])
 
 
-def _sample_controls(reading: StudyReading) -> list[Control]:
+def _sample_controls(reading: Reading) -> list[Control]:
     bases = reading.bases
     names = [name for name in reading.variants if _other(reading, name) != name]
     names.sort(key=lambda name: name not in bases)
@@ -157,7 +157,7 @@ def _sample_controls(reading: StudyReading) -> list[Control]:
     ]
 
 
-_ALL: tuple[Chart[StudyReading], ...] = (
+_ALL: tuple[Chart[Reading], ...] = (
     points_chart("budget", "Against the budget", "scores", lambda reading: reading.points),
     Chart(
         name="needles",
@@ -185,7 +185,7 @@ _ALL: tuple[Chart[StudyReading], ...] = (
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}
 
 
-def charts_value(reading: StudyReading) -> dict[str, Any]:
+def charts_value(reading: Reading) -> dict[str, Any]:
     return {
         "slug": reading.slug,
         "base": "/studies",
@@ -193,6 +193,6 @@ def charts_value(reading: StudyReading) -> dict[str, Any]:
         "key": str(len(reading.results)),
         "heading": "",
         "text": "The charts appear here with the first results.",
-        "head": reading.head,
+        "head": reading.points.regimes.head,
         "charts": chart_values(STUDY_CHARTS.values(), reading),
     }

@@ -60,7 +60,7 @@ from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_value, refused
-from ui.tables.study_samples import sample_request
+from ui.tables.sample_list import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."

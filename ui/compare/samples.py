@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
@@ -12,11 +12,11 @@ from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, read_samples
 from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_file import read_study, write_study
 from ckv_core.experiment.study_runner import Cost
+from ckv_core.experiment.table import Table, text_column
 from ckv_core.records.grid import SweepGrid
 from storage.repository import is_slug
 from ui.compare.form_values import FormValues, read_list
 from ui.results.views import duration
-from ui.tables.data_table import data_table, table_row, text_column
 
 MOST_RUNS = 100  # in an address
 MOST_CHARS = 4_000_000
@@ -151,23 +151,20 @@ def preview(form: FormValues) -> tuple[str, dict[str, Any]]:
     unread = [name for name in theirs if name not in read.values()]
     rest = f" Not read: {_listed(unread)}." if unread else ""
     count = f"{len(samples):,} sample{'' if len(samples) == 1 else 's'}"
-    shown = [
-        {
-            "id": _cut(sample.id),
-            "context": _cut(sample.context),
-            "question": _cut(sample.question),
-            "answers": _cut(" | ".join(sample.answers)),
-            "metric": _cut(sample.metric or form.metric),
-        }
-        for sample in samples[:PREVIEW_ROWS]
-    ]
-    table = data_table(
-        "The first samples as they are read",
-        [text_column(name, name) for name in shown[0]],
-        map(table_row, shown),
+    readers: dict[str, Callable[[Sample], str]] = {
+        "id": lambda sample: _cut(sample.id),
+        "context": lambda sample: _cut(sample.context),
+        "question": lambda sample: _cut(sample.question),
+        "answers": lambda sample: _cut(" | ".join(sample.answers)),
+        "metric": lambda sample: _cut(sample.metric or form.metric),
+    }
+    table = Table(
+        caption="The first samples as they are read",
+        columns=[text_column(name, name, read) for name, read in readers.items()],
+        items=samples[:PREVIEW_ROWS],
         file="samples-preview.csv",
     )
-    return f"{count}: {sources}.{rest}", table
+    return f"{count}: {sources}.{rest}", table.value()
 
 
 def read_run_slugs(text: str) -> list[str]:
@@ -213,9 +210,9 @@ def file_columns(text: str, name: str) -> list[str]:
     return list(values) if isinstance(values, dict) else []
 
 
-def _cut(text: str) -> dict[str, str]:
+def _cut(text: str) -> str:
     line = " ".join(text[: 2 * PREVIEW_CHARS].split())
-    return {"text": line if len(line) <= PREVIEW_CHARS else f"{line[:PREVIEW_CHARS]}…"}
+    return line if len(line) <= PREVIEW_CHARS else f"{line[:PREVIEW_CHARS]}…"
 
 
 def _listed(names: Sequence[str]) -> str:

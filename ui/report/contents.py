@@ -9,6 +9,8 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.sweep_tables import sweep_points, sweep_savings
 from storage.records import RunNotes
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
@@ -30,18 +32,15 @@ from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
-from ui.tables.study import (
-    StudyReading,
+from ui.tables.points import looks_by_place, summary_value, sweep_value
+from ui.tables.sample_list import samples_table
+from ui.tables.samples import (
     decision_table,
     facts_rows,
     scores_table,
     tasks_table,
-    verdict_value,
 )
-from ui.tables.study import savings_table as study_savings_table
-from ui.tables.study_samples import samples_table
-from ui.tables.summary import summary_value
-from ui.tables.sweep import points_table, savings_table
+from ui.tables.samples import savings_table as study_savings_table
 
 Group = Literal["kept", "charts", "strips"]
 GROUPS: dict[Group, str] = {
@@ -116,9 +115,10 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     if (verdict := views.verdict_value(run)) is not None:
         contents.add("verdict", "### Outcome", (VerdictStrip, verdict))
     if run.request.kind == "sweep":
-        points = points_table(run.result, run.request.answer)
+        points = sweep_value(run.result, sweep_points(run.result, run.request.answer))
+        savings = sweep_value(run.result, sweep_savings(run.result, 0))
         contents.add_charts("curves", page.CURVES_TEXT, curves_value(run), draw)
-        contents.add("savings", page.SAVINGS_TEXT, (DataTable, savings_table(run.result, 0)))
+        contents.add("savings", page.SAVINGS_TEXT, (DataTable, savings))
         contents.add_charts("alphas", page.ALPHA_TEXT, alphas_value(run), draw)
         contents.add("points", page.POINTS_TEXT, (DataTable, points))
     else:
@@ -133,7 +133,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     return contents
 
 
-def contents_of_study(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
+def contents_of_study(reading: Reading, facts: Mapping[str, Any]) -> Contents:
     """The answer, tables, charts, samples and settings; `facts` are `StoredStudy.facts`."""
     contents = Contents()
 
@@ -147,7 +147,8 @@ def contents_of_study(reading: StudyReading, facts: Mapping[str, Any]) -> Conten
                 cell.pop("href", None)
         contents.add(name, markdown, (DataTable, table))
 
-    contents.add("verdict", "### The answer", (VerdictStrip, verdict_value(reading)))
+    verdict = views.shown_verdict(reading.verdict, looks_by_place(reading.points))
+    contents.add("verdict", "### The answer", (VerdictStrip, verdict))
     add_table("decision", page.DECISION_TEXT, decision_table(reading))
     contents.add_charts("charts", page.CHARTS_TEXT, charts_value(reading), draw)
     add_table("scores", page.SCORES_TEXT, scores_table(reading))

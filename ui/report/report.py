@@ -17,6 +17,7 @@ from string import Template
 from typing import Any
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult, Study
 from storage.records import RunNotes
 from ui.components.modules import joined
@@ -25,7 +26,6 @@ from ui.report.contents import GROUPS, Contents, Group, contents_of, contents_of
 from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
 from ui.services.live_runs import RunSnapshot
-from ui.tables.study import StudyReading
 
 LIMIT_BYTES = 64 * 2**20
 MIB = 2**20
@@ -91,7 +91,7 @@ def report_of_study(
     Raises:
         ReportTooBigError: it would be longer than a report may be.
     """
-    contents = contents_of_study(StudyReading(slug, study, samples, results), facts)
+    contents = contents_of_study(Reading(study, samples, results, slug), facts)
     made = str(facts["created_at"])[:16].replace("T", " ")
     subtitle = f"Report of CriticalKV Lab on study {slug}, made {made} UTC"
     return _packed_report(study.name, subtitle, contents, LIMIT_BYTES)

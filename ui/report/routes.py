@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.reading import Reading
 from ui.report.contents import read_groups
 from ui.report.report import build_report, report_of_study
 from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.tables.study import StudyReading
 
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
@@ -21,7 +21,7 @@ AT_A_TIME_OF_GUESTS = 1  # of all share links together
 HTML = "text/html; charset=utf-8"
 
 
-def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[StudyReading]]:
+def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Reading]]:
     """The report of a run, and that of a run of many samples."""
     drawn = _in_turn(services)
 
@@ -38,7 +38,7 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Stud
             return PlainTextResponse(str(error), 422, headers=NO_STORE)
         return response
 
-    def of_samples(of: StudyReading, _: Request) -> Response:
+    def of_samples(of: Reading, _: Request) -> Response:
         facts = services.studies.view(of.slug).stored.facts
         parts = (of.slug, of.study, of.samples, of.results, facts)
         return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_study(*parts))

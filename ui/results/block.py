@@ -7,6 +7,7 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.sweep_tables import sweep_savings
 from storage.models import SAMPLES
 from ui.components.base import (
     DataTable,
@@ -23,7 +24,7 @@ from ui.components.base import (
 )
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
-from ui.tables.sweep import savings_table
+from ui.tables.points import sweep_value
 
 RECEIPT_TEXT = (
     "### Results\n"
@@ -164,7 +165,8 @@ class ResultsBlock:
 
         def matched(name: object, reference: object) -> Any:
             try:
-                return savings_table(services.snapshot(str(name)).result, reference)
+                result = services.snapshot(str(name)).result
+                return sweep_value(result, sweep_savings(result, reference))
             except CkvError:
                 return gr.skip()
 

@@ -10,7 +10,9 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.sweep import curves
+from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
@@ -27,17 +29,14 @@ from ui.services.live_runs import RunSnapshot
 from ui.services.services import RunView, Services
 from ui.services.studies import StudyView
 from ui.shell.parts import SILENT, notice_value, tried
-from ui.tables.study import (
-    StudyReading,
+from ui.tables.points import looks_by_place, summary_value, sweep_value
+from ui.tables.sample_list import Cell, read_cell, samples_table
+from ui.tables.samples import (
     decision_table,
     scores_table,
     tasks_table,
-    verdict_value,
 )
-from ui.tables.study import savings_table as study_savings
-from ui.tables.study_samples import Cell, read_cell, samples_table
-from ui.tables.summary import summary_value
-from ui.tables.sweep import alphas_table, points_table, savings_table
+from ui.tables.samples import savings_table as study_savings
 
 LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
@@ -117,10 +116,10 @@ def sweep_values(snapshot: RunSnapshot) -> dict[str, Any]:
         "curves": chart_views.curves_value(snapshot),
         "reference": gr.update(choices=names, value=first, visible=len(names) > 1),
         # The reader may have matched another line: sent once.
-        "savings": savings_table(result, first) if ready else None,
-        "alphas": alphas_table(result) if ready else None,
+        "savings": sweep_value(result, sweep_savings(result, first)) if ready else None,
+        "alphas": sweep_alphas(result).value() if ready else None,
         "alpha_charts": chart_views.alphas_value(snapshot),
-        "points": points_table(result, snapshot.request.answer),
+        "points": sweep_value(result, sweep_points(result, snapshot.request.answer)),
     }
 
 
@@ -141,14 +140,14 @@ def samples_values(view: StudyView) -> dict[str, Any]:
     }
 
 
-def reading_values(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
+def reading_values(reading: Reading, cell: Cell | None) -> dict[str, Any]:
     """The area of many samples; the samples may be those of one cell."""
     only = SILENT
     if cell is not None:
         words = f"Only the samples of {cell.words(reading)}. "
         only = notice_value(words, "", [("All samples", f"/run?id={reading.slug}")])
     return {
-        "verdict": verdict_value(reading),
+        "verdict": views.shown_verdict(reading.verdict, looks_by_place(reading.points)),
         "decision": decision_table(reading),
         "score_charts": charts_value(reading),
         "scores": scores_table(reading),

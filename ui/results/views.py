@@ -1,12 +1,13 @@
 """A run as the components show it: snapshot -> plain value dicts. No Gradio, no clock."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.verdict import verdict_of
+from ckv_core.experiment.verdict import Verdict, verdict_of
 from ckv_core.records.events import STAGES, RunResult, Stage
 from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
@@ -85,17 +86,22 @@ def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     verdict = verdict_of(snapshot.result) if snapshot.is_final else None
     if verdict is None:
         return None
-    value, looks = verdict.to_json(), _looks(snapshot.result)
+    return shown_verdict(verdict, _looks(snapshot.result))
+
+
+def shown_verdict(verdict: Verdict, looks: Mapping[int, Look]) -> dict[str, Any]:
+    """The same of any run; each member has the look of its index."""
+    value = verdict.to_json()
     for group in value["groups"]:
         for member in group["variants"]:
             member["look"] = looks[member["index"]].value
     return value
 
 
-def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
+def _looks(result: RunResult) -> dict[int, Look]:
     """By index of the variant; of a sweep one for all budgets of a method."""
     if result.kind != "sweep":
-        return looks_of(result.variants)
+        return dict(enumerate(looks_of(result.variants)))
     points = together([result])
     looks = looks_by_place(points)
     return {row.index: looks[row.place] for row in points.rows}

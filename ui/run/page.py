@@ -29,8 +29,8 @@ from ui.shell.parts import (
     notice_value,
     tried,
 )
-from ui.tables.study import facts_rows
-from ui.tables.study_samples import CELL_NAMES
+from ui.tables.sample_list import CELL_NAMES
+from ui.tables.samples import facts_rows
 
 # A reader who followed a score is led to its samples, once they are drawn.
 SHOW_CELL = """() => {

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from ckv_core.experiment.export import export
 from ckv_core.experiment.inspect_log import inspect_log
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.study import SampleResult
 from ckv_core.experiment.study_file import write_study
@@ -50,9 +51,7 @@ from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.tables.csv_text import csv_text
-from ui.tables.points import points_csv
-from ui.tables.study import StudyReading
-from ui.tables.summary import summary_csv
+from ui.tables.points import points_csv, summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
 JSON = "application/json; charset=utf-8"
@@ -67,7 +66,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "alphas": alphas_csv,
 }
 _RESULT = tuple(field.name for field in fields(SampleResult))
-SAMPLE_TABLES: dict[str, Callable[[StudyReading], str]] = {
+SAMPLE_TABLES: dict[str, Callable[[Reading], str]] = {
     "scores": lambda of: points_csv(of.points),
     # One line per sample and point: all that is known of it.
     "results": lambda of: csv_text(_RESULT, map(astuple, of.results)),
@@ -89,7 +88,7 @@ def build_routes(services: Services) -> list[Route]:
         "report.html": run_report,
         **{f"{name}.csv": partial(routes.table, name) for name in TABLES},
     }
-    of_samples: dict[str, Answer[StudyReading]] = {
+    of_samples: dict[str, Answer[Reading]] = {
         **drawn(STUDY_CHARTS, SAMPLE_TABLES, "ckv-study"),
         "study.json": routes.samples_json,
         "inspect.json": routes.inspect,
@@ -114,7 +113,7 @@ class RunRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def reading(self, request: Request) -> StudyReading:
+    def reading(self, request: Request) -> Reading:
         return self._services.studies.reading(_slug(request))
 
     def open_share(self, request: Request) -> Response:
@@ -165,7 +164,7 @@ class RunRoutes:
         self._services.note_export([run.slug])
         return _file(run, f"{name}.csv", TABLES[name](run.result), CSV)
 
-    def samples_json(self, of: StudyReading, request: Request) -> Response:
+    def samples_json(self, of: Reading, request: Request) -> Response:
         """All of a run of many samples; the texts of the samples where the query has `data`."""
         studies, with_data = self._services.studies, "data" in request.query_params
         samples = studies.samples(of.slug) if with_data else of.samples
@@ -173,7 +172,7 @@ class RunRoutes:
         values = export(of.study, samples, of.results, facts, with_data=with_data)
         return as_file("ckv-study.json", json.dumps(values, ensure_ascii=False), JSON)
 
-    def inspect(self, of: StudyReading, _: Request) -> Response:
+    def inspect(self, of: Reading, _: Request) -> Response:
         """A run of many samples as a log of Inspect."""
         studies = self._services.studies
         facts, samples = studies.view(of.slug).stored.facts, studies.samples(of.slug)
@@ -202,7 +201,7 @@ def kvpress(run: RunSnapshot, _: Request) -> Response | None:
     return _file(run, "kvpress.py", code, "text/x-python; charset=utf-8")
 
 
-def definition(of: StudyReading, _: Request) -> Response:
+def definition(of: Reading, _: Request) -> Response:
     """A run of many samples as the YAML file that makes it."""
     return as_file("ckv-study.yaml", write_study(of.study), "application/yaml; charset=utf-8")
 

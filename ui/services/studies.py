@@ -18,6 +18,7 @@ from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_samples, samples_of_runs
 from ckv_core.experiment.export import read_export
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult, Study
 from ckv_core.experiment.study_file import write_study
 from ckv_core.experiment.study_runner import (
@@ -42,7 +43,6 @@ from ui.accounts.access import DISABLED, Access
 from ui.limits import Limits
 from ui.services.library import check_new_run, check_room
 from ui.services.study_jobs import StudyJobs, prompt_size
-from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
 KEPT_READINGS = 8  # a big study takes a second
@@ -269,7 +269,7 @@ class Studies:
         self._access.check_run(slug)
         return self._view(self._read(repository.load_study, slug))
 
-    def reading(self, slug: object) -> StudyReading:
+    def reading(self, slug: object) -> Reading:
         """A study with its results; a client may send anything as its name."""
         if not is_slug(slug):
             raise StorageError(NO_STUDY)
@@ -448,11 +448,11 @@ class Studies:
 
 
 @functools.lru_cache(maxsize=KEPT_READINGS)
-def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
+def _read(studies: Studies, slug: str, _: Hashable) -> Reading:
     """Once for all charts and files of one state; the caller has checked the viewer."""
     # Contexts are long, and nothing here reads them.
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
-    return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))
+    return Reading(studies.view(slug).stored.study, samples, studies.results(slug), slug)
 
 
 class _Committed:

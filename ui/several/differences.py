@@ -1,7 +1,8 @@
 """A few saved runs side by side: which variants belong together, and what differs. No Gradio."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.experiment.regimes import regime_named, run_regimes
+from ckv_core.experiment.summary import four_digits
+from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
 from ckv_core.records.agreement import first_difference
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import OWN
@@ -18,8 +21,6 @@ from ckv_core.records.outcomes import outcome_word
 from ckv_core.records.records import RetainedSet, VariantResult
 from ckv_core.records.variants import spec_without
 from ui.services.live_runs import RunSnapshot
-from ui.tables.data_table import Cells, column, data_table, table_row, text_column
-from ui.tables.summary import four_digits
 
 MOST_BESIDE = 4
 LISTED_POSITIONS = 100
@@ -51,6 +52,7 @@ class Pair:
 
 
 _Row = list[tuple[Identity, VariantResult] | None]
+_Cells = dict[str, Cell]  # by key of their column
 
 
 def pair_up(results: Sequence[RunResult]) -> list[Pair]:
@@ -125,26 +127,30 @@ def settings_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     described = [_settings(run) for run in runs]
     names = dict.fromkeys(name for each in described for name in each)
     values = {name: [each.get(name, "") for each in described] for name in names}
-    return data_table(
-        "Settings that differ",
-        [
-            text_column("name", "Setting"),
-            *(
-                text_column(_letter(at), f"{_letter(at)}: {run.title or run.slug}", run.state)
-                for at, run in enumerate(runs)
-            ),
-        ],
-        [
-            table_row(
-                {"name": {"text": name}}
-                | {_letter(at): {"text": _plain(value)} for at, value in enumerate(row)}
+
+    def value(at: int, name: str) -> str:
+        return _plain(values[name][at])
+
+    columns: list[Column[str]] = [
+        text_column("name", "Setting", str),
+        *(
+            text_column(
+                _letter(at),
+                f"{_letter(at)}: {run.title or run.slug}",
+                partial(value, at),
+                unit=run.state,
             )
-            for name, row in values.items()
-            if any(value != row[0] for value in row)
-        ],
+            for at, run in enumerate(runs)
+        ),
+    ]
+    table = Table(
+        caption="Settings that differ",
+        columns=columns,
+        items=[name for name, row in values.items() if any(value != row[0] for value in row)],
         file="settings.csv",
         empty="None: these runs have the same settings and ran on the same versions.",
     )
+    return table.value()
 
 
 def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
@@ -157,86 +163,95 @@ def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
     pieces = prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
     head = run_regimes(*results).head
-    rows, equal = [], []
+    rows: list[_Cells] = []
+    equal, marks = [], []
     for pair in pair_up(results):
         cells = [_cells(pair, at, pieces) for at, _ in pair.present]
         if len(cells) > 1 and pieces and not any(pair.differs) and _are_equal(cells):
             equal.append(pair.spec)
             continue
         mark = regime_named(pair.present[0][1].method) if head else ""
-        rows += [
-            table_row(each | {"run": _run_cell(runs[at], at)}, regime=mark)
-            for each, (at, _) in zip(cells, pair.present, strict=True)
-        ]
+        marks += [mark] * len(cells)
+        for each, (at, _) in zip(cells, pair.present, strict=True):
+            link = f"/run?id={runs[at].slug}"
+            rows.append(each | {"run": Cell(_letter(at), href=link, title=runs[at].title)})
     notes = [
         f"Equal in all runs that have them: {', '.join(equal)}." if equal else "",
         "" if pieces else OTHER_PROMPTS,
     ]
-    return data_table(
-        "Results that differ",
-        _COLUMNS,
-        rows,
+    table = Table(
+        caption="Results that differ",
+        columns=_COLUMNS,
+        items=rows,
         file="differences.csv",
         head=head,
         note="\n".join(filter(None, notes)),
         empty="None: every variant wrote the same tokens and kept the same entries.",
+        marks=marks,
     )
+    return table.value()
 
 
+def _read(key: str) -> Callable[[_Cells], Cell | None]:
+    return lambda cells: cells.get(key)
+
+
+_TEXTS = {
+    "variant": "Variant",
+    "run": "Run",
+    "differs": "Differs in",
+    "outcome": "Outcome",
+    "output": "Output",
+    "first": "Differs from",
+}
+_EXTRA = {
+    "layers": "Kept slots in both, by layer",
+    "only_base": "Kept by the first run alone",
+    "only_own": "Kept by this run alone",
+}
 _METRICS = [METRICS[key] for key in ("agreement", "final", "kl", "retained_entries")]
-_COLUMNS = [
-    text_column("variant", "Variant"),
-    text_column("run", "Run"),
-    text_column("differs", "Differs in"),
-    text_column("outcome", "Outcome"),
-    text_column("output", "Output"),
-    text_column("first", "Differs from"),
+_COLUMNS: list[Column[_Cells]] = [
+    *(text_column(key, label, _read(key)) for key, label in _TEXTS.items()),
     *(
-        column(each.key, each.label, each.unit_name, help=each.definition, extra=at > 1)
-        for at, each in enumerate(_METRICS)
+        metric_column(metric, _read(metric.key), is_extra=at > 1)
+        for at, metric in enumerate(_METRICS)
     ),
-    text_column("overlap", "Kept slots in both", "Jaccard, mean and least of a layer"),
-    *(
-        text_column(key, label, extra=True)
-        for key, label in (
-            ("layers", "Kept slots in both, by layer"),
-            ("only_base", "Kept by the first run alone"),
-            ("only_own", "Kept by this run alone"),
-        )
+    text_column(
+        "overlap",
+        "Kept slots in both",
+        _read("overlap"),
+        unit="Jaccard, mean and least of a layer",
     ),
+    *(text_column(key, label, _read(key), is_extra=True) for key, label in _EXTRA.items()),
 ]
 _COMPARED = ("outcome", *(metric.key for metric in _METRICS))
 
 
-def _are_equal(cells: Sequence[Cells]) -> bool:
+def _are_equal(cells: Sequence[_Cells]) -> bool:
     """Whether runs have the same metrics, tokens and kept sets of a variant."""
     first, *others = cells
     return all(
-        each["first"]["text"] == EQUAL
-        and each.get("overlap", {}).get("value", 1.0) == 1.0
-        and all(each[key]["text"] == first[key]["text"] for key in _COMPARED)
+        each["first"].text == EQUAL
+        and ("overlap" not in each or each["overlap"].value == 1.0)
+        and all(each[key].text == first[key].text for key in _COMPARED)
         for each in others
     )
-
-
-def _run_cell(run: RunSnapshot, at: int) -> dict[str, Any]:
-    return {"text": _letter(at), "href": f"/run?id={run.slug}", "title": run.title}
 
 
 def _letter(at: int) -> str:
     return "ABCD"[at]
 
 
-def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
+def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> _Cells:
     """One variant in one run; `pieces` are the prompt's tokens, None where the prompts differ."""
     (base_at, base), *_ = pair.present
     own = next(variant for run, variant in pair.present if run == at)
     cells = {
-        "variant": {"text": pair.spec},
-        "differs": {"text": pair.differs[at]},
-        "outcome": {"text": outcome_word(own)},
-        "output": {"text": "".join(own.token_texts)},
-        "first": {"text": ""},
+        "variant": Cell(pair.spec),
+        "differs": Cell(pair.differs[at]),
+        "outcome": Cell(outcome_word(own)),
+        "output": Cell("".join(own.token_texts)),
+        "first": Cell(""),
         **{metric.key: _metric_cell(own, metric) for metric in _METRICS},
     }
     if pieces is None or at == base_at:
@@ -244,29 +259,26 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> Cells:
     at_token = first_difference(base.token_ids, own.token_ids)
     place = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
     ids = zip_longest(base.token_ids, own.token_ids[: len(own.token_texts)])
+    texts = zip(own.token_texts, ids, strict=False)
     return cells | {
-        "first": {"text": place, "value": None if at_token is None else at_token + 1},
-        "output": {
-            "text": "".join(own.token_texts),
-            "pieces": [
-                (text, one != other)
-                for text, (one, other) in zip(own.token_texts, ids, strict=False)
-            ],
-        },
+        "first": Cell(place, None if at_token is None else at_token + 1),
+        "output": replace(
+            cells["output"], pieces=[(text, one != other) for text, (one, other) in texts]
+        ),
         **_kept(base.retained, own.retained, pieces),
     }
 
 
-def _metric_cell(variant: VariantResult, metric: Metric) -> dict[str, Any]:
+def _metric_cell(variant: VariantResult, metric: Metric) -> Cell:
     value = metric.read(variant)
     if variant.method == "full" and metric.better:
-        return {"text": REFERENCE}
+        return Cell(REFERENCE)
     if value is None:
-        return {"text": ""}
+        return Cell("")
     text = f"{value:.0%}" if metric.is_share else four_digits(value)
     if metric.unit == "entries":
         text = f"{value:,.0f}"
-    return {"text": text, "value": value}
+    return Cell(text, value)
 
 
 def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
@@ -303,7 +315,7 @@ def _cut(text: str) -> str:
     return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
 
 
-def _kept(base: RetainedSet | None, own: RetainedSet | None, pieces: Sequence[str]) -> Cells:
+def _kept(base: RetainedSet | None, own: RetainedSet | None, pieces: Sequence[str]) -> _Cells:
     """Nothing unless both have kept sets of one shape."""
     if base is None or own is None or base.mask().shape != own.mask().shape:
         return {}
@@ -312,16 +324,16 @@ def _kept(base: RetainedSet | None, own: RetainedSet | None, pieces: Sequence[st
     mean = sum(layers) / len(layers)
     text = "all" if mean == 1 else f"{mean:.1%}, least {min(layers):.1%}"
     return {
-        "overlap": {"text": text, "value": mean},
-        "layers": {"text": " ".join(f"{share:.3f}" for share in layers)},
+        "overlap": Cell(text, mean),
+        "layers": Cell(" ".join(f"{share:.3f}" for share in layers)),
         "only_base": _listed(np.logical_and(one, ~two), pieces),
         "only_own": _listed(np.logical_and(two, ~one), pieces),
     }
 
 
-def _listed(positions: NDArray[np.bool_], pieces: Sequence[str]) -> dict[str, Any]:
+def _listed(positions: NDArray[np.bool_], pieces: Sequence[str]) -> Cell:
     """How many positions no head of the other run keeps, and the first of them with their text."""
     at = np.flatnonzero(positions)
     shown = ", ".join(f"{place} {pieces[place]!r}" for place in at[:LISTED_POSITIONS])
     more = f", and {len(at) - LISTED_POSITIONS:,} more" if len(at) > LISTED_POSITIONS else ""
-    return {"text": f"{len(at):,} ({shown}{more})" if len(at) else "0", "value": len(at)}
+    return Cell(f"{len(at):,} ({shown}{more})" if len(at) else "0", len(at))

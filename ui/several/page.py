@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.points_table import points_table
 from ui.components.base import DataTable, Notice, RunCharts, SectionLinks
 from ui.results.block import RESULTS
 from ui.results.chart_views import several_value
@@ -14,7 +15,7 @@ from ui.services.services import Services
 from ui.several.chosen import load_runs, take_together
 from ui.several.differences import MOST_BESIDE, answers_value, settings_value
 from ui.shell.parts import AT_ONCE, TO_RUNS, Tone, notice_value
-from ui.tables.points import points_value
+from ui.tables.points import look_values
 
 INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
 TABLE_TEXT = (
@@ -75,7 +76,7 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
     return [
         notice_value("\n".join([summary, *found.notes]), tone, (*files, TO_RUNS)),
         gr.update(visible=True),
-        points_value(found, "The runs together", "several-runs.csv"),
+        points_table(found, "The runs together", file="several-runs.csv").value(look_values(found)),
         several_value(slugs, found),
     ]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ckv_core.base.terminal import plain, say
 from ckv_core.cli import main
-from ckv_core.cli.tables import print_table
+from ckv_core.cli.tables import print_rows
 from ckv_core.errors import ModelError
 from tests.factories.models import saved_model
 
@@ -39,7 +39,7 @@ def test_what_the_encoding_lacks_is_a_code_and_no_traceback(monkeypatch):
 
 
 def test_a_table_is_as_wide_as_what_is_shown(capsys):
-    print_table(("name", "n"), [("a\x1b", "1"), ("b", "2")])
+    print_rows(("name", "n"), [("a\x1b", "1"), ("b", "2")])
     assert capsys.readouterr().out == "name   n\na\\x1b  1\nb      2\n"
 
 
@@ -47,12 +47,12 @@ def test_a_table_shows_markup_as_text_and_is_cut_only_where_a_terminal_is_too_na
     capsys, monkeypatch
 ):
     head, row = ("name", "first figure", "second", "third"), ("[bold]x[/]" * 3, "1.5", "2", "你好")
-    print_table(head, [row], "title")
+    print_rows(head, [row], "title")
     title, names, cells = capsys.readouterr().out.splitlines()[1:]
     assert (title, names.split("  ")[-3:]) == ("title", ["first figure", "second", "third"])
     assert cells == f"{row[0]}           1.5       2   你好"
     monkeypatch.setattr("ckv_core.cli.tables.terminal_width", lambda: 55)
-    print_table(head, [row])
+    print_rows(head, [row])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["name", row[0]] * 2
     assert lines[0].endswith("first figure  second")

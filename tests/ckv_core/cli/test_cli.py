@@ -88,15 +88,15 @@ def test_several_budgets_and_alphas_say_what_they_cost_and_print_tables(capsys, 
     assert cli.main(["compare", *arguments, "--max-new-tokens", "0"]) == 0
     printed = capsys.readouterr()
     assert re.search(r"^7 points on [\d,]+ prompt tokens: about ", printed.err, re.M)
-    assert "budget needed for equal quality" in printed.out
-    assert "best alpha by head L1" in printed.out
+    assert "Budget needed for equal quality" in printed.out
+    assert "Best alphas" in printed.out
     assert "Token F1" not in printed.out
     scored = [*arguments, "--answer", "Nobody", "--max-new-tokens", "2"]
     assert cli.main(["compare", *scored]) == 0
     out = capsys.readouterr().out
     assert "7 of 7 texts were cut at" in out  # so none is scored
     assert "Token F1" not in out
-    assert "budget needed for equal quality" in out
+    assert "Budget needed for equal quality" in out
 
 
 def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path):

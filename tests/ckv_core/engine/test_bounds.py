@@ -23,7 +23,7 @@ from ckv_core.engine.first_step import (
     project_heads,
 )
 from ckv_core.experiment.rounding import within_floor
-from ckv_core.experiment.verdict import run_verdict
+from ckv_core.experiment.verdict import verdict_of
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import Perturbation, RoundingFloor
@@ -366,7 +366,7 @@ def judged(*finals: float, kl: float = 1.0) -> RunResult:
 
 
 def cautions(result: RunResult) -> list[str]:
-    return [caution for caution in run_verdict(result).cautions if "floor" in caution]
+    return [caution for caution in verdict_of(result).cautions if "floor" in caution]
 
 
 def test_a_figure_above_the_floor_has_no_caution():

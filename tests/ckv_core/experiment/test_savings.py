@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.experiment.points import with_bases
-from ckv_core.experiment.reading import read_results
+from ckv_core.experiment.samples import read_results
 from ckv_core.experiment.savings import MEANINGS, Saving, savings
 from ckv_core.experiment.stats import Match, matching_budget
 from ckv_core.experiment.study import Study

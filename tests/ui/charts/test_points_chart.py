@@ -10,11 +10,9 @@ from ckv_core.experiment.points import POINT_METRICS
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
-from tests.factories.tables import numbers, rows_of
 from ui.charts.points import POINTS_CHART as BUDGET
 from ui.results.chart_views import several_value
 from ui.several.chosen import take_together
-from ui.tables.points import points_csv
 
 METHOD = "SnapKV + CriticalKV"
 NAMES = ["SnapKV", *(f"{METHOD}, alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]
@@ -133,23 +131,6 @@ def test_budgets_of_different_units_do_not_share_an_axis():
         assert {tuple(trace.x) for trace in figure.data} == {budgets}
     assert list(figure.layout.xaxis.ticktext) == ["2.5", "10"]
     assert figure.layout.xaxis.title.text == "budget, percent of the compressed prompt"
-
-
-def test_the_file_holds_what_the_chart_draws():
-    found = take_together(generated_runs())
-    rows = [row for row in rows_of(points_csv(found)) if not row["minus"]]
-    for quantity in choices(BUDGET, found)["quantity"]:
-        drawn = lines_of(BUDGET.figure(found, {"quantity": quantity}))
-        for curve in found.curves:
-            specs = [row.spec for _, row in curve.rows]
-            own = [row for row in rows if row["spec"] in specs and row["metric"] == quantity]
-            own.sort(key=lambda row: float(row["budget"]))
-            if not own:
-                continue
-            line = drawn[curve.first.name]
-            for column, axis in {"budget": "x", "mean": "y"}.items():
-                assert numbers(own, column).tolist() == list(line[axis])
-            assert [int(row["samples"]) for row in own] == [n for _, n in line.customdata]
 
 
 @pytest.mark.parametrize("against", ["memory", "head"])

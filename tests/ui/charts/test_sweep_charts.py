@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 
 from ckv_core.experiment.sweep import SWEPT, alpha_optima
+from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
 from tests.factories.runs import Swept, sweep_result, with_changes
-from tests.factories.tables import rows_of
 from ui.charts.catalog import CHARTS, figure_of
-from ui.charts.run_csv import alphas_csv, sweep_csv
-from ui.tables.sweep import alphas_table, points_table, savings_table
+from ui.charts.run_csv import alphas_csv
 
 
 def drawn(result, quantity, **choices):
     return figure_of(result, "sweep", {"quantity": quantity, **choices})
+
+
+def value(table, *given):
+    """As the page has it."""
+    return table(*given).value()
 
 
 def keys_of(table) -> list[str]:
@@ -31,7 +35,7 @@ def matched_keys(result):
 
 
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
-    table = savings_table(sweep_result(generated=True), 0)
+    table = value(sweep_savings, sweep_result(generated=True), 0)
     matched = matched_keys(sweep_result(generated=True))
     assert keys_of(table) == ["method", "matches", *matched]
     finals = [row["cells"]["final"]["text"] for row in table["rows"][:2]]
@@ -40,13 +44,13 @@ def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
     needed = 512 * 128 / 600
     assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
-    plain = savings_table(sweep_result(), 0)
+    plain = value(sweep_savings, sweep_result(), 0)
     assert keys_of(plain)[2:] == matched_keys(sweep_result())
 
 
 @pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
 def test_an_unknown_reference_gives_an_empty_table(reference):
-    assert savings_table(sweep_result(), reference)["rows"] == []
+    assert value(sweep_savings, sweep_result(), reference)["rows"] == []
 
 
 # --- curves ---------------------------------------------------------------------------------
@@ -84,27 +88,27 @@ def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
     assert "closer" not in figure.layout.title.subtitle.text
     assert not figure.layout.shapes  # no line where the full cache would be
     assert drawn(result, "agreement").layout.shapes
-    table = savings_table(result, 0)
+    table = value(sweep_savings, result, 0)
     assert "sigma_over_half" not in keys_of(table)
     assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
-    assert "sigma_over_half" in keys_of(points_table(result, ""))
+    assert "sigma_over_half" in keys_of(value(sweep_points, result, ""))
 
 
 # --- best alphas ----------------------------------------------------------------------------
 
 
 def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
-    row = alphas_table(sweep_result())["rows"][0]["cells"]
+    row = value(sweep_alphas, sweep_result())["rows"][0]["cells"]
     assert row["method"]["text"] == "SnapKV + CriticalKV (paper), budget 64"
     assert row["n"]["value"] == (Swept.LAYERS - 1) * Swept.KV_HEADS
-    assert row["heads"]["text"] == "14.3%"
+    assert row["KV head"]["text"] == "14.3%"
 
 
 def test_one_alpha_has_no_optimum_and_a_comparison_no_sweep_charts():
     result = sweep_result()
     result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
     assert alpha_optima(result) == []
-    assert alphas_table(result)["rows"] == []
+    assert value(sweep_alphas, result)["rows"] == []
     assert figure_of(result, "alpha-heads", {}) is None
     plain = replace(sweep_result(), kind="compare")
     assert drawn(plain, "final") is figure_of(plain, "alpha-heads", {}) is None
@@ -123,33 +127,21 @@ def test_each_method_and_budget_has_its_alpha_charts():
 # --- points and files -----------------------------------------------------------------------
 
 
-def test_the_files_have_a_row_for_each_point_and_for_each_alpha():
+def test_the_file_has_a_row_for_each_alpha():
     result = sweep_result()
-    points = [row for row in rows_of(sweep_csv(result)) if row["metric"] == "final"]
-    assert len(points) == len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS)) + sum(
-        bool(row["minus"]) for row in points
-    )
     alphas = alphas_csv(result).splitlines()
     assert len(alphas) == 1 + len(Swept.BUDGETS) * Swept.LAYERS * (1 + Swept.KV_HEADS)
     assert '"snapkv+critical","64",0,2,0.5' in alphas
     assert f'"snapkv+critical","64",{Swept.WHOLE_LAYER},2,""' in alphas
 
 
-def test_the_points_table_has_every_point():
-    table = points_table(sweep_result(generated=True), "")
-    assert len(table["rows"]) == 17
-    assert {"agreement", "outcome", "token_f1"} <= {*keys_of(table)}
-    assert not {"n", "answer", "final_base"} & {*keys_of(table)}
-    assert "agreement" not in keys_of(points_table(sweep_result(), ""))
-
-
 def test_a_reference_answer_that_the_prompt_lacks_is_said():
     result = sweep_result(generated=True)
     there = "".join(result.prompt.pieces[2:5])
     lacks = "does not occur in the compressed prompt"
-    assert lacks in points_table(result, "nowhere to be found")["note"]
-    assert lacks not in points_table(result, there)["note"]
-    assert lacks not in points_table(result, " ")["note"]
+    assert lacks in value(sweep_points, result, "nowhere to be found")["note"]
+    assert lacks not in value(sweep_points, result, there)["note"]
+    assert lacks not in value(sweep_points, result, " ")["note"]
 
 
 # --- oracles --------------------------------------------------------------------------------
@@ -191,11 +183,11 @@ def test_oracles_of_a_curve_are_broken_lines_beside_the_head_l1_alone():
 
 def test_oracles_are_in_the_table_and_have_no_savings():
     result = swept_with_oracles()
-    table = points_table(result, "")
+    table = value(sweep_points, result, "")
     row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
     assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
     assert "oracle_greedy_l1" not in row["cells"]
-    assert keys_of(savings_table(result, 0))[2:] == matched_keys(result)
+    assert keys_of(value(sweep_savings, result, 0))[2:] == matched_keys(result)
 
 
 def test_hostile_labels_are_escaped_in_curves():

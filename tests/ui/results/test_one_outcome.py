@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckv_core.cli.tables import print_generation, print_verdict
+from ckv_core.cli.tables import print_table, print_verdict
 from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.summary import summary_table
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import Generated, RunFinished, RunPrepared, VariantFinished
 from ckv_core.records.outcomes import OUTCOME_WORDS
@@ -22,7 +23,7 @@ from ui.api.answers import run_json
 from ui.results import views
 from ui.runs.query import outcome_text
 from ui.services.live_runs import RunSnapshot, stored_snapshot
-from ui.tables.summary import summary_value
+from ui.tables.points import summary_value
 
 ENDS = {  # stopped, whether the answer is in the text
     "answered": ("eos", True),
@@ -110,7 +111,8 @@ def test_verdict_table_list_command_line_and_api_agree(opened, variants, failed)
     assert {row["answer_found"] for row in api["variants"] if row["outcome"] == "cut"} <= {None}
     copy = from_json(to_json(result))
     assert [v.outcome for v in copy.variants] == [*expected.values()]
-    cells = [row["cells"]["answer"]["text"] for row in table["rows"]] if by_answer else []
+    shown = [row["cells"].get("answer", {}).get("text", "") for row in table["rows"]]
+    cells = shown if by_answer else []
     words = [cell.split(",")[0] for cell in cells]
     known = [v.outcome or "none" for v in result.variants] if by_answer else []
     assert [word if word in OUTCOME_WORDS else "none" for word in words] == known
@@ -131,7 +133,7 @@ def test_verdict_table_list_command_line_and_api_agree(opened, variants, failed)
         assert verdict["headline"].startswith("The model gets this wrong even with the full cache.")
     assert api["verdict"]["headline"] == verdict["headline"]
     assert verdict["headline"] in printed_by(print_verdict, result)
-    printed = printed_by(print_generation, result).splitlines()[3:]
+    printed = printed_by(print_table, summary_table(result, ended=True)).splitlines()[3:]
     rows = zip(cells, words, printed, strict=True) if by_answer else ()
     assert all(cell in line for cell, word, line in rows if word in OUTCOME_WORDS)
     larger = any("larger budget" in caution for caution in verdict["cautions"])

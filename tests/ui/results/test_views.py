@@ -21,7 +21,7 @@ from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_res
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
-from ui.tables.summary import summary_value
+from ui.tables.points import summary_value
 
 
 def with_variant(at: int, **changes) -> RunResult:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.points import POINT_METRICS
-from ckv_core.experiment.points_table import points_json
+from ckv_core.experiment.points_table import points_json, points_table
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import MIN_PROMPTS
 from tests.factories.app import (
@@ -23,14 +22,13 @@ from tests.factories.app import (
     snapshot,
     store_run,
 )
-from tests.factories.runs import Swept
 from tests.factories.tables import rows_of
 from tests.ui.served_app import by
 from ui.charts.points import POINTS_CHART
 from ui.looks.palette import looks_of
 from ui.several.chosen import take_together
 from ui.several.page import SeveralPage
-from ui.tables.points import points_csv, points_value
+from ui.tables.points import look_values, points_csv
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 OTHER = "other0000000"
@@ -48,9 +46,13 @@ def runs_with(count: int, *specs: str, **changes):
     return runs
 
 
+def value_of(found) -> dict:
+    return points_table(found).value(look_values(found))
+
+
 def table_of(found) -> dict[str, dict[str, str]]:
     """Texts of the table by SPEC and column."""
-    rows = [row["cells"] for row in points_value(found, "", "")["rows"]]
+    rows = [row["cells"] for row in value_of(found)["rows"]]
     return {row["spec"]["text"]: {key: cell["text"] for key, cell in row.items()} for row in rows}
 
 
@@ -168,30 +170,10 @@ def test_what_cannot_be_taken_together_is_refused(runs, sentence):
 # --- what was measured of the paper's quantities ---------------------------------------------
 
 
-def test_figures_of_heads_are_there_on_demand_and_bounds_with_their_count():
-    runs = runs_of(2)
-    for at, run in enumerate(runs):
-        variant = run.result.variants[1]
-        ones = np.ones_like(variant.perturbation.head_l1)
-        is_covered = np.arange(Swept.QUERY_HEADS) < 2 - at  # two heads of each layer, then one
-        chain = {
-            "sigma_stage1": np.where(is_covered, np.float32(0.9), np.float32(0.5)) * ones,
-            "value_mass": ones,
-            "theta": ones * (1 + at),
-            # Below theta in the first run, which breaks the chain.
-            "theta_hat": np.where(is_covered, np.float32(0.5 + 5 * at), np.float32(1e9)) * ones,
-            "theta_relaxed": np.where(is_covered, np.float32(6), np.float32(-1e9)) * ones,
-        }
-        moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
-        run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=chain)
-    found = take_together(runs)
-    rows = table_of(found)
-    bounded = rows[runs[0].result.variants[1].spec]
-    chain = ("covered_l1", "theta", "theta_hat", "theta_relaxed")
-    assert [bounded[key] for key in chain] == ["0.5", "1.5", "3", "6"]
-    extra = {c["key"]: c["extra"] for c in points_value(found, "", "")["columns"]}
+def test_what_is_read_first_is_shown_and_the_rest_is_there_on_demand():
+    extra = {c["key"]: c["extra"] for c in value_of(take_together(runs_of(2)))["columns"]}
     assert not any(extra[key] for key in ("n", "memory", "head", "final"))
-    assert all(extra[key] for key in (*chain, "kl", "final_base"))
+    assert all(extra[key] for key in ("worst_head", "kl", "final_base"))
     assert "agreement" not in extra  # nothing was generated
 
 
@@ -200,8 +182,6 @@ def test_the_file_has_every_mean_and_difference_with_its_ends():
     rows = rows_of(points_csv(found))
     critical = next(row for row in found.rows if row.spec == CRITICAL)
     own = [row for row in rows if row["spec"] == CRITICAL]
-    known = {key for key in POINT_METRICS if critical.mean(key)}
-    assert {row["metric"] for row in own if not row["minus"]} == known
     (mean,) = [row for row in own if row["metric"] == "final" and not row["minus"]]
     final = critical.mean("final")
     assert [float(mean[key]) for key in ("mean", "low", "high")] == [
@@ -221,7 +201,7 @@ def test_the_file_has_every_mean_and_difference_with_its_ends():
 def test_a_method_with_its_settings_has_one_look_within_the_page():
     found = take_together(runs_of(2))
     looks: dict[str, set[tuple[str, str]]] = {}
-    for cells, row in zip(points_value(found, "", "")["rows"], found.rows, strict=True):
+    for cells, row in zip(value_of(found)["rows"], found.rows, strict=True):
         look = (cells["look"]["color"], cells["look"]["symbol"])
         looks.setdefault(row.curve_spec, set()).add(look)
     for trace, curve in zip(POINTS_CHART.figure(found, {}).data, found.curves, strict=True):
@@ -236,7 +216,7 @@ def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
     for run in runs:
         kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
         run.result.variants = kept
-    rows = points_value(take_together(runs), "", "")["rows"]
+    rows = value_of(take_together(runs))["rows"]
     variants = runs[0].result.variants
     of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
     assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]

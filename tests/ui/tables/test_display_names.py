@@ -9,7 +9,7 @@ from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import bare, drawn_result
 from ui.charts.layers import layer_figure
 from ui.charts.layout import display_names
-from ui.tables.summary import summary_value
+from ui.tables.points import summary_value
 
 OWN = "own"
 CASES = {

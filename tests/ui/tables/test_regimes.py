@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
+from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.regimes import Regimes, regimes_of
+from ckv_core.experiment.sweep_tables import sweep_points, sweep_savings
 from ckv_core.experiment.verdict import verdict_of
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
@@ -13,9 +15,7 @@ from ui.charts.points import POINTS_CHART
 from ui.results import chart_views
 from ui.several.chosen import take_together
 from ui.several.differences import answers_value
-from ui.tables.points import points_value
-from ui.tables.summary import summary_value
-from ui.tables.sweep import points_table, savings_table
+from ui.tables.points import summary_value
 
 MARKS = {"query-aware", "query-agnostic"}
 
@@ -35,9 +35,9 @@ def done(change, **changes):
 
 # What is shown of runs that went through `change`.
 VALUES = {
-    "points": lambda change: points_table(change(sweep_result()), ""),
-    "savings": lambda change: savings_table(change(sweep_result()), 1),
-    "means": lambda change: points_value(together(change), "", ""),
+    "points": lambda change: sweep_points(change(sweep_result())).value(),
+    "savings": lambda change: sweep_savings(change(sweep_result()), 1).value(),
+    "means": lambda change: points_table(together(change)).value(),
     "charts": lambda change: chart_views.perturbation_value(done(change)),
     "curves": lambda change: chart_views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))

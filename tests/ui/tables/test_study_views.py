@@ -6,28 +6,28 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from ckv_core.errors import ConfigError
+from ckv_core.experiment.reading import Reading
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
 from ui.run.routes import SAMPLE_TABLES
-from ui.tables.study import (
-    StudyReading,
+from ui.tables.sample_list import read_cell, sample_request, samples_table
+from ui.tables.samples import (
     decision_table,
     facts_rows,
+    looks,
     savings_table,
     scores_table,
     tasks_table,
-    verdict_value,
 )
-from ui.tables.study_samples import read_cell, sample_request, samples_table
 
 ALL = study_samples()
 SLUG = "study0123456"
 PRINTED = "SnapKV + CriticalKV (paper)"
 
 
-def reading(count: int = len(ALL), **changes) -> StudyReading:
+def reading(count: int = len(ALL), **changes) -> Reading:
     """The study, perhaps with other settings, and the results of some samples."""
-    return StudyReading(SLUG, replace(STUDY, **changes), ALL, study_results(ALL[:count]))
+    return Reading(replace(STUDY, **changes), ALL, study_results(ALL[:count]), SLUG)
 
 
 def texts(table: dict, key: str) -> list[str]:
@@ -40,7 +40,7 @@ def by_point(table: dict) -> dict[tuple[str, str], dict]:
     return {(each["method"]["text"], each["budget"]["text"]): each for each in cells}
 
 
-def by_score(found: StudyReading) -> dict[tuple[str, str], dict]:
+def by_score(found: Reading) -> dict[tuple[str, str], dict]:
     """Cells of the table of points by method and budget."""
     cells = [row["cells"] for row in scores_table(found)["rows"]]
     return {(c["variant"]["text"], c.get("budget", {}).get("text", "")): c for c in cells}
@@ -67,7 +67,7 @@ def test_the_settings_say_what_computed_it():
 
 
 def test_the_answer_comes_with_its_tolerance_n_and_cautions():
-    value = verdict_value(reading())
+    value = reading().verdict.to_json()
     assert value["headline"].startswith(
         "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples"
     )
@@ -75,7 +75,7 @@ def test_the_answer_comes_with_its_tolerance_n_and_cautions():
     states = {m["name"]: g["state"] for g in value["groups"] for m in g["variants"]}
     assert states == {"SnapKV": "cut", PRINTED: "cut", "KeyDiff": "lost"}
     assert any(text.startswith("With 40 samples and 3 methods") for text in value["cautions"])
-    wide = verdict_value(reading(tolerance=20, budgets=("50%",)))
+    wide = reading(tolerance=20, budgets=("50%",)).verdict.to_json()
     assert wide["headline"].startswith("SnapKV keeps the score at 50 % of the cache")
     assert wide["groups"][0]["state"] == "kept"
 
@@ -93,8 +93,8 @@ def test_nobody_is_called_better_for_a_lower_l1():
 
 def test_variants_of_one_method_do_not_look_alike():
     specs = ("full", "snapkv", "snapkv:pool=none", "snapkv+critical", "snapkv+critical:alpha=0")
-    looks = reading(variants=specs).looks
-    assert len({(look.color, look.symbol, look.dash) for look in looks.values()}) == len(specs)
+    found = looks(reading(variants=specs))
+    assert len({(look.color, look.symbol, look.dash) for look in found.values()}) == len(specs)
 
 
 def test_scores_are_points_with_intervals_and_n():
@@ -114,7 +114,7 @@ def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
     assert rows[1]["score"]["text"].startswith("over 50% (not reached with the budgets tried)")
     assert (rows[1]["score"]["value"], rows[1]["n"]["value"]) == (None, 40)
     nothing = [replace(each, score=0.0) for each in study_results(ALL)]
-    empty = savings_table(StudyReading(SLUG, STUDY, ALL, nothing))
+    empty = savings_table(Reading(STUDY, ALL, nothing, SLUG))
     assert (empty["rows"], "scored above 0" in empty["empty"]) == ([], True)
     assert savings_table(reading(variants=("snapkv", "keydiff")))["rows"] == []
 
@@ -128,7 +128,7 @@ def test_tasks_are_set_beside_one_another_only_where_there_are_several():
     assert [column["unit"] for column in table["columns"][2:4]] == ["n = 20", "n = 19 to 20"]
     assert by_point(table)["KeyDiff", "10%"]["task0"]["text"] == "0.0"  # it loses every even one
     alone = [replace(each, tags={}) for each in ALL]
-    assert tasks_table(StudyReading(SLUG, STUDY, alone, study_results(ALL)))["rows"] == []
+    assert tasks_table(Reading(STUDY, alone, study_results(ALL), SLUG))["rows"] == []
 
 
 def test_a_method_with_critical_stands_below_its_base_with_the_difference():
@@ -162,7 +162,8 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
     scores = {r.sample: r.score for r in found.results if (r.variant, r.budget) == own}
     for name, line in zip(ids, table["rows"], strict=True):
         score = scores[name]
-        assert line["cells"]["score"]["value"] == (None if score is None else 100 * score)
+        found_score = line["cells"].get("score", {}).get("value")
+        assert found_score == (None if score is None else 100 * score)
         assert line["cells"]["id"]["href"].endswith(f"&sample={name}&budget=50%25")
     assert sample_request(STUDY, ALL, "s003", "50%").defaults["budget"] == "50%"
     assert sample_request(STUDY, ALL, "s003", "7%").defaults["budget"] == "10%"
@@ -209,8 +210,8 @@ def test_samples_where_methods_disagree_come_first_and_open_in_compare():
 
 def test_a_study_without_results_is_shown_and_has_no_charts():
     empty = reading(count=0)
-    assert verdict_value(empty)["headline"] == "There is no result yet."
-    assert verdict_value(empty)["groups"] == []
+    assert empty.verdict.headline == "There is no result yet."
+    assert empty.verdict.groups == ()
     assert decision_table(empty)["rows"]
     assert tasks_table(empty)["rows"]
     assert [chart.name for chart in STUDY_CHARTS.values() if chart.has_data(empty)] == []

@@ -47,7 +47,8 @@ function firstCell(row, column) {
 function bodyCell(row, column) {
   const cell = cellOf(row, column) ?? {};
   const tone = TONE_SIGNS[cell.tone] ? `ckv-${cell.tone}` : "";
-  return make("td", { class: `ckv-num ${sideOf(column)} ${tone}`, title: str(cell.title) || null }, contentOf(cell));
+  const title = str(cell.title) || (str(cell.text) ? null : "Not known yet, or not defined for this row.");
+  return make("td", { class: `ckv-num ${sideOf(column)} ${tone}`, title }, contentOf(cell));
 }
 
 /** A "?" that shows its text on hover, focus or click; Escape closes it. */

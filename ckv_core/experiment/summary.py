@@ -1,26 +1,21 @@
-"""The table of a run: its columns, what stands in each cell, and its metrics as CSV."""
+"""The table of a run, a row per variant: for readers, and unrounded for files. No torch."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 
-from ckv_core.experiment.metric_rows import metric_rows
 from ckv_core.experiment.names import display_names
-from ckv_core.experiment.regimes import run_regimes
+from ckv_core.experiment.regimes import regime_named, run_regimes
 from ckv_core.experiment.rounding import floor_by_metric, floor_sentence, short
+from ckv_core.experiment.table import Cell, Column, Plain, Table, metric_column, text_column
 from ckv_core.records.byte_budget import requested_bytes
 from ckv_core.records.events import RunResult
-from ckv_core.records.metrics import Metric, metrics_in
+from ckv_core.records.metrics import METRICS, Group, Metric, metrics_in
 from ckv_core.records.outcomes import cut_note, has_exact_match, outcome_word
 from ckv_core.records.records import VariantResult
-from ui.looks.palette import looks_of
-from ui.tables.csv_text import csv_text
-from ui.tables.data_table import Column, column, data_table, table_row, text_column
 
 MIB = 2**20
-_METRICS = metrics_in("table")
-Cell = dict[str, str]
 
 
 # What stands above a column, where it is not the metric's label, unit and definition.
@@ -60,55 +55,58 @@ _EXPECTED |= {"kl", "final", "head", "improved_heads"}
 _ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
 
 
-def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
-    """Value of the DataTable; None until the variants are known.
+def summary_table(
+    result: RunResult, *, ended: bool = False, groups: Collection[Group] = ()
+) -> Table[VariantResult] | None:
+    """A row per variant; None until the variants are known.
 
-    `ended`: nothing will come any more: what no variant has is left out.
+    `ended`: nothing will come any more: what no variant has is left out. `groups`: of metrics that
+    are shown too.
     """
-    cells = {
-        key: [cell(result, variant, metric) for variant in result.variants]
-        for key, metric in _METRICS.items()
-        if key != "exact_match" or has_exact_match(result.variants)
-        for cell in [_CELLS.get(key, _plain)]
-    }
-    shown = {
-        key: each
-        for key, each in cells.items()
-        if (key in _EXPECTED and not ended) or any(cell != NOT_YET for cell in each)
-    }
-    if not result.variants or not shown:
+    metrics = [m for m in METRICS.values() if "table" in m.places or m.group in groups]
+    columns = [
+        column
+        for metric in metrics
+        if metric.key != "exact_match" or has_exact_match(result.variants)
+        for column in [_column(result, metric)]
+        if (metric.key in _EXPECTED and not ended) or any(map(column.cell, result.variants))
+    ]
+    if not result.variants or not columns:
         return None
     regimes = run_regimes(result)
-    rows = zip(looks_of(result.variants), result.variants, regimes.marks, strict=True)
     notes = (cut_note(result.variants), floor_sentence(result), *_warnings(result))
-    return data_table(
-        "Receipt and metrics of every variant",
-        [
-            text_column("variant", "Variant"),
-            column("spec", "SPEC", hidden=True),
-            *(_column(_METRICS[key], each) for key, each in shown.items()),
+    return Table(
+        caption="Receipt and metrics of every variant",
+        columns=[
+            text_column("variant", "Variant", lambda each: Cell(each.label, spec=each.spec)),
+            text_column("spec", "SPEC", lambda each: each.spec, is_hidden=True),
+            *columns,
         ],
-        [
-            table_row(
-                {
-                    "variant": {"text": variant.label, "spec": variant.spec},
-                    "spec": {"text": variant.spec},
-                    **{key: each[at] for key, each in shown.items()},
-                },
-                look,
-                regime,
-            )
-            for at, (look, variant, regime) in enumerate(rows)
-        ],
+        items=result.variants,
         file="summary.csv",
         head=regimes.head,
         note="\n".join(filter(None, notes)),
+        marks=regimes.marks,
+        places=range(len(result.variants)),
     )
 
 
-def summary_csv(result: RunResult) -> str:
-    """One line per variant."""
-    return csv_text(*metric_rows(result))
+def metric_rows(result: RunResult) -> tuple[list[str], list[tuple[Plain, ...]]]:
+    """Head and rows, unrounded; no generated text, which a spreadsheet could run."""
+    figures, floor = metrics_in("csv"), floor_by_metric(result.floor)
+    head = ["index", "spec", "label", "regime", "outcome", "answer_found", "stopped"]
+    head += [metric.header or key for key, metric in figures.items()]
+    head += ["requested_bytes", "kl_floor_nats", "final_hidden_l1_floor"]
+    rows: list[tuple[Plain, ...]] = [
+        (
+            *(index, variant.spec, variant.label, regime_named(variant.method)),
+            *(variant.outcome, variant.is_right, variant.stopped),
+            *(metric.read(variant) for metric in figures.values()),
+            *(requested_bytes(result, variant), floor.get("kl"), floor.get("final")),
+        )
+        for index, variant in enumerate(result.variants)
+    ]
+    return head, rows
 
 
 def four_digits(value: float) -> str:
@@ -116,29 +114,25 @@ def four_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
 
 
-def _column(metric: Metric, cells: list[Cell]) -> Column:
-    """Its head, and whether it is shown on demand; a warning is never hidden."""
-    return column(
-        metric.key,
-        _LABELS.get(metric.key, metric.label),
-        _UNITS.get(metric.key, metric.unit_name),
-        help=_HELP.get(metric.key, metric.definition),
-        extra=metric.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
+def _column(result: RunResult, metric: Metric) -> Column[VariantResult]:
+    """Shown on demand unless it has weight; a warning is never hidden."""
+    key, read = metric.key, partial(_CELLS.get(metric.key, _plain), result, metric)
+    is_warning = any(cell.tone == "warn" for each in result.variants if (cell := read(each)))
+    return metric_column(
+        metric,
+        read,
+        label=_LABELS.get(key, metric.mean_label),
+        unit=_UNITS.get(key, metric.unit_name),
+        definition=_HELP.get(key, metric.definition),
+        is_extra=key not in _ALWAYS and not is_warning,
     )
 
 
-def _cell(text: str, title: str = "", tone: str = "") -> Cell:
-    return {"text": text, "title": title, "tone": tone}
-
-
-NOT_YET = _cell("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
-
-
-def _plain(result: RunResult, variant: VariantResult, metric: Metric) -> Cell:
+def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     """Rounded by its unit; whole, with n, in the title. It says so where rounding moves as far."""
     value = metric.read(variant)
     if value is None:
-        return NOT_YET
+        return None
     is_nats = metric.unit == "nats"
     text = f"{value:z#.3g}" if is_nats else four_digits(value)
     text = f"{value:z.0%}" if metric.is_share else text
@@ -150,78 +144,81 @@ def _plain(result: RunResult, variant: VariantResult, metric: Metric) -> Cell:
         title += "; n = 1 answer."
     floor = floor_by_metric(result.floor).get(metric.key)
     if floor is not None and value <= floor:
-        return _cell(f"{text} ≤ floor", f"{title}; this run's rounding floor is {short(floor)}.")
-    return _cell(text, title, "good" if metric.key == "agreement" and value == 1 else "")
+        title += f"; this run's rounding floor is {short(floor)}."
+        return Cell(f"{text} \N{LESS-THAN OR EQUAL TO} floor", title=title)
+    return Cell(text, title=title, tone="good" if metric.key == "agreement" and value == 1 else "")
 
 
-def _answer(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
+def _answer(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
     if (word := outcome_word(variant)) == "":
-        return NOT_YET
+        return None
     titles = {
         "cut": "Cut at the limit of new tokens before an answer: neither right nor wrong.",
         "failed": variant.failure,
     }
-    tone = "good" if variant.is_right else "warn"
-    return _cell(word, titles.get(variant.outcome or "", ""), tone)
+    title = titles.get(variant.outcome or "", "")
+    return Cell(word, title=title, tone="good" if variant.is_right else "warn")
 
 
-def _first_difference(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
+def _first_difference(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
     if variant.first_difference is not None:
-        return _cell(f"token {variant.first_difference + 1}")
-    return NOT_YET if variant.agreement is None else _cell("none", tone="good")
+        return Cell(f"token {variant.first_difference + 1}")
+    return None if variant.agreement is None else Cell("none", tone="good")
 
 
-def _kept(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
+def _kept(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
     receipt = variant.receipt
     if receipt is None:
-        return NOT_YET
+        return None
     used, requested = receipt.retained_entries, receipt.requested_entries
     title = f"Requested {requested:,} entries, counted {used:,} in the kept sets."
-    return _cell(f"{requested:,} / {used:,}", title, "" if used == requested else "warn")
+    text = f"{requested:,} / {used:,}"
+    return Cell(text, title=title, tone="" if used == requested else "warn")
 
 
-def _bytes(result: RunResult, variant: VariantResult, _: Metric) -> Cell:
+def _bytes(result: RunResult, _: Metric, variant: VariantResult) -> Cell | None:
     requested, receipt = requested_bytes(result, variant), variant.receipt
     if receipt is None or requested is None:
-        return NOT_YET
+        return None
     used = receipt.cache_bytes
     title = f"Requested {requested:,} bytes, measured {used:,} bytes in the tensors."
     if "store" in variant.params:
         title += f" What is kept is held as {variant.params['store']}."
-    tone = "warn" if abs(used - requested) > 0.05 * requested else ""
-    return _cell(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
+    text = f"{requested / MIB:.2f} / {used / MIB:.2f}"
+    is_off = abs(used - requested) > 0.05 * requested
+    return Cell(text, title=title, tone="warn" if is_off else "")
 
 
-def _share(_: RunResult, variant: VariantResult, metric: Metric) -> Cell:
+def _share(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     share, receipt = metric.read(variant), variant.receipt
     if share is None or receipt is None:
-        return NOT_YET
+        return None
     full = f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
-    return _cell(f"{share:.1%}", full)
+    return Cell(f"{share:.1%}", title=full)
 
 
-def _held(_: RunResult, variant: VariantResult, __: Metric) -> Cell:
+def _held(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
     if variant.held is None:
-        return NOT_YET
+        return None
     entries, used = variant.held.entries, variant.held.cache_bytes
     title = (
         f"From {entries[0]:,} at the first generated token to {entries[-1]:,} at the last of "
         f"{len(entries):,}; then {used[-1]:,} bytes."
     )
-    return _cell(f"{entries[-1]:,}", title)
+    return Cell(f"{entries[-1]:,}", title=title)
 
 
-def _improved(_: RunResult, variant: VariantResult, metric: Metric) -> Cell:
+def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     moved, share = variant.perturbation, metric.read(variant)
     if moved is None or share is None:
-        return NOT_YET
+        return None
     count = moved.compared_heads
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return _cell(f"{share:.0%} of {count:,}", title)
+    return Cell(f"{share:.0%} of {count:,}", title=title)
 
 
 # Of those whose cell says more than their number.
-_CELLS: dict[str, Callable[[RunResult, VariantResult, Metric], Cell]] = {
+_CELLS: dict[str, Callable[[RunResult, Metric, VariantResult], Cell | None]] = {
     "answer": _answer,
     "first_difference": _first_difference,
     "retained_entries": _kept,

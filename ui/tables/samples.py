@@ -1,0 +1,251 @@
+"""Tables of a run of many samples, as the DataTable has them. No Gradio."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from ckv_core.experiment import savings, sentences
+from ckv_core.experiment.decide import PointDecision
+from ckv_core.experiment.decision import MethodDecision
+from ckv_core.experiment.points import with_bases
+from ckv_core.experiment.points_table import points_table
+from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.samples import point_of
+from ckv_core.experiment.study import Point, Sample
+from ckv_core.experiment.table import Cell, Column, Item, Table, text_column
+from ckv_core.records.variants import VariantSpec
+from ui.looks.palette import Look
+from ui.tables.points import look_values, looks_by_place
+
+
+def looks(reading: Reading) -> dict[str, Look]:
+    """By variant."""
+    of_place = looks_by_place(reading.points)
+    return {variant: of_place[place] for variant, place in reading.places.items()}
+
+
+class _Tried(NamedTuple):
+    method: MethodDecision
+    budget: str
+    found: PointDecision
+
+    @property
+    def is_open(self) -> bool:
+        return self.method.outcome == "unmeasured"
+
+
+def decision_table(reading: Reading) -> dict[str, Any]:
+    """Value of the DataTable of methods, best first, and budgets."""
+    tried = [_Tried(m, *each) for m in reading.decision.methods for each in m.points.items()]
+    columns: list[Column[_Tried]] = [
+        text_column("method", "Method", lambda at: at.method.name),
+        Column("budget", "Budget", lambda at: at.budget, unit="requested"),
+        text_column(
+            "outcome",
+            "Outcome",
+            lambda at: sentences.STATES["unmeasured" if at.is_open else at.found.state],
+        ),
+        points_column("loss", "Loss", lambda at: at.found.loss),
+        points_column(
+            "at_most",
+            "Loses at most",
+            lambda at: None if at.is_open else at.found.at_most,
+            unit="points, 95 %",
+        ),
+        points_column(
+            "at_least", "Loses at least", lambda at: at.found.at_least, unit="points, 95 %"
+        ),
+        Column(
+            "needed",
+            "Decided by about",
+            lambda at: at.found.needed,
+            unit="samples in all",
+            form=",",
+        ),
+    ]
+    table = Table(
+        caption="What each method comes to",
+        columns=columns,
+        items=tried,
+        file="study-decision.csv",
+        note=sentences.decision_note(reading.decision.tolerance, reading.decision.n),
+        empty="There is no result yet.",
+    )
+    return _value(reading, table, [at.method.variant for at in tried])
+
+
+def scores_table(reading: Reading) -> dict[str, Any]:
+    """Value of the DataTable of every method and budget; a score leads to its samples."""
+    table = points_table(
+        reading.points,
+        file="study-scores.csv",
+        link=lambda row: cell_address(reading.slug, point_of(row)),
+    )
+    return table.value(look_values(reading.points))
+
+
+def savings_table(reading: Reading) -> dict[str, Any]:
+    """Value of the DataTable of budgets of equal score; a sentence where nothing has a base."""
+    pairs = with_bases(reading.points.curves)
+    if not pairs or len(reading.study.budgets) < 2:
+        words = "It takes a method with and without CriticalKV, at two budgets or more."
+        return {"rows": [], "empty": words}
+    table = savings.savings_table(
+        reading.points,
+        [row for row in savings.saving_rows(pairs, ["score"]) if row["score"].value],
+        ["score"],
+        file="study-savings.csv",
+        note=f"{savings.SAVINGS_NOTE} In brackets: 95 % interval.",
+        empty="No method without CriticalKV has scored above 0 yet.",
+    )
+    # Each row stands against its own base.
+    return replace(table, head="").value(look_values(reading.points))
+
+
+def tasks_table(reading: Reading) -> dict[str, Any]:
+    """Value of the DataTable of tasks as papers print it; a sentence where there is one task.
+
+    A block a budget, each method followed by itself with CriticalKV, tasks and their mean.
+    """
+    tasks = list(dict.fromkeys(map(task_of, reading.samples)))
+    if len(tasks) < 2:
+        return {"rows": [], "empty": "All samples are of one task."}
+    scores = _scores_by_task(reading)
+
+    def cell(task: str, point: Point) -> Cell:
+        href = cell_address(reading.slug, point, task=task)
+        return _with_move(*_score_and_move(reading, scores, point, [task]), href)
+
+    def mean(point: Point) -> Cell:
+        return _with_move(*_score_and_move(reading, scores, point, tasks))
+
+    columns: list[Column[Point]] = [
+        text_column("method", "Method", lambda point: reading.names[point.variant]),
+        Column("budget", "Budget", lambda point: point.budget or "all"),
+        *(
+            Column(f"task{at}", task or "no task", partial(cell, task), unit=_sizes(scores, task))
+            for at, task in enumerate(tasks)
+        ),
+        Column("mean", "Mean", mean, unit="of the tasks"),
+    ]
+    full, *others = reading.study.points()
+    budgets = dict.fromkeys(point.budget for point in others)
+    points = [Point(variant, budget) for budget in budgets for variant in _paired(reading)]
+    table = Table(
+        caption="Task by task",
+        columns=columns,
+        items=[full, *points],
+        file="study-tasks.csv",
+        note="Mean score in points of 100 over a task's samples, n of them. In brackets: the same "
+        "minus the method without CriticalKV, on the samples that both have.",
+    )
+    return _value(reading, table, [point.variant for point in table.items])
+
+
+def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The rows of the Facts are every setting and, of `StoredStudy.facts`, what computed it."""
+    study = reading.study
+    model, versions = facts.get("model_info"), facts.get("environment") or {}
+    rows = [
+        ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
+        ("Model", study.model),
+        ("Scenario", study.scenario),
+        ("Variants", "\n".join(study.variants)),
+        ("Budgets", ", ".join(study.budgets)),
+        ("New tokens", str(study.max_new_tokens)),
+        ("Metric", study.metric),
+        ("Tolerance", f"{study.tolerance:g} points"),
+        ("Weights", f"sha256 {model['sha256']}" if model else "not known"),
+        ("Device", f"{model['dtype']} on {model['device']}" if model else "not known"),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or "not known"),
+    ]
+    return [{"label": label, "text": text} for label, text in rows]
+
+
+# --- cells --------------------------------------------------------------------------------
+
+
+def task_of(sample: Sample) -> str:
+    """The task that a sample is of; empty for none."""
+    return str(sample.tags.get("task", ""))
+
+
+def cell_address(slug: str, point: Point, **tags: object) -> str:
+    """Where the samples of a point are, all or those that have these tags."""
+    values = {"id": slug, "variant": point.variant, "budget": point.budget or ""}
+    return "/run?" + urlencode(values | tags)
+
+
+def _scores_by_task(reading: Reading) -> dict[tuple[Point, str], dict[str, float]]:
+    """Of each point and task, by sample."""
+    task = {sample.id: task_of(sample) for sample in reading.samples}
+    scores: dict[tuple[Point, str], dict[str, float]] = {}
+    for result in reading.results:
+        if result.score is not None:
+            key = Point(result.variant, result.budget), task[result.sample]
+            scores.setdefault(key, {})[result.sample] = result.score
+    return scores
+
+
+def _sizes(scores: Mapping[tuple[Point, str], Mapping[str, float]], task: str) -> str:
+    counts = sorted({len(own) for (_, name), own in scores.items() if name == task})
+    ends = dict.fromkeys(f"{counts[at]:,}" for at in (0, -1)) if counts else ()
+    return f"n = {' to '.join(ends)}" if ends else ""
+
+
+def _paired(reading: Reading) -> list[str]:
+    """The variants, each followed by itself with CriticalKV."""
+    specs = {variant: VariantSpec.parse(variant) for variant in reading.variants}
+    family = {variant: spec.base().settings() for variant, spec in specs.items()}
+    first = list(dict.fromkeys(family.values()))
+    return sorted(reading.variants, key=lambda v: (first.index(family[v]), specs[v].critical))
+
+
+def _score_and_move(
+    reading: Reading,
+    scores: Mapping[tuple[Point, str], Mapping[str, float]],
+    point: Point,
+    tasks: Sequence[str],
+) -> tuple[float | None, float | None]:
+    """The mean over tasks of their mean score, and of the same minus the base's; None if any is."""
+    base = reading.bases.get(point.variant)
+    means, moves = [], []
+    for task in tasks:
+        own = scores.get((point, task), {})
+        other = scores.get((Point(base, point.budget), task), {}) if base else {}
+        move = [own[sample] - other[sample] for sample in own if sample in other]
+        means += [sum(own.values()) / len(own)] if own else []
+        moves += [sum(move) / len(move)] if move else []
+    whole = sum(means) / len(means) if len(means) == len(tasks) else None
+    return whole, sum(moves) / len(moves) if len(moves) == len(tasks) else None
+
+
+def _with_move(score: float | None, move: float | None, href: str = "") -> Cell:
+    text = "" if score is None else f"{100 * score:.1f}"
+    brackets = "" if move is None else f" ({100 * move:+.1f})"
+    return Cell(text + brackets, None if score is None else 100 * score, href=href)
+
+
+def _value(reading: Reading, table: Table[Item], variants: Sequence[str]) -> dict[str, Any]:
+    """Value of the DataTable whose rows are of these variants."""
+    marked = replace(
+        table,
+        head=reading.points.regimes.head,
+        marks=[reading.marks[variant] for variant in variants],
+        places=[reading.places[variant] for variant in variants],
+    )
+    return marked.value(look_values(reading.points))
+
+
+def points_column(
+    key: str, label: str, read: Callable[[Item], float | None], unit: str = "points"
+) -> Column[Item]:
+    """A share as points of 100."""
+
+    def points(item: Item) -> float | None:
+        share = read(item)
+        return None if share is None else 100 * share
+
+    return Column(key, label, points, unit=unit, form=".1f")
