@@ -213,14 +213,15 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
 def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
     from ckv_core.experiment.inspect_log import inspect_log
-    from ui.report.report import report_of_study
+    from ckv_core.experiment.reading import Reading
+    from ui.report.report import report_of_samples
 
     stored, samples, results = load_all(database, slug)
-    of_study = (stored.study, samples, results, stored.facts)
+    reading = Reading(stored.study, samples, results, slug)
     return {
         "json": lambda: study_json(database, slug, with_data=with_data),
-        "inspect": lambda: inspect_log(*of_study),
-        "html": lambda: report_of_study(slug, *of_study),
+        "inspect": lambda: inspect_log(stored.study, samples, results, stored.facts),
+        "html": lambda: report_of_samples(reading, stored.facts),
     }
 
 

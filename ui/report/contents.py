@@ -14,7 +14,7 @@ from ckv_core.experiment.sweep_tables import sweep_points, sweep_savings
 from storage.records import RunNotes
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
-from ui.charts.study import STUDY_CHARTS, charts_value
+from ui.charts.study import STUDY_CHARTS
 from ui.components.base import (
     DataTable,
     Facts,
@@ -31,16 +31,10 @@ from ui.results import block as page
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
+from ui.results.live import reading_values
 from ui.services.live_runs import RunSnapshot
-from ui.tables.points import looks_by_place, summary_value, sweep_value
-from ui.tables.sample_list import samples_table
-from ui.tables.samples import (
-    decision_table,
-    facts_rows,
-    scores_table,
-    tasks_table,
-)
-from ui.tables.samples import savings_table as study_savings_table
+from ui.tables.points import summary_value, sweep_value
+from ui.tables.samples import facts_rows
 
 Group = Literal["kept", "charts", "strips"]
 GROUPS: dict[Group, str] = {
@@ -133,28 +127,24 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     return contents
 
 
-def contents_of_study(reading: Reading, facts: Mapping[str, Any]) -> Contents:
+def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
     """The answer, tables, charts, samples and settings; `facts` are `StoredStudy.facts`."""
     contents = Contents()
 
     def draw(name: str, choices: Choices) -> go.Figure | None:
         return STUDY_CHARTS[name].figure(reading, choices)
 
-    def add_table(name: str, markdown: str, table: dict[str, Any]) -> None:
-        """Without links: a file leads to no page of the app."""
-        for row in table["rows"]:
-            for cell in row["cells"].values():
-                cell.pop("href", None)
-        contents.add(name, markdown, (DataTable, table))
-
-    verdict = views.shown_verdict(reading.verdict, looks_by_place(reading.points))
-    contents.add("verdict", "### The answer", (VerdictStrip, verdict))
-    add_table("decision", page.DECISION_TEXT, decision_table(reading))
-    contents.add_charts("charts", page.CHARTS_TEXT, charts_value(reading), draw)
-    add_table("scores", page.SCORES_TEXT, scores_table(reading))
-    add_table("savings", page.SCORE_SAVINGS_TEXT, study_savings_table(reading))
-    add_table("tasks", page.TASKS_TEXT, tasks_table(reading))
-    add_table("samples", page.SAMPLES_TEXT, samples_table(reading))
+    verdict, *rest = reading_values(reading, None).items()
+    contents.add("verdict", "### The answer", (VerdictStrip, verdict[1]))
+    texts = {name: text for _, name, _, _, text in page.PARTS}
+    for name, value in rest:
+        if "charts" in value:
+            contents.add_charts(name, texts[name], value, draw)
+        elif texts[name]:
+            for row in value["rows"]:
+                for cell in row["cells"].values():
+                    cell.pop("href", None)  # a file leads to no page of the app
+            contents.add(name, texts[name], (DataTable, value))
     contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading, facts)}))
     return contents
 

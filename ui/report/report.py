@@ -11,18 +11,17 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.study import Sample, SampleResult, Study
 from storage.records import RunNotes
 from ui.components.modules import joined
 from ui.looks.theme import CSS_PATHS, build_theme
-from ui.report.contents import GROUPS, Contents, Group, contents_of, contents_of_study
+from ui.report.contents import GROUPS, Contents, Group, contents_of, contents_of_samples
 from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
 from ui.services.live_runs import RunSnapshot
@@ -79,22 +78,16 @@ def build_report(
     return _packed_report(run.title, subtitle, contents, limit_bytes)
 
 
-def report_of_study(
-    slug: str,
-    study: Study,
-    samples: Sequence[Sample],
-    results: Sequence[SampleResult],
-    facts: Mapping[str, Any],
-) -> bytes:
+def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:
     """The file, UTF-8, of a run of many samples; `facts` are `StoredStudy.facts`.
 
     Raises:
         ReportTooBigError: it would be longer than a report may be.
     """
-    contents = contents_of_study(Reading(study, samples, results, slug), facts)
     made = str(facts["created_at"])[:16].replace("T", " ")
-    subtitle = f"Report of CriticalKV Lab on study {slug}, made {made} UTC"
-    return _packed_report(study.name, subtitle, contents, LIMIT_BYTES)
+    subtitle = f"Report of CriticalKV Lab on study {reading.slug}, made {made} UTC"
+    contents = contents_of_samples(reading, facts)
+    return _packed_report(reading.study.name, subtitle, contents, LIMIT_BYTES)
 
 
 def _packed_report(title: str, subtitle: str, contents: Contents, limit_bytes: int) -> bytes:

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
 from ui.report.contents import read_groups
-from ui.report.report import build_report, report_of_study
+from ui.report.report import build_report, report_of_samples
 from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -40,8 +40,7 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Read
 
     def of_samples(of: Reading, _: Request) -> Response:
         facts = services.studies.view(of.slug).stored.facts
-        parts = (of.slug, of.study, of.samples, of.results, facts)
-        return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_study(*parts))
+        return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_samples(of, facts))
 
     return of_run, of_samples
 
