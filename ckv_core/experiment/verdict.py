@@ -225,8 +225,9 @@ def _groups(result: RunResult, counts: Tally, states: Mapping[int, State]) -> It
             and (variants[i].outcome == outcome if outcome else variants[i].outcome != "failed")
         ]
         # What stays with the full cache longest comes first.
-        first = {at: variants[at].first_difference for at in indices}
-        indices.sort(key=lambda at: math.inf if first[at] is None else first[at], reverse=True)
+        places = [(at, variants[at].first_difference) for at in indices]
+        first = {at: math.inf if place is None else place for at, place in places}
+        indices.sort(key=first.__getitem__, reverse=True)
         if indices:
             members = (Member(i, names[i], _note(variants[i], counts.by_answer)) for i in indices)
             yield Group(state, label, tuple(members), outcome)
@@ -248,7 +249,8 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
     """What cannot be concluded, the gravest first."""
     yield from _outcome_cautions(result, counts)
     receipts = [result.variants[index].receipt for index in states]
-    other = {("kept",): "smaller", ("lost",): "larger"}.get(tuple({*states.values()}))
+    came_to = {*states.values()}
+    other = "smaller" if came_to == {"kept"} else "larger" if came_to == {"lost"} else ""
     if all(r is not None and r.cache_bytes == r.full_cache_bytes for r in receipts):
         yield sentences.NOTHING_EVICTED
     elif other and len(states) > 1 and not _is_beyond_eviction(counts):

@@ -133,7 +133,8 @@ def test_verdict_table_list_command_line_and_api_agree(opened, variants, failed)
         assert verdict["headline"].startswith("The model gets this wrong even with the full cache.")
     assert api["verdict"]["headline"] == verdict["headline"]
     assert verdict["headline"] in printed_by(print_verdict, result)
-    printed = printed_by(print_table, summary_table(result, ended=True)).splitlines()[3:]
+    printed = printed_by(print_table, summary_table(result, ended=True)).splitlines()
+    printed = printed[3 : 3 + len(cells)]
     rows = zip(cells, words, printed, strict=True) if by_answer else ()
     assert all(cell in line for cell, word, line in rows if word in OUTCOME_WORDS)
     larger = any("larger budget" in caution for caution in verdict["cautions"])
