@@ -117,10 +117,15 @@ def _chart(
         places = {name: int(chosen[name]) for name in ("variant", "optimum") if name in chosen}
         return figure(result, **(chosen | places))
 
-    def has_data(result: RunResult) -> bool:
-        return bool(needs(result) if callable(needs) else holders(result, needs))
-
-    return Chart(name=name, title=title, csv=csv, has_data=has_data, draw=draw, controls=controls)
+    found = needs if callable(needs) else lambda result: holders(result, needs)
+    return Chart(
+        name=name,
+        title=title,
+        csv=csv,
+        has_data=lambda result: bool(found(result)),
+        draw=draw,
+        controls=controls,
+    )
 
 
 def _optima(result: RunResult) -> list[Control]:

@@ -125,12 +125,9 @@ def _add_heat(
 ) -> None:
     """Cells of `values`; `digits` is how the hover text writes one, behind its place in words."""
     hover = f"layer %{{y}}, {words} %{{z:{digits}}}<extra></extra>"
-    scale: dict[str, Any] = {
-        "zmin": limits[0],
-        "zmax": limits[1],
-        "colorscale": DENSITY_SCALE,
-    } | more
-    figure.add_trace(go.Heatmap(z=values, colorbar=colorbar, hovertemplate=hover, **scale))
+    low, high = limits
+    scale = {"zmin": low, "zmax": high, "colorscale": DENSITY_SCALE} | more
+    figure.add_heatmap(z=values, colorbar=colorbar, hovertemplate=hover, **scale)
 
 
 def _add_diverging(

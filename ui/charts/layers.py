@@ -81,9 +81,8 @@ def head_layer_figure(result: RunResult, variant: int | None = None) -> go.Figur
 
     Definition: mean over the layer's query heads of ||(A - A')V W_O||_1 with the full run's
     query, keys and values, at the first decoding step; oracles choose, with that variant's
-    budgets, by the true decode attention, by it times the value norm, or greedily. No method
-    sees that attention, so they are limits, not rivals. Layers not evicted are gaps.
-    Unit: L1 over the hidden size, no unit. n = query heads of a layer, one step, one prompt.
+    budgets, by the true decode attention, by it times the value norm, or greedily. No method sees
+    that attention, so they are limits. Layers not evicted are gaps. n = query heads of a layer.
     """
     heads = {index: values_of(result, index, "head_l1") for index in holders(result, "head_l1")}
     measured = {index: each for index, each in heads.items() if each is not None}
@@ -93,10 +92,9 @@ def head_layer_figure(result: RunResult, variant: int | None = None) -> go.Figur
     if variant is not None:
         of = ranked_names(result)[variant]
         subtitle = f"Mean of {count} heads, n = 1 step; oracle budgets: {of}"
-        found = [(q.label, values_of(result, variant, q.key)) for q in ORACLES]
-        oracles = [(label, values) for label, values in found if values is not None]
-        for (label, values), look in zip(oracles, ORACLE_LOOKS, strict=False):
-            lines.append(variant_line(look, label, layer_means(values), "L1"))
+        for q, look in zip(ORACLES, ORACLE_LOOKS, strict=True):
+            if (values := values_of(result, variant, q.key)) is not None:
+                lines.append(variant_line(look, q.label, layer_means(values), "L1"))
     return line_chart("Mean head L1 of each layer", subtitle, lines, ("layer", "mean head L1"))
 
 

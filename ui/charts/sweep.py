@@ -21,13 +21,12 @@ def alpha_layer_figure(result: RunResult, optimum: int) -> go.Figure:
     best = alpha_optima(result)[optimum]
     known, look = int((~np.isnan(best.layer_alpha)).sum()), look_of(best.spec)
     steps = look.line() | {"dash": "solid", "shape": "hvh"}
-    hover = "layer %{x}: alpha %{y:g}<extra></extra>"
-    more: dict[str, Any] = {"line": steps, "hovertemplate": hover, "showlegend": False}
+    more: dict[str, Any] = {"hovertemplate": "layer %{x}: alpha %{y:g}<extra></extra>"}
     figure = line_chart(
         "Best alpha of each layer",
         f"Of {len(best.alphas)} alphas; n = {known} layers; dotted: best fixed, "
         f"{best.best_fixed:g}",
-        [variant_line(look, "", best.layer_alpha, **more)],
+        [variant_line(look, "", best.layer_alpha, line=steps, showlegend=False, **more)],
         ("layer", "alpha"),
         tickvals=list(best.alphas),
     )

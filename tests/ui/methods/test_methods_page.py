@@ -1,7 +1,19 @@
-"""The Methods page names every method and parameter, and says what the parts declare."""
+"""The Methods page: all methods and parameters, formulas as written, what the parts declare."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+from playwright.sync_api import expect
 
 from ckv_core.methods import METHODS, PARAMETERS
-from ui.methods.cards import methods_list, parameters_table
+from tests.e2e.steps import DESK, PHONE, expect_well_made_everywhere
+from ui.methods.cards import FORMULAS, methods_list, parameters_table
+
+WRITTEN: dict[str, str] = json.loads(
+    (Path(__file__).parents[3] / "ui" / "methods" / "formulas.json").read_text("utf-8")
+)
 
 
 def test_the_methods_page_names_every_method_and_parameter():
@@ -22,3 +34,63 @@ def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
     assert "accumulated attention, gathered while the prompt is read" in cards["h2o"]
     assert "work after every step" in cards["h2o"]
     assert not any("(&#39;" in card for card in cards.values())
+
+
+def test_every_method_has_its_formula_rendered_as_it_is_written():
+    assert WRITTEN.keys() == FORMULAS.keys() == {m.name for m in METHODS if m.evicts}
+    for name, mathml in FORMULAS.items():
+        source = re.search(r"<annotation[^>]*>(.*)</annotation>", mathml, re.DOTALL)
+        assert source is not None
+        assert html.unescape(source[1]) == WRITTEN[name]
+
+
+def test_every_method_says_where_codes_disagree_and_what_it_costs():
+    cards = re.findall(r'id="method-(\w+)"(.*?)</article>', methods_list(), re.DOTALL)
+    facts = {
+        name: dict(re.findall(r"<dt>([^<]+)</dt><dd>(.*?)</dd>", card)) for name, card in cards
+    }
+    assert sorted(facts) == sorted(method.name for method in METHODS)
+    notes = {name: told["Codes and cost"] for name, told in facts.items()}
+    assert [name for name, told in notes.items() if len(told.split()) <= 12] == []
+    assert all(told["Extra memory"] for told in facts.values())
+    assert "tiles of 128 against 256" in notes["compactor"]
+    # Of a method without a file of its own, from that of its scorer.
+    assert notes["layer_defensivekv"] == notes["defensivekv"]
+
+
+def test_formulas_are_drawn_and_the_page_is_well_made_in_light_and_dark(browser, open_app):
+    page = browser.new_page(viewport=DESK)
+    page.goto(f"{open_app.url}/methods?__theme=light")
+    formulas = page.locator(".ckv-formula math")
+    formulas.first.wait_for()
+    for width in (1440, 430):
+        page.set_viewport_size({"width": width, "height": 900})
+        heights = formulas.evaluate_all("all => all.map((e) => e.getBoundingClientRect().height)")
+        assert len(heights) == len(FORMULAS)
+        assert min(heights) > 10
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    names = page.locator("[id^=method-]").evaluate_all("all => all.map((e) => e.id)")
+    assert len({*names}) == len(names) == len([*METHODS])
+    # One card of each class stands for all, which have the same parts: axe takes long on each.
+    page.locator(".ckv-method:nth-child(n+2)").evaluate_all("all => all.forEach((e) => e.remove())")
+    expect_well_made_everywhere(page)
+    page.close()
+
+
+def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(browser, open_app):
+    page = browser.new_page(viewport=PHONE)
+    page.goto(f"{open_app.url}/methods")
+    figures = page.locator(".ckv-kept")
+    expect(figures).to_have_count(len([each for each in METHODS if each.evicts]))
+    knorm = page.locator("#method-knorm .ckv-kept")
+    expect(knorm.locator("path")).to_have_count(3)
+    expect(knorm).to_contain_text("Knorm at 10 % (")
+    before = knorm.locator(".ckv-kept-above").get_attribute("d")
+    page.get_by_role("radio", name="10 %").focus()
+    page.keyboard.press("ArrowRight")
+    expect(knorm).to_contain_text("Knorm at 20 % (")
+    expect(knorm).to_contain_text("of its entries are SnapKV's too")
+    assert knorm.locator(".ckv-kept-above").get_attribute("d") != before
+    # Beside itself nothing is drawn.
+    expect(page.locator("#method-snapkv .ckv-kept path")).to_have_count(2)
+    page.close()
