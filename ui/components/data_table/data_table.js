@@ -19,7 +19,7 @@ import { hideTip, showTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
 const sideOf = (column) => (column.align === "left" ? "" : "ckv-right");
-const cellOf = (row, column) => row.cells?.[column.key];
+const cellOf = (row, column) => row.cells[column.key];
 const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
 
 /** Text of a model, its pieces that differ underlined. */
@@ -131,7 +131,6 @@ export default function mount(host) {
   }
 
   function saveCsv() {
-    if (!shown) return;
     const columns = list(shown.columns);
     const names = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
     const lines = [

@@ -25,16 +25,14 @@ function sentenceOf(value) {
   return str(value.detail);
 }
 
-function stageItem(stage) {
-  const known = stage.state === "done" || stage.state === "active" ? stage.state : "waiting";
-  const time = Number.isFinite(stage.ms) && stage.ms !== null ? milliseconds(stage.ms) : "";
-  const signs = { done: "✓", active: "▸", waiting: "·" };
-  const tone = { done: "", active: "", waiting: "ckv-subdued" }[known];
-  return make("li.ckv-row.ckv-stage", { class: tone, "aria-current": known === "active" ? "step" : null }, [
-    make("span", { class: known === "done" ? "ckv-good" : "", "aria-hidden": "true", text: signs[known] }),
-    make("span", str(stage.label || stage.name)),
-    make("span.ckv-offscreen", `, ${known}`),
-    make("span.ckv-num.ckv-subdued", { text: time }),
+function stageItem({ state, label, ms }) {
+  const [sign, tone] = { done: ["✓", "ckv-good"], active: ["▸", ""], waiting: ["·", ""] }[state];
+  const look = { class: state === "waiting" ? "ckv-subdued" : "", "aria-current": state === "active" ? "step" : null };
+  return make("li.ckv-row.ckv-stage", look, [
+    make("span", { class: tone, "aria-hidden": "true", text: sign }),
+    make("span", str(label)),
+    make("span.ckv-offscreen", `, ${state}`),
+    make("span.ckv-num.ckv-subdued", Number.isFinite(ms) ? milliseconds(ms) : ""),
   ]);
 }
 
