@@ -152,7 +152,7 @@ def store_run(home: Path, positions: int, variants: int) -> str:
     recorder.start(slug)
     recorder.apply(slug, RunPrepared(MODEL, prompt, results, {"app": "bench"}))
     recorder.apply(slug, RunFinished({"prefill": 1.0}))
-    recorder.finish(slug)
+    recorder.end(slug)
     database.close()
     return slug
 
