@@ -69,12 +69,8 @@ def read(
 ) -> T:
     """The value as a record of this kind; members that it does not know are passed over.
 
-    Args:
-        kind: also `Annotated[...]` and unions.
-        value: of Python's plain types.
-        whole: what the value is, for the sentence, such as `result JSON`.
-        at: its path in the whole.
-        known: what checks of records look up by name.
+    The kind may be `Annotated[...]` or a union; the value is of Python's plain types, at a path of
+    a whole, such as the `result JSON`. What is `known` the checks of records look up by name.
 
     Raises:
         ConfigError: the first thing that is wrong, with its path.
@@ -85,17 +81,20 @@ def read(
         return cast("T", _adapter(cast("Any", kind)).validate_python(value, context=_Known(known)))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    place, expected, got = first["loc"], "", first["input"]
-    context = first.get("ctx", {})
+    place, expected, got = _found(first)
+    raise wrong(whole, (*at, *place), expected, got)
+
+
+def _found(first: Plain) -> tuple[tuple[int | str, ...], str, object]:
+    """Place, what is expected there, and what came, of an error of pydantic's."""
+    context, got = first.get("ctx", {}), None if first["type"] == "missing" else first["input"]
     if isinstance(context.get("error"), WrongValueError):
         expected, below, own = context["error"].args
-        place, got = (*place, *below), got if own is _ABSENT else own
-    elif first["type"] in _EXPECTED:
-        expected = _EXPECTED[first["type"]].format(**context).replace("'", "")
-        expected += "" if expected.endswith("expected") else " is expected"
-    else:
-        expected = first["msg"]
-    raise wrong(whole, (*at, *place), expected, None if first["type"] == "missing" else got)
+        return (*first["loc"], *below), expected, got if own is _ABSENT else own
+    if first["type"] not in _EXPECTED:
+        return first["loc"], first["msg"], got
+    expected = _EXPECTED[first["type"]].format(**context).replace("'", "")
+    return first["loc"], expected + " is expected" * (not expected.endswith("expected")), got
 
 
 def wrong(whole: str, place: Sequence[int | str], expected: str, got: object) -> ConfigError:

@@ -46,10 +46,8 @@ class JsonBounds:
     def documents(self, text: str | bytes) -> Iterator[object]:
         """The values of JSON texts that follow one another, in Python's types.
 
-        Raises:
-            ConfigError: they would become more than the bounds allow, or have a key twice.
-            NoJsonError: one is no JSON, or has a number that is not finite or of thousands of
-                digits.
+        ConfigError where they would become more than the bounds allow, or have a key twice;
+        NoJsonError where one is no JSON, or has a number that is infinite or far too long.
         """
         try:
             self.check(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
@@ -67,22 +65,16 @@ class JsonBounds:
             raise NoJsonError("a number in it is too long") from None
 
     def check(self, text: bytes) -> int:
-        """Refuse a text in UTF-8 with more; whether it is JSON is for the parser to say.
+        """Count the values of a text in UTF-8; ConfigError where it has more than the bounds.
 
-        Returns:
-            How many values there are.
-
-        Raises:
-            ConfigError: it has more.
+        Whether it is JSON is for the parser to say.
         """
         containers = values = depth = 0
         for match in _PARTS.finditer(text):
             part = match[0]
-            if part in (b"[", b"{"):
-                containers += 1
-                depth += 1
-            elif part in (b"]", b"}"):
-                depth -= 1
+            is_opening, is_closing = part in (b"[", b"{"), part in (b"]", b"}")
+            containers += is_opening
+            depth += is_opening - is_closing
             values += 1 if part[:1] == b'"' else part.count(b",")
             if depth > self.depth:
                 raise ConfigError(f"The JSON is nested deeper than {self.depth} levels.")

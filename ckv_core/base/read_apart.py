@@ -25,6 +25,7 @@ LIMIT_S = 120
 TOO_MUCH = "Reading it takes too much memory or time; take a smaller file."
 BROKEN = "It could not be read."
 Data = str | bytes
+Read = Callable[[Data], Iterable[T]]
 
 
 class TooMuchError(ConfigError):
@@ -32,7 +33,7 @@ class TooMuchError(ConfigError):
 
 
 @contextmanager
-def read_apart(read: Callable[[Data], Iterable[T]], data: Data) -> Iterator[Iterator[T]]:
+def read_apart(read: Read[T], data: Data) -> Iterator[Iterator[T]]:
     """What `read` makes of `data`, all of it read and checked; to be gone through once.
 
     One value at a time is in this process's memory.
@@ -59,7 +60,7 @@ def _spooled(file: io.BufferedReader) -> Iterator[T]:
             yield pickle.load(file)  # noqa: S301
 
 
-def _have_read(read: Callable[[Data], Iterable[T]], data: Data, spool: Path) -> None:
+def _have_read(read: Read[T], data: Data, spool: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answer, child_end = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(read, data, spool, child_end), daemon=True)
@@ -81,9 +82,7 @@ def _have_read(read: Callable[[Data], Iterable[T]], data: Data, spool: Path) -> 
         raise refusal
 
 
-def _child(
-    read: Callable[[Data], Iterable[T]], data: Data, spool: Path, answer: Connection
-) -> None:
+def _child(read: Read[T], data: Data, spool: Path, answer: Connection) -> None:
     """Write the values one by one, then answer with None, or why there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     try:

@@ -163,18 +163,21 @@ class Outliers(Scorer):
         attention = smooth(attention, int(parameters["kernel"]), "avg")
         keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
         mixed = sketches(view.layer, kv_heads, keys.shape[-1], parameters)
-        leverages = []
-        for head, sketch in zip(keys, mixed, strict=True):  # x^T (X^T X + ridge)^-1 x
-            rows = (head - head.mean(0)).double()
-            rows = rows if sketch is None else rows @ sketch.to(rows)
-            matrix = rows.T @ rows
-            matrix.diagonal().add_(_RIDGE)
-            root = torch.linalg.cholesky(matrix)
-            solved = torch.linalg.solve_triangular(root, rows.T, upper=False)
-            leverages.append(solved.square().sum(0).float())
+        leverages = torch.stack([_leverage(*each) for each in zip(keys, mixed, strict=True)])
         scores = attention.new_zeros(kv_heads, entries)
-        scores[:, inner] = _standard(attention) + float(blend) * _standard(torch.stack(leverages))
+        scores[:, inner] = _standard(attention) + float(blend) * _standard(leverages)
         return scores
+
+
+def _leverage(keys: Tensor, sketch: Tensor | None) -> Tensor:
+    """x^T (X^T X + ridge)^-1 x of each key x of one head, [entries] float32."""
+    rows = (keys - keys.mean(0)).double()
+    rows = rows if sketch is None else rows @ sketch.to(rows)
+    matrix = rows.T @ rows
+    matrix.diagonal().add_(_RIDGE)
+    root = torch.linalg.cholesky(matrix)
+    solved: Tensor = torch.linalg.solve_triangular(root, rows.T, upper=False)
+    return solved.square().sum(0).float()
 
 
 def sketches(

@@ -3,6 +3,8 @@
 import logging
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -27,18 +29,8 @@ def load(point: EntryPoint) -> None:
     registries: tuple[dict[str, Any], ...] = (METHODS.by_name, SELECTORS, POLICIES, STORES)
     before = [dict(registry) for registry in registries]
     name = plain(repr(point.value))
-    slow = threading.Timer(
-        SLOW_S,
-        LOGGER.warning,
-        (
-            f"Loading the parts of {name} takes over {SLOW_S:g} s. If it does not end, stop this "
-            "program and remove or update that package.",
-        ),
-    )
-    slow.daemon = True
-    slow.start()
     try:
-        with neutralised():
+        with _watched(name), neutralised():
             point.load()
             all_parameters()  # asks each part what a list of methods asks it
     except KeyboardInterrupt:
@@ -51,6 +43,20 @@ def load(point: EntryPoint) -> None:
         LOGGER.error("The parts of %s cannot be loaded (%s); they are left out.", name, why)  # noqa: TRY400
     else:
         _packages[point.module.partition(".")[0]] = point.value
+
+
+@contextmanager
+def _watched(name: str) -> Iterator[None]:
+    """Log a warning if the block takes long."""
+    sentence = (
+        f"Loading the parts of {name} takes over {SLOW_S:g} s. If it does not end, stop this "
+        "program and remove or update that package."
+    )
+    slow = threading.Timer(SLOW_S, LOGGER.warning, (sentence,))
+    slow.daemon = True
+    slow.start()
+    try:
+        yield
     finally:
         slow.cancel()
 

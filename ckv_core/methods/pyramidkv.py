@@ -49,17 +49,14 @@ def pyramid_budgets(
     hi = 2 * mean - lo; hi is clipped to `evictable`, then lo = 2 * mean - hi, so the mean stays.
     Where lo is then below `inside`, all layers get the same.
 
-    Of a shape (evictable layers, KV heads), and mean entries per head; a beta of 1 is uniform.
     `inside` are protected entries that count into the shares, as kvpress has it.
     """
     (layers, kv_heads), mean = shape, spare + inside
-    low = Fraction(mean) / Fraction(str(beta))
-    high = min(2 * mean - low, Fraction(evictable))
+    high = min(2 * mean - Fraction(mean) / Fraction(str(beta)), Fraction(evictable))
     low = 2 * mean - high
-    if low < inside or high < low:
-        high = low = Fraction(mean)
+    if low < inside or high < low or layers == 1:
+        high = low = Fraction(mean)  # as for a beta of 1
     step = (high - low) / max(layers - 1, 1)
-    high = high if layers > 1 else Fraction(mean)
     shares = [high - layer * step - inside for layer in range(layers)]
     per_layer = integer_shares(shares, layers * spare, evictable)
     return torch.tensor(per_layer, dtype=torch.int64)[:, None].expand(layers, kv_heads)

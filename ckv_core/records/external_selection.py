@@ -181,6 +181,15 @@ class _Variant:
     spec: Annotated[str, chars(1000)] | None = None
     retained: Any = None
 
+    def name(self, labels: Sequence[str], *at: int | str) -> str:
+        """Its label; where several variants of a result JSON share it, the SPEC."""
+        member = "spec" if labels.count(self.label) > 1 and self.spec else "label"
+        name: str = getattr(self, member).strip()
+        is_name = name and name.isprintable() and len(name) <= MAX_LABEL
+        visible = "a name without line breaks or other invisible characters is expected"
+        require(is_name, visible, *at, member, got=name)
+        return name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document(Checked):
@@ -199,24 +208,16 @@ class _Document(Checked):
         chosen = {i: each for i, each in enumerate(self.variants) if each.retained is not None}
         require(chosen, "a variant with `retained` positions is expected", "variants", got=[])
         labels = [each.label for each in chosen.values()]
-        found = []
-        for i, each in chosen.items():
-            # Where several variants of a result JSON share their label, the SPEC names them.
-            name = "spec" if labels.count(each.label) > 1 and each.spec else "label"
-            label = getattr(each, name).strip()
-            is_name = label and label.isprintable() and len(label) <= MAX_LABEL
-            visible = "a name without line breaks or other invisible characters is expected"
-            require(is_name, visible, "variants", i, name, got=label)
-            found.append(
-                ExternalSelection(
-                    label=label,
-                    sha256=model.sha256 or "",
-                    compressed_tokens=compressed,
-                    token_ids=None if tokens is None else pack(tokens[:compressed]),
-                    **_rows(each.retained, model, compressed or MAX_TEXT_CHARS, "variants", i),
-                )
+        return tuple(
+            ExternalSelection(
+                label=each.name(labels, "variants", i),
+                sha256=model.sha256 or "",
+                compressed_tokens=compressed,
+                token_ids=None if tokens is None else pack(tokens[:compressed]),
+                **_rows(each.retained, model, compressed or MAX_TEXT_CHARS, "variants", i),
             )
-        return tuple(found)
+            for i, each in chosen.items()
+        )
 
 
 def _rows(value: Any, model: _Model, end: int, *place: int | str) -> dict[str, Any]:
