@@ -44,7 +44,7 @@ _EXPECTED = {
 
 
 class WrongValueError(ValueError):
-    """What a check of our own found, and the place below the checked value."""
+    """A check of our own found this, at a place below the checked value."""
 
 
 def require(condition: object, expected: str, *at: int | str, got: object = _ABSENT) -> None:
@@ -58,7 +58,7 @@ def require(condition: object, expected: str, *at: int | str, got: object = _ABS
 
 
 class _Known(Plain):
-    """What checks look up; of a part that was refused nothing is known, and that comes first."""
+    """Values that checks look up; of a part that was refused nothing is known."""
 
     def __missing__(self, name: str) -> Any:
         raise WrongValueError(f"a right {name} is expected before it", (), _ABSENT)
@@ -98,7 +98,7 @@ def _found(first: Plain) -> tuple[tuple[int | str, ...], str, object]:
 
 
 def wrong(whole: str, place: Sequence[int | str], expected: str, got: object) -> ConfigError:
-    """What to raise for a value in a file."""
+    """Return the error for a value in a file."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     path = "".join(parts).removeprefix(".")[:120]
     try:
@@ -139,7 +139,7 @@ class Checked:
         return value
 
     def checked(self, value: Plain, known: Plain) -> Any:
-        """What stands for the record; `require` refuses it."""
+        """Return what stands for the record; `require` refuses it."""
         del value, known
         return self
 
@@ -177,7 +177,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What pydantic holds a plain type to, by the names of pydantic_core's schemas."""
+    """Rules that pydantic holds a plain type to, by the names of pydantic_core's schemas."""
 
     rules: tuple[tuple[str, Any], ...]
 

@@ -30,7 +30,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _group_limits(root: Path) -> list[int]:
-    """What the control groups of this process still allow, versions 1 and 2; empty without any."""
+    """Bytes that this process's control groups still allow, versions 1 and 2; empty without any."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
     except OSError:

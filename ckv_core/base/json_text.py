@@ -24,7 +24,7 @@ class NoJsonError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonBounds:
-    """What a JSON text may consist of at most.
+    """Bounds of what a JSON text may consist of.
 
     Attributes:
         containers: objects and arrays.

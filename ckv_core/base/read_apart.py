@@ -34,7 +34,7 @@ class TooMuchError(ConfigError):
 
 @contextmanager
 def read_apart(read: Read[T], data: Data) -> Iterator[Iterator[T]]:
-    """What `read` makes of `data`, all of it read and checked; to be gone through once.
+    """Give what `read` makes of `data`, all of it read and checked; to be gone through once.
 
     One value at a time is in this process's memory.
 

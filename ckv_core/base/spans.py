@@ -7,7 +7,7 @@ _WRITTEN = re.compile(r"\d{1,9}-\d{1,9}(?: \d{1,9}-\d{1,9})*", re.ASCII)
 
 
 def merged(places: Iterable[range]) -> tuple[range, ...]:
-    """The same positions, ascending; ranges that touch are one, empty ones are left out."""
+    """Join ranges: ascending, those that touch are one, empty ones are left out."""
     joined: list[range] = []
     for place in sorted(filter(None, places), key=lambda each: each.start):
         if joined and place.start <= joined[-1].stop:

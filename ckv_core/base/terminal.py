@@ -48,7 +48,7 @@ def neutralised() -> Iterator[None]:
 
 
 class _Plain(io.StringIO):
-    """What is written to it is plain, on one stream, in the place of another."""
+    """A stream in the place of another, which writes plain text."""
 
     def __init__(self, stream: TextIO, behind: TextIO) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Plain(io.StringIO):
         return len(text)
 
     def fileno(self) -> int:
-        """Of the stream that is written to, as libraries ask for it."""
+        """The number of the stream that is written to, as libraries ask for it."""
         return self._stream.fileno()
 
 

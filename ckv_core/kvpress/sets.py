@@ -56,7 +56,7 @@ def kept_by_presses(
     jobs: Sequence[Job],
     module: Path | None = None,
 ) -> Iterator[KeepMask | CkvError]:
-    """What each job keeps, as it comes.
+    """Yield what each job keeps, as it comes.
 
     Args:
         python: as `kvpress_python` gives it.
@@ -135,7 +135,7 @@ def unpacked(text: str, tokens: int) -> KeepMask:
 
 
 def _stopped(log: IO[str]) -> str:
-    """What stands last in the log of a process that ended early."""
+    """Quote the last line in the log of a process that ended early."""
     log.seek(0)
     last = (log.read().strip().splitlines() or ["it wrote nothing"])[-1][:200]
     return f"kvpress's process stopped: {last}"
@@ -160,7 +160,7 @@ def parse_press(text: str) -> Chain:
 
 
 def _unfit(spec: VariantSpec) -> str:
-    """What kvpress lacks for a variant, to come after its name; empty if nothing."""
+    """Say what kvpress lacks for a variant, to come after its name; empty if nothing."""
     press = spec.method.press
     has_critical = press is not None and press.scores and spec.selector is CRITICAL
     if press is None or (spec.critical and not has_critical):

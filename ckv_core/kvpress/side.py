@@ -72,7 +72,7 @@ class Runner:
             attention.rotary_emb = inner.rotary_emb
 
     def answers(self, tokens: list[int], jobs: list[Answer]) -> list[Answer]:
-        """What each press keeps of one text, in order.
+        """Tell what each press keeps of one text, in order.
 
         Presses that look at one layer after the other share a pass; others have one of their own.
         """

@@ -60,7 +60,7 @@ def flash_on_cpu(
 def written_out(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
 ) -> Part:
-    """As `partial`, for any device, type and mask, in blocks of queries."""
+    """Compute `partial` for any device, type and mask, in blocks of queries."""
     block = max(1, MAX_LOGITS // (len(queries) * max(1, keys.shape[1])))
     parts = [
         _block(queries[:, part], keys, values, scaling, None if mask is None else mask[part])
@@ -114,7 +114,7 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
 
 
 def full_window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """As `window_attention`, with the window's own columns: [query_heads, prompt_len], sum 1."""
+    """Mean attention with the window's own columns: [query_heads, prompt_len], sum 1."""
     return _mean(window_queries, keys, scaling, keys.shape[1])
 
 

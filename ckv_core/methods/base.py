@@ -40,13 +40,13 @@ OWN_PART = "own"  # the word for the part that a method has anyway
 
 
 def budget_rules() -> dict[str, BudgetRule]:
-    """Those of all methods, by name."""
+    """Return the budget rules of all methods, by name."""
     rules = (method.budget_rule for method in METHODS)
     return {rule.name: rule for rule in rules if rule is not None}
 
 
 def plain_selectors() -> dict[str, Selector]:
-    """Those that methods have without a '+', by name."""
+    """Return the selectors that methods have without a '+', by name."""
     return {method.selector.name: method.selector for method in METHODS if method.evicts}
 
 
@@ -86,7 +86,7 @@ class Method:
 
     @property
     def regime(self) -> str:
-        """What it is compared fairly with, in a word; empty where nothing is scored."""
+        """Query-aware or query-agnostic; empty where nothing is scored."""
         if self.scorer is None:
             return ""
         return "query-aware" if self.scorer.query_aware else "query-agnostic"

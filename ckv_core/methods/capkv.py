@@ -34,7 +34,7 @@ _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matri
 
 @dataclass(frozen=True, slots=True)
 class QuerySum:
-    """Of all queries after RoPE but those of the first `sinks` tokens."""
+    """The sum of all queries after RoPE but those of the first `sinks` tokens."""
 
     sinks: int
     kind: ClassVar[str] = "sum of the queries"

@@ -105,7 +105,7 @@ MASS_SELECTOR = Mass()
 
 
 class MassThenScores(TopScores):
-    """What the first stage keeps is granted, for the rest the heads of a layer compete."""
+    """Heads are granted what the first stage keeps; for the rest those of a layer compete."""
 
     parameters = (MASS,)
     reads = ("window",)
@@ -115,13 +115,13 @@ class MassThenScores(TopScores):
 
 
 class MassThenScoresOfAll(MassThenScores):
-    """The same of all layers together."""
+    """The heads of all layers compete for the rest."""
 
     looks_at = "all layers"
 
 
 def first_mask(candidates: Candidates, place: int) -> Tensor:
-    """What the first stage keeps in one layer, [kv_heads, entries] bool."""
+    """Mark what the first stage keeps in one layer, [kv_heads, entries] bool."""
     return keep_first(by_attention(candidates)[place], first_counts(candidates, place))
 
 

@@ -19,7 +19,7 @@ from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 
 @dataclass(frozen=True, slots=True)
 class QueryStatistics:
-    """Of all queries but those of the first `sinks` tokens, per query head.
+    """Sums over all queries but those of the first `sinks` tokens, per query head.
 
     Sums of products of deviations, then the mean. Chunks are joined by their means (Chan et al.
     1979), so that nothing cancels.

@@ -95,7 +95,7 @@ class HalfRecent(Selector):
 
 
 class HeavyHitters(StepPolicy):
-    """The same after every step, with the attention of the new queries added up."""
+    """H2O's choice after every step, with the attention of the new queries added up."""
 
     needs_equal = True
     needs_probabilities = True

@@ -33,7 +33,7 @@ LAG_SINKS = SINKS.but(default=16, kvpress=4)
 
 
 def scored_partitions(entries: int, parameters: Parameters) -> tuple[slice, int]:
-    """What has a full partition after it, and how many partitions that is."""
+    """Return the positions that have a full partition after them, and how many partitions."""
     sinks, lag = int(parameters["sinks"]), int(parameters["lag"])
     count = max((entries - sinks) // lag - 1, 0)
     return slice(sinks, sinks + count * lag), count
@@ -72,7 +72,7 @@ class Partitions(Selector):
 
 
 class LagRelative(Scorer):
-    """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
+    """Scores say how unevenly channels lie in the next partition's ranges; the tail comes first."""
 
     parameters = (LAG, LAG_SINKS, TAIL)
     work = PerEntry(head_dim=8)

@@ -12,6 +12,8 @@ from ckv_core.errors import ConfigError
 DEFAULT_BUDGET = "128"
 
 ParameterValue = int | float | str
+Unit = Literal["tokens", "percent", "mib"]
+_UNITS: dict[str, Unit] = {"": "tokens", "%": "percent", "mib": "mib"}  # by what follows a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Budget:
     """Entries to keep per KV head, averaged, as the user gave it."""
 
     amount: float  # tokens, percent of the compressed prompt, or MiB of the whole evicted cache
-    unit: Literal["tokens", "percent", "mib"]  # which of the three
+    unit: Unit
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
@@ -39,7 +41,7 @@ class Budget:
             raise ConfigError(f"Budget {text!r} must be a whole number of tokens.")
         if suffix == "%" and amount > 100:
             raise ConfigError(f"Budget {text!r} is over 100%.")
-        return cls(amount, {"": "tokens", "%": "percent", "mib": "mib"}[suffix])  # type: ignore[arg-type]
+        return cls(amount, _UNITS[suffix])
 
     def resolve(self, prompt_len: int, bytes_per_token: int) -> int:
         """Whole entries per KV head (mean).
@@ -72,7 +74,7 @@ class Parameter:
     range: str = ""  # what it takes, in words; empty where its help says that
 
     def but(self, **changes: Any) -> Self:
-        """The same key with another default or the like."""
+        """Return the key with another default or the like."""
         return replace(self, **changes)
 
     def preset_value(self, preset: str) -> ParameterValue:
@@ -81,7 +83,7 @@ class Parameter:
         return self.default if own is None else own
 
     def means(self, sentences: str) -> Self:
-        """The same key with its help."""
+        """Return the key with its help."""
         return self.but(help=sentences)
 
 

@@ -31,7 +31,7 @@ def words(history: int) -> int:
 
 
 def low_rows(view: LayerView, history: int) -> Iterator[Tensor]:
-    """Of each KV head [queries, entries] bool, the last queries of the prompt, oldest first.
+    """Yield each KV head's low entries, [queries, entries] bool, for the prompt's last queries.
 
     True where the mean attention of the head's query heads is below 1 over what the query sees.
     """
@@ -47,7 +47,7 @@ def low_rows(view: LayerView, history: int) -> Iterator[Tensor]:
 
 
 def first_record(view: LayerView, history: int) -> dict[str, Tensor]:
-    """Of the prompt's last queries, the very last in place `history - 1`: [kv_heads, entries]."""
+    """Record the prompt's last queries, the very last at `history - 1`: [kv_heads, entries]."""
     shape, device = view.keys.shape[:2], view.keys.device
     record = [torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(words(history))]
     for head, rows in enumerate(low_rows(view, history)):

@@ -43,7 +43,7 @@ class Position(Scorer):
 
 
 class Roll(StepPolicy):
-    """As many entries as the budget says: the sinks and the newest."""
+    """Each head keeps a budget of entries: the sinks and the newest."""
 
     needs_equal = True
     parameters = (ROLLING, POSITIONS)

@@ -42,7 +42,7 @@ class NewestQuery(Scorer):
 
 
 class KeepAttended(StepPolicy):
-    """As many entries as the budget says, by the newest query's attention; one set per layer."""
+    """Each layer keeps a budget of entries, one set by the newest query's attention."""
 
     parameters = (WHILE_GENERATING,)
     needs_equal = True

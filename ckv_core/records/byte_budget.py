@@ -59,7 +59,7 @@ def entry_bytes(model: ModelInfo) -> int:
 
 
 def _held(model: ModelInfo, variant: VariantResult, entries: int, heads: int) -> int:
-    """What so many entries of all heads take, spread evenly."""
+    """Bytes of so many entries of all heads, spread evenly."""
     store = STORES.get(str(variant.params.get("store")))
     if store is None:
         return entries * entry_bytes(model)

@@ -21,7 +21,7 @@ class KeepRequest:
     path: str  # of the file, where none is yet
 
     def comparison(self) -> RunRequest:
-        """The same as a comparison that compresses the context alone; CkvError if there is none."""
+        """Return a comparison that compresses the context alone; CkvError if there is none."""
         comparison = replace(
             self.run,
             scenario="context-only",

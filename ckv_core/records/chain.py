@@ -111,7 +111,7 @@ def mean_tightness(variant: VariantResult, kv_heads: int | None = None) -> float
 
 
 def group_tightness(variant: VariantResult) -> float | None:
-    """The same over KV heads; None too where each query head has its own."""
+    """The mean tightness over KV heads; None too where each query head has its own."""
     theta, retained = variant.analysis.get("theta"), variant.retained
     if theta is None or retained is None:
         return None

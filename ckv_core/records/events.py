@@ -35,7 +35,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the run is.
+    """A progress event says where the run is.
 
     Attributes:
         fraction: of this stage, 0 to 1; None where the size is unknown.

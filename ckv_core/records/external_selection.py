@@ -48,7 +48,7 @@ Rows = tuple[bytes, ...]  # packed positions of one KV head after the other
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalSelection:
-    """What one variant keeps, and the prompt and model it was chosen on, as far as known."""
+    """Kept positions of one variant, with the prompt and model they were chosen on, where known."""
 
     label: str  # what a reader sees
     # Per layer, per KV head, the kept positions as packed by `pack`; None for a layer that is not
@@ -152,7 +152,8 @@ def own_from_json(documents: object, *at: str) -> tuple[ExternalSelection, ...]:
     for number, document in enumerate(read(list[Any], documents, WHOLE, at=at)):
         place = (*at, number) if at else ()
         check_schema(document, WHOLE, SCHEMA, place)
-        variants += read(_Document, document, WHOLE, at=place)  # type: ignore[operator]  # it is checked into selections
+        found: Any = read(_Document, document, WHOLE, at=place)  # it is checked into selections
+        variants += found
     if len(variants) > MAX_VARIANTS:
         raise ConfigError(
             f"{len(variants)} variants are too many; one run takes up to {MAX_VARIANTS}."

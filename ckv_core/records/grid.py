@@ -120,7 +120,7 @@ class SweepGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a sweep takes, before it runs."""
+    """An estimate of what a sweep takes, before it runs."""
 
     points: int  # variants, the full cache among them
     seconds: float  # estimate; the default model's where the size of another one is not known
@@ -154,7 +154,7 @@ class Cost:
 
     @property
     def basis(self) -> str:
-        """What the estimate is made of, to follow `estimated from`."""
+        """The basis of the estimate, in words that follow `estimated from`."""
         times = "the default model's times on two CPU cores"
         if self.is_guess:
             return f"{times}; a larger model takes longer"
@@ -187,7 +187,7 @@ def estimate_seconds(
     *,
     has_bounds: bool = False,
 ) -> float:
-    """What a sweep is expected to take on two CPU cores.
+    """Estimate the seconds of a sweep on two CPU cores.
 
     A model larger than the default one takes longer by as much as it has more parameters; that
     is rough, and no smaller one is taken for faster. `points` has `full` among them.

@@ -23,7 +23,7 @@ _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothi
 
 
 class Recorded(Protocol):
-    """What a run's record says of a variant; `records.VariantResult` is one."""
+    """A run's record of a variant; `records.VariantResult` is one."""
 
     @property
     def spec(self) -> str: ...
@@ -74,7 +74,7 @@ class Identity:
 
     @property
     def base(self) -> "Identity | None":
-        """The same settings and budget without CriticalKV; None of what has no such stage 2."""
+        """The identity without CriticalKV, at the same budget; None where it has no CriticalKV."""
         own = self.settings
         if not own.critical:
             return None
@@ -84,7 +84,7 @@ class Identity:
 
 
 def identify(variant: Recorded, **more: ParameterValue) -> Identity:
-    """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
+    """Identify a variant by its resolved parameters, and by its SPEC only where they are silent.
 
     `more` is what else has to be the same, by name.
     """
@@ -144,7 +144,7 @@ def unique_specs(specs: Mapping[Identity, str]) -> dict[Identity, str]:
 
 
 def _parsed(key: str, text: str) -> ParameterValue:
-    """As the engine would record it; the text itself of what it could not read."""
+    """Read a value as the engine records it; return the text itself where it cannot be read."""
     try:
         return PARAMETERS[key].parse(text) if key in PARAMETERS else text
     except ConfigError:

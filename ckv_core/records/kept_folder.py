@@ -33,7 +33,7 @@ class KeptEntry:
 
 
 class KeptFolder:
-    """Where one owner's caches lie; without logins, and for the command line, nobody's.
+    """The caches of one owner; without logins, and for the command line, nobody's.
 
     All methods raise ConfigError for a name that is none, is taken or is not there, and CkvError
     where the disk refuses.
@@ -63,7 +63,7 @@ class KeptFolder:
         return path
 
     def free(self, name: str) -> Path:
-        """Where a new one of that name goes; the folder is there."""
+        """Return the path of a new one of that name, in a folder that is there."""
         with about("name"):
             path = self._path(name)
             if path.exists():

@@ -75,12 +75,12 @@ class Metric:
 
     @property
     def unit_name(self) -> str:
-        """What stands at an axis."""
+        """The unit as an axis shows it."""
         return "share" if self.unit == "1" else self.unit
 
     @property
     def mean_label(self) -> str:
-        """What a reader sees of its number, which may be of the heads that the theorems cover."""
+        """The label of its number, which may be a mean over the heads that the theorems cover."""
         is_part = self.key in COVERED and self.axes != "variant"
         return f"{self.label.partition(':')[0]}, covered heads" if is_part else self.label
 
@@ -510,5 +510,5 @@ METRICS: dict[str, Metric] = {
 
 
 def metrics_in(*places: Place) -> dict[str, Metric]:
-    """Those that are shown in one of these places."""
+    """Return the metrics that are shown in one of these places."""
     return {key: metric for key, metric in METRICS.items() if metric.places & {*places}}

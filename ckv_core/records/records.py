@@ -289,7 +289,7 @@ class RetainedSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSeries(Checked):
-    """What a variant that evicts while it generates held, token by token, in evictable layers.
+    """The entries that a variant held while it generated and evicted, token by token.
 
     Attributes:
         entries: of prompt, question and generated tokens, at the choice of each generated token.
@@ -311,7 +311,7 @@ class HeldSeries(Checked):
         return value
 
     def checked(self, value: Plain, known: Plain) -> "HeldSeries":
-        """As many bytes as entries."""
+        """Refused unless there are as many bytes as entries."""
         del known
         items(value["cache_bytes"], len(self.entries), "cache_bytes")
         return self
@@ -321,7 +321,7 @@ class HeldSeries(Checked):
         return np.frombuffer(self.evicted, "<u4").reshape(-1, 4)
 
     def mask(self, retained: RetainedSet, tokens: int, step: int) -> NDArray[np.bool_]:
-        """What was held of the first `tokens` after a step, [layers, kv_heads, tokens].
+        """Mark the first `tokens` that were held after a step, [layers, kv_heads, tokens].
 
         Args:
             retained: what selection kept.
@@ -338,7 +338,7 @@ class HeldSeries(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What the budget requests of the cache, and what it holds.
+    """A receipt says what the budget requests of the cache, and what the cache holds.
 
     Attributes:
         budget_tokens: requested entries per KV head (mean), whole prompt for `full`.
@@ -358,7 +358,7 @@ class Receipt:
 
 
 class _Cascaded(Checked):
-    """What holds the cascaded L1 after each block."""
+    """A record that holds the cascaded L1 after each block."""
 
     __slots__ = ()
     derived: ClassVar[tuple[str, ...]] = ("final_hidden_l1",)
@@ -383,7 +383,7 @@ class _Cascaded(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Perturbation(_Cascaded):
-    """How far eviction moved the outputs at the first decoding step (n = one step).
+    """A record of how far eviction moved the outputs at the first decoding step (n = one step).
 
     Attributes:
         head_l1: [layers, query_heads] isolated head L1, ||(A - A')V W_O||_1; NaN in layers
@@ -423,7 +423,7 @@ class Perturbation(_Cascaded):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundingFloor(_Cascaded):
-    """How far rounding alone moves a run's first decoding step.
+    """A record of how far rounding alone moves a run's first decoding step.
 
     Of the full cache whose attention is summed in another order, against the full cache: what
     differs by no more than this may be nothing but rounding in the run's own dtype.
@@ -559,7 +559,7 @@ class VariantResult(Checked):
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the generation came to; None until it is over."""
+        """The outcome of the generation; None until it is over."""
         if self.answer_found is not None:
             cut = not self.answer_found and self.stopped == "length"
             return "cut" if cut else "answered" if self.answer_found else "missed"

@@ -99,7 +99,7 @@ class VariantSpec:
 
     @property
     def policy(self) -> StepPolicy | None:
-        """What evicts while it generates."""
+        """The policy that evicts while it generates; None where nothing does."""
         policies = (part for key, part in POLICIES.items() if key in self.params)
         own = self.method.policy
         return next(policies, own if own is not None and own.wanted(self.params) else None)
@@ -110,7 +110,7 @@ class VariantSpec:
 
     @property
     def scorer(self) -> Scorer:
-        """Of a variant that evicts by rank; ConfigError of another."""
+        """The scorer of a variant that evicts by rank; ConfigError of another."""
         if self.method.scorer is None:
             raise ConfigError(f"{self.method.label} cannot rank entries.")
         return self.method.scorer
@@ -125,7 +125,7 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """What a reader sees: its own name, or of CriticalKV also in which of two readings."""
+        """The label that a reader sees: its own name, or the method's, with CriticalKV's reading."""
         if self.own_name:
             return self.own_name
         label = self.selector.label_of(self.params)
@@ -188,7 +188,7 @@ class VariantSpec:
 
     @property
     def protected_tokens(self) -> int:
-        """How many those are together."""
+        """How many tokens it never evicts in all."""
         return sum(self.protected_counts.values())
 
     @property
@@ -205,19 +205,19 @@ class VariantSpec:
 
     @property
     def norm_orders(self) -> frozenset[int]:
-        """Of the value norms that it asks for: 1 for L1, 2 for L2."""
+        """Orders of the value norms that it asks for: 1 for L1, 2 for L2."""
         scorer = self.method.scorer
         own = {scorer.norm_order} if scorer is not None and scorer.needs_norms else set()
         return frozenset(own | ({1} if self.selector.needs_norms else set()))
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """What must be gathered for it while the prompt is read."""
+        """Statistics that must be gathered for it while the prompt is read."""
         return tuple(each for part in self.parts for each in part.observes(self.params))
 
     @property
     def passes(self) -> tuple[FurtherPasses, ...]:
-        """What must be gathered for it in further passes, once the prompt is read."""
+        """Statistics that must be gathered for it in further passes, once the prompt is read."""
         return tuple(each for part in self.parts for each in part.passes(self.params))
 
     @property
@@ -271,7 +271,7 @@ class VariantSpec:
         return ""
 
     def base(self) -> "VariantSpec":
-        """The same variant without CriticalKV: what its improvement is measured against."""
+        """Return the variant without CriticalKV, against which its improvement is measured."""
         return self.with_selector(self.method.selector)
 
     def with_selector(self, selector: Selector, **params: ParameterValue) -> "VariantSpec":

@@ -77,11 +77,11 @@ class Part(ABC):
         return ""
 
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
-        """What must be gathered while the prompt is read."""
+        """Return the statistics to be gathered while the prompt is read."""
         return ()
 
     def passes(self, parameters: Parameters) -> tuple[FurtherPasses, ...]:
-        """What must be gathered in further passes over given tokens, once the prompt is read."""
+        """Return the statistics to be gathered in further passes, once the prompt is read."""
         return ()
 
     def tables(self, parameters: Parameters) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Part(ABC):
 
 
 class Scorer(Part):
-    """What an entry is worth."""
+    """A scorer says what an entry is worth."""
 
     # Whether it looks at the queries of the prompt's end, with them at a question that stands
     # there; what else a method knows of the prompt is no different.
@@ -124,7 +124,7 @@ class Scorer(Part):
         return (self.name, *(parameters[parameter.name] for parameter in self.parameters))
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        """What ranks entries and divides budgets: higher is kept first.
+        """Return the scores that rank entries and divide budgets: higher is kept first.
 
         A scorer has this or `evidence`; the other follows. `budget` of the parameters is in
         tokens; who reads it has it in its `key`.
@@ -136,7 +136,7 @@ class Scorer(Part):
         return self.group(smoothed, view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
-        """The same per query head and before any smoothing, [query_heads, entries] float32."""
+        """Return the scores per query head before any smoothing, [query_heads, entries] float32."""
         group_size = view.query_heads // view.kv_heads
         return self.scores(view, parameters).repeat_interleave(group_size, dim=0)
 
@@ -168,7 +168,7 @@ class Candidates(Protocol):
         """By the scorer's scores, [layers, kv_heads, entries] int32."""
 
     def joint(self) -> Tensor:
-        """The same, the heads of a layer together: [layers, kv_heads * entries] int32.
+        """By the scores, the heads of a layer together: [layers, kv_heads * entries] int32.
 
         One head's entries lie after the other's.
         """
@@ -184,7 +184,7 @@ class Candidates(Protocol):
 
 
 class BudgetRule(Part):
-    """How many entries each head keeps."""
+    """A budget rule says how many entries each head keeps."""
 
     compares_heads: ClassVar[bool] = False  # whether it asks for the joint order of a layer's heads
     # What must be known before one layer's budgets are: nothing of the prompt, this layer, or all
@@ -194,7 +194,7 @@ class BudgetRule(Part):
     equal: ClassVar[bool] = False  # whether all heads of all layers get as many
 
     def unfit(self, scorer: Scorer) -> str:
-        """As of all parts; heads that compete need scores that can be compared."""
+        """Heads that compete need scores that can be compared; else as of all parts."""
         if self.ranks_heads and not scorer.across_heads:
             return "has scores that cannot be compared between heads"
         return super().unfit(scorer)
@@ -215,7 +215,7 @@ class BudgetRule(Part):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a selector keeps of some layers."""
+    """The entries that a selector keeps in some layers."""
 
     # [layers, kv_heads, entries] bool, of the candidates; a head has its budget of True.
     mask: Tensor
@@ -224,7 +224,7 @@ class Kept:
 
 
 class Selector(Part):
-    """Which entries a head keeps."""
+    """A selector says which entries a head keeps."""
 
     label: ClassVar[str] = ""  # what a reader sees after the method's name; empty for none
     # Endings of a SPEC under which a list of variants offers it.
@@ -259,7 +259,7 @@ class Selector(Part):
     def stage_one(
         self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """What its first stage alone keeps in one layer, [kv_heads, entries] bool.
+        """Mark what its first stage alone keeps in one layer, [kv_heads, entries] bool.
 
         Args:
             candidates: as for `keep`.

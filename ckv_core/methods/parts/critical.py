@@ -48,7 +48,7 @@ _RANKING = (STAGE_2, NORM, PRODUCT, EPSILON)  # alpha moves the border of the st
 
 
 class TwoStages(Selector):
-    """What both forms of CriticalKV share: the scores of stage 2."""
+    """Both forms of CriticalKV share this: the scores of stage 2."""
 
     label = "CriticalKV"
     parameters: ClassVar[tuple[Parameter, ...]] = _RANKING

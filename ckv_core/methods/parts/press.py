@@ -30,7 +30,7 @@ class Press:
 
     @property
     def parameters(self) -> frozenset[str]:
-        """Those that give an argument, of the press that it wraps too."""
+        """Parameters that give an argument, of the press that it wraps too."""
         return frozenset(self.arguments.values()) | (
             self.around.parameters if self.around else set()
         )

@@ -107,7 +107,7 @@ def safeguarded(candidates: Candidates) -> int:
 
 
 def floored_budgets(order: Tensor, kv_heads: int, spare: int, least: int) -> Tensor:
-    """As `adaptive_budgets`, the way kvpress shares them out.
+    """Head budgets as `adaptive_budgets`, shared out the way kvpress does.
 
     The first `least` entries of every head, 0 to `spare`, are granted; all others of the layer
     compete.
@@ -130,7 +130,7 @@ class TopScores(BudgetRule):
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "layer"
 
     def taken(self, candidates: Candidates, place: int) -> Tensor | None:
-        """What heads keep in any case, [kv_heads, entries] bool; only the rest competes."""
+        """Mark what heads keep in any case, [kv_heads, entries] bool; only the rest competes."""
         return None
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
@@ -140,7 +140,7 @@ class TopScores(BudgetRule):
         return self._counts(candidates, list(range(candidates.layers)), spare)
 
     def _counts(self, candidates: Candidates, places: list[int], spare: int) -> Tensor:
-        """Of these layers together, [layers, kv_heads] int64 on the CPU."""
+        """Head budgets of these layers together, [layers, kv_heads] int64 on the CPU."""
         each = [candidates.scores(place) for place in places]
         scores = torch.stack([one.to(each[0].device) for one in each])  # layers may lie apart
         taken = torch.zeros(scores.shape[:2], dtype=torch.int64)

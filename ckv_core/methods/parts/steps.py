@@ -61,12 +61,12 @@ class StepPolicy(Part):
         return True
 
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
-        """What is carried of the prompt's entries at first, [kv_heads, entries] by name."""
+        """Return what is carried of the prompt's entries at first, [kv_heads, entries] by name."""
         return {}
 
     @abstractmethod
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
-        """What to go on with, [kv_heads, entries] bool; None keeps everything.
+        """Mark the entries to go on with, [kv_heads, entries] bool; None keeps everything.
 
         What it says of padding is passed over. `budget` of the parameters is in tokens.
         """
@@ -83,7 +83,7 @@ TO = integer("to", 64, (1, 4096)).means(
 
 
 class Compaction(StepPolicy):
-    """What is generated is cut down now and then (CriticalKV, appendix K).
+    """Compaction cuts down what is generated now and then (CriticalKV, appendix K).
 
     Every head keeps the same number; the prompt's entries stay.
     """

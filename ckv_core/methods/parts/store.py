@@ -67,7 +67,7 @@ class Segment(ABC):
         return held
 
     def holding(self, tensors: Mapping[str, Tensor]) -> Self:
-        """The same with other tensors of the same names, shapes and types."""
+        """Return a segment with other tensors of the same names, shapes and types."""
         own = {name: tensor for name, tensor in tensors.items() if "." not in name}
         inner: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -111,14 +111,14 @@ class TensorSegment(Segment):
 
 
 class Store(Part):
-    """How the kept entries of the prompt are held; what is generated stays in full precision."""
+    """A store says how the prompt's kept entries are held; generated ones stay as they are."""
 
     # Entries are held as they come, so that rows that keep all of them can share the prefill's own
     # tensors.
     is_plain: ClassVar[bool] = False
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:
-        """What the prompt's queries say of each channel of keys, [kv_heads, head_dim]."""
+        """Weigh each channel of keys by the prompt's queries, [kv_heads, head_dim]."""
         return None
 
     @abstractmethod
@@ -200,7 +200,7 @@ class ResidualSegment(Segment):
         return ResidualSegment(self.older.take(heads), self.newest.take(heads))
 
     def keep(self, places: Tensor) -> Segment:
-        """Of older entries as many stay so in every head; the others of a head become plain."""
+        """As many older entries stay so in every head; the others of a head become plain."""
         count = int((places < self.older.length).sum(1).min())
         rest = PlainSegment(*self.decoded()).keep(places[:, count:])
         return ResidualSegment(self.older.keep(places[:, :count]), rest) if count else rest
@@ -352,7 +352,7 @@ def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _coded_values(states: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by entry, [heads, entries, groups, 2]."""
+    """Numbers 0 to 15 by entry, and their scales [heads, entries, groups, 2]."""
     group = _group_of(states.shape[-1])
     grouped = states.reshape(*states.shape[:-1], -1, group)
     scales = _scales(grouped.amin(-1), grouped.amax(-1))

@@ -12,7 +12,7 @@ from ckv_core.base.lazy_torch import Tensor, torch
 
 @dataclass(frozen=True, slots=True)
 class PromptShape:
-    """What the memory of a part depends on."""
+    """The sizes that the memory of a part depends on."""
 
     layers: int  # evictable layers
     # query_heads, kv_heads: of each.
@@ -23,7 +23,7 @@ class PromptShape:
 
 
 class Statistic(Protocol):
-    """What is gathered in every evictable layer and kept with the prefill; equal ones share it."""
+    """A statistic of every evictable layer, kept with the prefill; equal ones share it."""
 
     kind: ClassVar[str]  # what it is, for a reader
 
@@ -44,7 +44,7 @@ def begun(gathered: Statistic, queries: Tensor, prompt_len: int) -> Tensor:
 
 
 def statistic_bytes(gathered: Statistic, shape: PromptShape) -> int:
-    """Of all layers."""
+    """Bytes of a statistic in all layers."""
     return (
         4 * shape.layers * prod(gathered.size(shape.query_heads, shape.head_dim, shape.prompt_len))
     )
@@ -59,7 +59,7 @@ class Observer(Statistic, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """What further passes are made of."""
+    """The tokens that further passes are made of."""
 
     token_ids: tuple[int, ...]  # of the compressed prompt
     lead: int  # how many of them the chat template writes before the user's text
@@ -94,13 +94,13 @@ class FurtherPasses(Statistic, Protocol):
 
 
 class Rotary(Protocol):
-    """How a layer's own RoPE turns queries and keys."""
+    """A layer's own RoPE, which turns queries and keys."""
 
     def turn(self, states: Tensor, start: int) -> Tensor:
         """[heads, tokens, head_dim] float32 at positions from `start` on, as the model does."""
 
     def undo(self, states: Tensor, start: int) -> Tensor:
-        """What `turn` made these of."""
+        """Undo `turn`."""
 
     def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
         """The mean of each state turned to every one of these positions; shapes as they are."""
@@ -108,7 +108,7 @@ class Rotary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one layer sees of some consecutive prompt tokens."""
+    """A layer's view of some consecutive prompt tokens."""
 
     start: int  # position of the first of them
     queries: Tensor  # [query_heads, tokens, head_dim], after RoPE
@@ -136,7 +136,7 @@ class LayerView(Protocol):
         """Mean attention of the last `window` queries, [query_heads, entries - window]."""
 
     def full_window_attention(self, window: int) -> Tensor:
-        """As `window_attention`, the window's own columns too, [query_heads, entries]."""
+        """Mean attention with the window's own columns too, [query_heads, entries]."""
 
     def window_rows(self, window: int) -> Iterator[Tensor]:
         """The attention of each of the last `window` queries, of one query head after the other.
@@ -152,7 +152,7 @@ class LayerView(Protocol):
         """L1 or L2 norm of V W_O, [query_heads, entries] float32."""
 
     def observed(self, gathered: Statistic) -> Tensor:
-        """What was gathered in this layer, by an observer or in further passes."""
+        """Return what was gathered in this layer, by an observer or in further passes."""
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
         """A few numbers, computed once for all variants; equal kinds share them."""
