@@ -9,11 +9,11 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,46 +85,45 @@ def kept_by_presses(
             for job in jobs
         ],
     }
-    with TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own file, the user's own Python
-                [python, "-I", str(_SIDE)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
+    with (
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        _answers(python, document, log) as answers,
+    ):
+        first: dict[str, Any] = next(answers, {})
+        if "version" not in first:
+            raise CkvError(first.get("error") or _stopped(log))
+        if first["version"] != VERSION:
+            raise ConfigError(
+                f"kvpress {first['version']} is there, and {VERSION} is what is known here; set "
+                "that up with 'make kvpress'."
             )
-        except OSError as error:
-            raise ConfigError(f"{python!r} cannot be run: {error.strerror or error}.") from None
-        with process:
-            try:
-                answers = _answers(process, document)
-                first: dict[str, Any] = next(answers, {})
-                if "version" not in first:
-                    raise CkvError(first.get("error") or _stopped(log))
-                if first["version"] != VERSION:
-                    raise ConfigError(
-                        f"kvpress {first['version']} is there, and {VERSION} is what is known "
-                        "here; set that up with 'make kvpress'."
-                    )
-                for job in jobs:
-                    if (answer := next(answers, None)) is None:
-                        raise CkvError(_stopped(log))
-                    if "error" in answer:
-                        yield CkvError(answer["error"])
-                        continue
-                    tokens = len(texts[job.text])
-                    yield np.stack([unpacked(layer, tokens) for layer in answer["kept"]])
-            finally:
-                process.kill()
+        for job in jobs:
+            if (answer := next(answers, None)) is None:
+                raise CkvError(_stopped(log))
+            if "error" in answer:
+                yield CkvError(answer["error"])
+                continue
+            tokens = len(texts[job.text])
+            yield np.stack([unpacked(layer, tokens) for layer in answer["kept"]])
 
 
-def _answers(process: "subprocess.Popen[str]", document: dict[str, Any]) -> Iterator[Any]:
-    """One value a line; ends where the process does."""
-    with suppress(BrokenPipeError), process.stdin:  # type: ignore[union-attr]  # a pipe, by Popen
-        json.dump(document, process.stdin)  # type: ignore[arg-type]
-    for line in process.stdout or ():
-        yield json.loads(line)
+@contextmanager
+def _answers(python: str, document: dict[str, Any], log: IO[str]) -> Iterator[Iterator[Any]]:
+    """Give the values that kvpress's Python answers with, until it ends."""
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own file, the user's own Python
+            [python, "-I", str(_SIDE)], stdin=pipe, stdout=pipe, stderr=log, text=True
+        )
+    except OSError as error:
+        raise ConfigError(f"{python!r} cannot be run: {error.strerror or error}.") from None
+    with process:
+        try:
+            with suppress(BrokenPipeError), cast("IO[str]", process.stdin) as questions:
+                json.dump(document, questions)
+            yield map(json.loads, process.stdout or ())
+        finally:
+            process.kill()
 
 
 def unpacked(text: str, tokens: int) -> KeepMask:

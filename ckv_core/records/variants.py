@@ -125,7 +125,7 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """The label that a reader sees: its own name, or the method's, with CriticalKV's reading."""
+        """The label that a reader sees: its own name, or the method's and CriticalKV's reading."""
         if self.own_name:
             return self.own_name
         label = self.selector.label_of(self.params)
