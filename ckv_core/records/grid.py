@@ -130,11 +130,6 @@ class Cost:
     parameters: int | None  # of the model; None where it is not known
 
     @property
-    def is_guess(self) -> bool:
-        """Whether the model is another one than was measured, and of unknown size."""
-        return self.parameters is None and self.model != DEFAULT_MODEL
-
-    @property
     def amount(self) -> str:
         """`29 points on 2,000 prompt tokens`."""
         tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
@@ -156,7 +151,7 @@ class Cost:
     def basis(self) -> str:
         """The basis of the estimate, in words that follow `estimated from`."""
         times = "the default model's times on two CPU cores"
-        if self.is_guess:
+        if self.parameters is None and self.model != DEFAULT_MODEL:
             return f"{times}; a larger model takes longer"
         if _scale(self.parameters) > 1:
             return f"{times}, times {_scale(self.parameters):,.1f} for this model's size"

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
+from ckv_core.records.records import VariantResult
 from ckv_core.records.variants import NAME, selector_of, spec_without, written_parameters
 
 NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
@@ -20,19 +20,6 @@ NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not sa
 # nothing.
 _APART = frozenset({"budget", "preset", "protected", "question_at", NAME})
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
-
-
-class Recorded(Protocol):
-    """A run's record of a variant; `records.VariantResult` is one."""
-
-    @property
-    def spec(self) -> str: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def critical(self) -> bool: ...
-    @property
-    def params(self) -> Mapping[str, ParameterValue]: ...
 
 
 Given = Mapping[str, ParameterValue | None]
@@ -83,7 +70,7 @@ class Identity:
         return replace(self, settings=Settings(name, critical=False, parameters=parameters))
 
 
-def identify(variant: Recorded, **more: ParameterValue) -> Identity:
+def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
     """Identify a variant by its resolved parameters, and by its SPEC only where they are silent.
 
     `more` is what else has to be the same, by name.
@@ -114,7 +101,7 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     return Identity(settings, budget)
 
 
-def base_index(variants: Sequence[Recorded], index: int) -> int | None:
+def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
     """The variant of the same method and parameters without CriticalKV, if it is among them."""
     wanted = identify(variants[index]).base
     if wanted is None:
