@@ -85,7 +85,7 @@ def read(
     raise wrong(whole, (*at, *place), expected, got)
 
 
-def _found(first: Plain) -> tuple[tuple[int | str, ...], str, object]:
+def _found(first: Any) -> tuple[tuple[int | str, ...], str, object]:
     """Place, what is expected there, and what came, of an error of pydantic's."""
     context, got = first.get("ctx", {}), None if first["type"] == "missing" else first["input"]
     if isinstance(context.get("error"), WrongValueError):

@@ -27,7 +27,9 @@ import ckv_core.methods.tova
 import ckv_core.methods.scissorhands
 import ckv_core.methods.r_kv  # noqa: F401 - each registers its own
 from ckv_core.methods import plug_ins
-from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_parameters
+from ckv_core.methods.base import METHODS, SELECTORS, Method, all_parameters
+from ckv_core.methods.parts.steps import POLICIES
+from ckv_core.methods.parts.store import STORES
 
 __all__ = [
     "METHODS",

@@ -10,7 +10,9 @@ from typing import Any
 
 from ckv_core.base.terminal import neutralised, plain
 from ckv_core.errors import in_short
-from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, all_parameters
+from ckv_core.methods.base import METHODS, SELECTORS, all_parameters
+from ckv_core.methods.parts.steps import POLICIES
+from ckv_core.methods.parts.store import STORES
 
 LOGGER = logging.getLogger(__name__)
 ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under

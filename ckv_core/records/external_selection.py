@@ -150,7 +150,7 @@ def own_from_json(documents: object, *at: str) -> tuple[ExternalSelection, ...]:
     """
     variants: tuple[ExternalSelection, ...] = ()
     for number, document in enumerate(read(list[Any], documents, WHOLE, at=at)):
-        place = (*at, number) if at else ()
+        place: tuple[int | str, ...] = (*at, number) if at else ()
         check_schema(document, WHOLE, SCHEMA, place)
         found: Any = read(_Document, document, WHOLE, at=place)  # it is checked into selections
         variants += found
