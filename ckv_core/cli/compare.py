@@ -1,6 +1,7 @@
 """The command `compare`: several variants on one prompt, at one budget or several."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from typer import Option, Typer
@@ -68,10 +69,8 @@ def _compare(
         tokens, size = running.tokenised(request, loaded).tokens, loaded.parameters
         say(sweep_cost(request, tokens, is_counted=True, parameters=size).text, to_error=True)
     result = running.run(request, loaded, load_ms)
-    texts = (*sought, request.answer)
-    running.deliver(
-        json, lambda: to_json(result, texts), lambda: print_run(result, request.answer, sought)
-    )
+    show = partial(print_run, result, request.answer, sought)
+    running.deliver(json, lambda: to_json(result, (*sought, request.answer)), show)
 
 
 def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:

@@ -90,8 +90,7 @@ def run_command(app: Typer, program: str, arguments: Sequence[str] | None) -> in
     except CkvError as error:
         sentence, code = str(error), error.exit_code
     except TyperException as error:
-        context = getattr(error, "ctx", None)
-        place = context.command_path if context else program
+        place = getattr(getattr(error, "ctx", None), "command_path", program)
         words = " ".join(error.format_message().replace("Value error, ", "").split())
         end = "" if words.endswith((".", "?")) else "."
         sentence, code = f"{words}{end} See `{place} --help`.", 2

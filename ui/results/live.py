@@ -214,11 +214,8 @@ async def follow(
     after: Callable[[RunView], list[Any]],
     more: int,
 ) -> AsyncIterator[list[Any]]:
-    """Yield updates of the block, then the `more` that `after` adds, until the run is over.
-
-    Changes nothing for a slug that names no run: the handler before has shown that.
-    """
-    if not is_slug(slug):
+    """Yield updates of the block, then the `more` that `after` adds, until the run is over."""
+    if not is_slug(slug):  # which the handler before has shown
         # Gradio empties the outputs of a generator that yields nothing.
         yield [gr.skip() for _ in range(len(OUTPUTS) + more)]
         return

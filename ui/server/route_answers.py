@@ -32,13 +32,10 @@ class MissingError(CkvError):
 def routes_of(
     base: str, read: Callable[[Request], T], answers: Mapping[str, Answer[T]]
 ) -> list[Route]:
-    """Routes for GET, which share what they answer about.
+    """Routes for GET below `base`, which share what they answer about.
 
-    Args:
-        base: what their addresses begin with.
-        read: finds what the path names, again for each request, as it may no longer be shared;
-            CkvError where there is nothing.
-        answers: by the rest of the address; None where there is no such data yet.
+    `read` finds that for each request again, as it may no longer be shared, or raises CkvError;
+    `answers` are by the rest of the address, and None where there is no such data yet.
     """
 
     def route(path: str, answer: Answer[T]) -> Route:
@@ -56,9 +53,7 @@ def routes_of(
 def import_route(path: str, take: Callable[[str, bytes], dict[str, Any]]) -> Route:
     """A route that takes one file at a time, and reports in JSON what became of it.
 
-    Args:
-        path: of the route.
-        take: is given the name in the query and the file; returns the answer, or raises CkvError.
+    `take` is given the name in the query and the file; it returns the report or raises CkvError.
     """
     # Each may take much memory and time; who waits takes no thread that others need.
     one_import = anyio.CapacityLimiter(1)

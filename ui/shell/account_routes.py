@@ -89,17 +89,13 @@ def account_routes(accounts: Accounts) -> list[Route]:
     """A user's own API tokens and sessions; only for an app with logins."""
 
     def page(request: Request, _: Form, *, token: str = "", message: str = "") -> Response:
-        viewer = _viewer(request)
         return plain_page(
             "account",
             "Account",
-            viewer,
+            _viewer(request),
             status=400 if message else 200,
-            user=viewer.user,
-            is_admin=viewer.is_admin,
             tokens=accounts.open("token"),
             sessions=accounts.open("session"),
-            current=viewer.credential,
             scopes={scope: name for name, scope in SCOPES.items()},
             expiries=list(EXPIRIES_DAYS),
             name_chars=NAME_CHARS,
@@ -133,14 +129,13 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     """What administrators see and do; the services refuse everybody else."""
 
     def page(request: Request, _: Form, message: str = "") -> Response:
-        viewer, wanted = _viewer(request), _wanted(request)
+        wanted = _wanted(request)
         return plain_page(
             "admin",
             "Admin",
-            viewer,
+            _viewer(request),
             status=400 if message else 200,
             message=message,
-            user=viewer.user,
             with_logins=with_logins,
             queue=administration.queue(),
             storage=administration.storage(),

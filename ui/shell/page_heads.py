@@ -112,9 +112,8 @@ def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
             headers = MutableHeaders(raw=start["headers"])
             is_page = headers.get("content-type", "").startswith("text/html")
             if is_page and not message.get("more_body"):
-                body = rewrite(message["body"])
-                headers["content-length"] = str(len(body))
-                message = {**message, "body": body}
+                message = {**message, "body": rewrite(message["body"])}
+                headers["content-length"] = str(len(message["body"]))
             await send(start)
             start = None
         await send(message)

@@ -34,8 +34,8 @@ def plain_page(
 ) -> HTMLResponse:
     """The template of this name in assets/pages/; a viewer of None, nobody, gets no links."""
     header = header_html("", user=user_html(viewer), with_links=viewer is not None)
-    page = _templates().get_template(f"{name}.html")
-    text = page.render({"message": "", "done": ""} | values, title=title, app=TITLE, header=header)
+    shared = {"title": title, "app": TITLE, "header": header, "viewer": viewer}
+    text = _templates().get_template(f"{name}.html").render({"message": ""} | values, **shared)
     return HTMLResponse(text, status, NO_STORE)
 
 
