@@ -1,11 +1,9 @@
 """Hostile text in every stored place and file, on every page of a real browser: nothing runs."""
 
-import csv
 import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from tests.factories.runs import done_result, sweep_result
 from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
 from tests.ui.served_app import Served
 from ui.limits import Limits
-from ui.run import routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
 # HTML, attributes, template literals of Gradio's own templates, Markdown, and a formula.
@@ -180,37 +177,6 @@ def test_the_counter_counts(page, app, faults):
     for payload in PAYLOADS[:2]:
         page.evaluate("html => { document.body.innerHTML = html }", payload)
     page.wait_for_function("window.bumped >= 1")
-
-
-OF_SWEEPS = ("sweep", "alphas")
-ADDRESSES = {
-    name: f"/data/{{{'sweep' if name in OF_SWEEPS else 'slug'}}}/{name}.csv"
-    for name in routes.TABLES
-} | {"means": "/several/{slug},{second}/means.csv"}
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-# Only these tables have texts that came from outside.
-WITH_TEXTS = ("table", "forced", "follow_ups")
-
-
-@pytest.mark.parametrize("name", ADDRESSES)
-def test_a_table_is_a_download_without_formulas(app, slugs, name):
-    with app.client() as client:
-        answer = client.get(ADDRESSES[name].format(**slugs))
-    cells = [cell for row in csv.reader(StringIO(answer.text, newline="")) for cell in row]
-    assert len(cells) > 1
-    assert (name in WITH_TEXTS) == any("onerror" in cell for cell in cells)
-    assert not [cell for cell in cells if cell.startswith(FORMULA) and not is_number(cell)]
-    assert answer.headers["content-type"].startswith("text/csv")
-    assert answer.headers["content-disposition"].startswith("attachment")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 # --- files given to the Runs page: one sentence each, nothing stored, the app goes on
