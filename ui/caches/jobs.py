@@ -17,14 +17,9 @@ from ui.services.caches import CacheJob, Caches
 
 def job_sentence(job: CacheJob) -> str:
     """Where a job is, or how it ended; empty once it is done."""
-    if job.state == "queued":
-        return "Waits for its turn."
-    if job.state == "failed":
-        return job.reason
-    if job.state == "cancelled":
-        return "Cancelled."
-    if job.progress is None:
-        return ""
+    known = {"queued": "Waits for its turn.", "failed": job.reason, "cancelled": "Cancelled."}
+    if job.state in known or job.progress is None:
+        return known.get(job.state, "")
     share = "" if job.progress.fraction is None else f" {job.progress.fraction:.0%}"
     return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"
 
