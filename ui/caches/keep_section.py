@@ -34,10 +34,10 @@ class KeepSection:
             gr.Markdown(HELP_TEXT)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):
-                help_text = "Those that evict while they generate cannot be kept."
-                self.variant = late_dropdown("keep-variant", "Variant", help_text, scale=3)
-                help_text = "Up to 64 letters, digits, blanks and . _ + -"
-                self.name = text("keep-name", "Name", help_text, scale=3, min_width=220)
+                info = "Those that evict while they generate cannot be kept."
+                self.variant = late_dropdown("keep-variant", "Variant", info, scale=3)
+                info = "Up to 64 letters, digits, blanks and . _ + -"
+                self.name = text("keep-name", "Name", info, scale=3, min_width=220)
             with gr.Row():
                 self.keep_button = gr.Button("Keep this cache", elem_id="keep-run", scale=0)
                 self.cancel = gr.Button("Cancel", interactive=False, elem_id="keep-stop", scale=0)

@@ -43,15 +43,11 @@ class CachesPage:
 
     def _lay_out_question(self) -> None:
         with gr.Row(equal_height=False):
-            help_text = "Select a cache."
-            self.cache = late_dropdown("cache", "Cache", help_text, scale=2)
-            help_text = "About the context of that cache."
-            size = {"scale": 4, "min_width": 260}
-            self.question = text("cache-question", "Question", help_text, (1, 4), **size)
-            help_text = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
-            self.tokens = number(
-                "cache-tokens", "New tokens", help_text, DEFAULT_NEW_TOKENS, scale=1
-            )
+            self.cache = late_dropdown("cache", "Cache", "Select a cache.", scale=2)
+            info, size = "About the context of that cache.", {"scale": 4, "min_width": 260}
+            self.question = text("cache-question", "Question", info, (1, 4), **size)
+            info = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
+            self.tokens = number("cache-tokens", "New tokens", info, DEFAULT_NEW_TOKENS, scale=1)
         with gr.Row(elem_id="actions"):
             self.ask_button = gr.Button("Ask", variant="primary", elem_id="cache-ask", scale=0)
             self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
@@ -60,8 +56,8 @@ class CachesPage:
 
     def _lay_out_files(self, import_mib: int) -> None:
         with gr.Row(equal_height=False):
-            help_text = "For the cache that is chosen above."
-            self.name = text("cache-name", "New name", help_text, scale=2, min_width=220)
+            info = "For the cache that is chosen above."
+            self.name = text("cache-name", "New name", info, scale=2, min_width=220)
             self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
             self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
         with gr.Row(visible=False, elem_id="confirm") as self.confirm:
