@@ -1,6 +1,7 @@
 """The table of kept caches, on the page and in the terminal. No torch."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.experiment.table import Cell, Column, Plain, Table, text_column
@@ -17,57 +18,45 @@ _EMPTY = (
 )
 
 
-def kept_table(entries: Sequence[KeptEntry]) -> Table[KeptEntry]:
-    """A row per cache; of a spoilt file its name alone."""
-
-    def of(read: Callable[[KeptRecord], Cell | Plain]) -> Callable[[KeptEntry], Cell | Plain]:
-        return lambda entry: read(entry.record) if entry.record else None
-
-    columns: list[Column[KeptEntry]] = [
-        text_column("name", "Name", lambda entry: entry.name),
-        text_column(
-            "variant",
-            "Variant",
-            lambda entry: entry.record.spec if entry.record else "cannot be read; delete it",
-            unit="SPEC",
-        ),
-        Column("model", "Model", of(lambda kept: kept.model.name), is_text=True),
-        Column(
-            "budget",
-            "Budget",
-            of(lambda kept: kept.receipt.budget_tokens),
-            unit="tokens a KV head",
-            form=",",
-        ),
-        Column(
-            "context", "Context", of(lambda kept: kept.compressed_tokens), unit="tokens", form=","
-        ),
-        Column("entries", "Kept entries", of(lambda kept: kept.receipt.retained_entries), form=","),
-        Column(
-            "memory",
-            "In memory",
-            of(lambda kept: _bytes(kept.receipt.cache_bytes)),
-            unit="evictable layers",
-        ),
-        Column("full", "Full cache", of(lambda kept: _bytes(kept.receipt.full_cache_bytes))),
-        Column("file", "File", lambda entry: _bytes(entry.size) if entry.record else None),
-        Column(
-            "made",
-            "Made",
-            of(lambda kept: kept.created[:16].replace("T", " ")),
-            unit="UTC",
-            is_text=True,
-        ),
-    ]
-    return Table(
-        caption="Kept caches",
-        columns=columns,
-        items=entries,
-        file="caches.csv",
-        note=_NOTE,
-        empty=_EMPTY,
+def _of(
+    key: str, label: str, read: Callable[[KeptRecord], Cell | Plain], **more: Any
+) -> Column[KeptEntry]:
+    """Empty where the file is spoilt."""
+    return Column(
+        key, label, lambda entry: read(entry.record) if entry.record else None, form=",", **more
     )
 
 
 def _bytes(value: int) -> Cell:
     return Cell(human_bytes(value), value)
+
+
+_COLUMNS: tuple[Column[KeptEntry], ...] = (
+    text_column("name", "Name", lambda entry: entry.name),
+    text_column(
+        "variant",
+        "Variant",
+        lambda entry: entry.record.spec if entry.record else "cannot be read; delete it",
+        unit="SPEC",
+    ),
+    _of("model", "Model", lambda kept: kept.model.name, is_text=True),
+    _of("budget", "Budget", lambda kept: kept.receipt.budget_tokens, unit="tokens a KV head"),
+    _of("context", "Context", lambda kept: kept.compressed_tokens, unit="tokens"),
+    _of("entries", "Kept entries", lambda kept: kept.receipt.retained_entries),
+    _of("memory", "In memory", lambda k: _bytes(k.receipt.cache_bytes), unit="evictable layers"),
+    _of("full", "Full cache", lambda kept: _bytes(kept.receipt.full_cache_bytes)),
+    Column("file", "File", lambda entry: _bytes(entry.size) if entry.record else None),
+    _of("made", "Made", lambda k: k.created[:16].replace("T", " "), unit="UTC", is_text=True),
+)
+
+
+def kept_table(entries: Sequence[KeptEntry]) -> Table[KeptEntry]:
+    """A row per cache; of a spoilt file its name alone."""
+    return Table(
+        caption="Kept caches",
+        columns=_COLUMNS,
+        items=entries,
+        file="caches.csv",
+        note=_NOTE,
+        empty=_EMPTY,
+    )

@@ -35,6 +35,17 @@ class _Tried(NamedTuple):
     def is_open(self) -> bool:
         return self.method.outcome == "unmeasured"
 
+    def loss(self, key: str) -> float | None:
+        share: float | None = getattr(self.found, key)
+        return None if self.is_open and key == "at_most" else share
+
+
+_LOSSES = {
+    "loss": ("Loss", "points"),
+    "at_most": ("Loses at most", "points, 95 %"),
+    "at_least": ("Loses at least", "points, 95 %"),
+}
+
 
 def decision_table(reading: Reading) -> dict[str, Any]:
     """Value of the DataTable of methods, best first, and budgets."""
@@ -47,15 +58,9 @@ def decision_table(reading: Reading) -> dict[str, Any]:
             "Outcome",
             lambda at: sentences.STATES["unmeasured" if at.is_open else at.found.state],
         ),
-        points_column("loss", "Loss", lambda at: at.found.loss),
-        points_column(
-            "at_most",
-            "Loses at most",
-            lambda at: None if at.is_open else at.found.at_most,
-            unit="points, 95 %",
-        ),
-        points_column(
-            "at_least", "Loses at least", lambda at: at.found.at_least, unit="points, 95 %"
+        *(
+            points_column(key, label, partial(_Tried.loss, key=key), unit)
+            for key, (label, unit) in _LOSSES.items()
         ),
         Column(
             "needed",
