@@ -135,6 +135,7 @@ def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | 
         return None
     is_nats = metric.unit == "nats"
     text = f"{value:z#.3g}" if is_nats else four_digits(value)
+    text = f"{value:,.0f}" if metric.unit in ("tokens", "entries") else text
     text = f"{value:z.0%}" if metric.is_share else text
     title = f"{value:z.6g}{' nats' * is_nats}"
     if metric.group == "forced":
