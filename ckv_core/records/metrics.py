@@ -145,6 +145,12 @@ _OUTCOMES: Numbers = {
         {"unit": "nats", "group": "outcome", "better": "lower", "places": _OF_RUN}
         | {"header": "kl_at_difference_nats"},
     ),
+    "new_tokens": (
+        "New tokens",
+        "Generated tokens of the text; a method may stop earlier or later than the full cache.",
+        lambda variant: len(variant.token_ids) or None,
+        {"unit": "tokens", "group": "outcome", "places": frozenset({"table"})},
+    ),
     "exact_match": (
         "Exact match",
         "Whether the generated text is the reference answer, but for case, punctuation and "
