@@ -18,7 +18,7 @@ from ckv_core.engine.together import compare_together
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_engine import LocalEngine
-from ckv_core.experiment.study_runner import request_of, run_samples
+from ckv_core.experiment.study_runner import request_of, run_samples, run_study
 from ckv_core.models.loading import load_model
 from ckv_core.records.run_request import DEFAULT_MODEL
 
@@ -116,9 +116,8 @@ def _on_cluster(study: Study, workers: int) -> float:
     commits: list[float] = []
     with closing(Cluster("local", "cpu", workers=workers)) as cluster:
         samples: tuple[Sample, ...] = cluster.samples(study)
-        for _ in cluster.run_study(
-            study, samples, (), lambda _: commits.append(time.perf_counter()), lambda *_: None
-        ):
+        commit, served = lambda _: commits.append(time.perf_counter()), lambda *_: None
+        for _ in run_study(cluster, study, samples, (), commit, served):
             pass
     # Each worker's first sample comes with loading; the rate is that of what follows it.
     between = (commits[-1] - commits[workers - 1]) * 1000

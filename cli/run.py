@@ -20,7 +20,7 @@ from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
 from ckv_core.experiment.study import Key, Sample, SampleResult, Study
 from ckv_core.experiment.study_file import read_study
-from ckv_core.experiment.study_runner import Cost, cost, open_points, part_of
+from ckv_core.experiment.study_runner import Cost, cost, open_samples, part_of, run_study
 from ckv_core.records.events import Progress
 from ckv_core.records.run_request import DEFAULT_MODEL
 from storage import repository
@@ -93,7 +93,8 @@ def _run(
         if not _agreed(_show_cost(study, part, standing, engine), is_sure=yes):
             say("Nothing was run.", to_error=True)
             return 1
-        for progress in engine.run_study(
+        for progress in run_study(
+            engine,
             study,
             part,
             standing,
@@ -158,11 +159,12 @@ def _shard(text: str) -> tuple[int, int]:
 def _show_cost(
     study: Study, samples: Sequence[Sample], standing: set[Key], engine: "Cluster | LocalEngine"
 ) -> Cost:
-    counts = {sample.id: len(open_points(study, sample, standing)) for sample in samples}
-    if not any(counts.values()):
+    todo = open_samples(study, samples, standing)
+    counts = {sample.id: len(points) for sample, points in todo}
+    if not todo:
         say("Nothing is left to run.", to_error=True)
         return cost(study, {}, counts)
-    sizes = engine.sizes(study, [sample for sample in samples if counts[sample.id]])
+    sizes = engine.sizes(study, [sample for sample, _ in todo])
     needed = cost(study, sizes, counts, engine.parameters)
     seconds = needed.seconds / engine.workers
     each = f" for each of {engine.workers} workers" if engine.workers > 1 else ""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Record = TypeVar("Record", bound="DataclassInstance")
-RunState = Literal["queued", "running", "done", "failed", "cancelled", "unfinished"]
+# None is stored as stopping: so is shown what ends although it is no longer to be run.
+RunState = Literal["queued", "running", "stopping", "done", "failed", "cancelled", "unfinished"]
 LineageKind = Literal["rerun", "fork"]
 RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
 SLUG = f"[a-z0-9]{{{SLUG_LENGTH}}}"

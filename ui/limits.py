@@ -80,15 +80,15 @@ class Limits:
                 "for one study. Choose fewer samples or shorter ones."
             )
 
-    def check_queue(self, waiting: int, own: int | None, what: str = "runs") -> None:
-        """LimitError for one more unfinished run or study than fits; `own` None without logins."""
+    def check_queue(self, waiting: int, own: int | None) -> None:
+        """LimitError for one more unfinished run than fits; `own` None without logins."""
         if waiting >= self.queue:
             raise LimitError(
-                f"The queue is full ({self.queue} {what}); wait for one to end or cancel one."
+                f"The queue is full ({self.queue} runs); wait for one to end or cancel one."
             )
         if own is not None and own >= self.queue_per_user:
             raise LimitError(
-                f"You have {own} unfinished {what}, which is this app's limit for one user; wait "
+                f"You have {own} unfinished runs, which is this app's limit for one user; wait "
                 "for one to end or cancel one."
             )
 

@@ -8,21 +8,19 @@ import importlib.util
 import logging
 import os
 import pickle
-import time
 import warnings
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.experiment.study import Key, Point, Sample, Study
+from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_runner import (
-    Commit,
-    Progress,
     PromptSize,
+    Results,
     Served,
+    Todo,
     failed_sample,
-    open_samples,
     run_samples,
 )
 from ckv_core.methods.plug_ins import fault
@@ -37,7 +35,7 @@ LOST = (
     "reason. Often the machine was out of memory."
 )
 MOST_AT_ONCE = 8  # samples of a context that come back together, and are lost together
-_Job = list[tuple[Sample, list[Point]]]  # samples of one context, which share its prefill
+_Job = list[Todo]  # samples of one context, which share its prefill
 
 
 class Cluster:
@@ -147,15 +145,8 @@ class Cluster:
         found: dict[str, PromptSize] = self._answer_of(study, "sizes", study, samples)
         return found
 
-    def run_study(
-        self,
-        study: Study,
-        samples: Sequence[Sample],
-        standing: Collection[Key],
-        commit: Commit,
-        served: Served,
-    ) -> Generator[Progress]:
-        """What is left of a study, in the order in which samples end; see `LocalEngine.run_study`.
+    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Generator[Results]:
+        """Results of the given points, sample by sample; `study_runner.Engine` has the rules.
 
         Raises:
             CkvError: a worker cannot load the model, or something failed that is no sample's fault.
@@ -163,34 +154,24 @@ class Cluster:
         if self._engine is not None:
             self.kill(self._engine)  # its room is for the workers
             self._engine = None
-        todo = open_samples(study, samples, standing)
         groups = [[*group] for _, group in groupby(todo, key=lambda left: left[0].context)]
         jobs = [
             group[at : at + MOST_AT_ONCE]
             for group in groups
             for at in range(0, len(group), MOST_AT_ONCE)
         ]
-        done, started = len(samples) - len(todo), time.monotonic()
         open_jobs = dict(enumerate(jobs))
-        before = done
-        for at, outcome in self._outcomes(study, jobs) if jobs else ():
+        for at, outcome in self._outcomes(study, jobs):
             if isinstance(outcome, CkvError):
                 raise outcome
             if open_jobs.pop(at, None) is None:
                 continue  # it was retried though its first result had come
             results, info, versions = outcome
             served(info, versions)
-            for of_sample in results:
-                commit(of_sample)
-                done += 1
-                rate = (time.monotonic() - started) / (done - before)
-                left = rate * (len(samples) - done)
-                last = of_sample[0].sample
-                yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
+            yield from results
         for job in open_jobs.values():
             for sample, points in job:
-                commit(failed_sample(sample, points, CkvError(LOST)))
-        yield Progress(done=len(samples), total=len(samples), sample="", seconds_left=0.0)
+                yield failed_sample(sample, points, CkvError(LOST))
 
     def _outcomes(self, study: Study, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:
         data = self._ray.data

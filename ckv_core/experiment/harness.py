@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 from ckv_core.base.home import home_folder
@@ -41,7 +42,7 @@ def harness_samples(study: Study) -> tuple[Sample, ...]:
     task = _load(data[LM_EVAL])
     task.set_fewshot_seed(FEWSHOT_SEED)
     measure = _measure(task, data.get("metric", ""))
-    tags = {"task": data[LM_EVAL], "measure": measure, LM_EVAL: _version()}
+    tags = {"task": data[LM_EVAL], "measure": measure, LM_EVAL: version(LM_EVAL)}
     samples = []
     for number, document in task.doc_iterator(limit=data["samples"]):
         prompt = task.fewshot_context(
@@ -208,12 +209,6 @@ def _cut(text: str, task: Any) -> str:
     for stop in [until] if isinstance(until, str) else until:
         text = text.partition(stop)[0] if stop else text
     return text
-
-
-def _version() -> str:
-    import lm_eval
-
-    return str(lm_eval.__version__)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,23 +1,23 @@
 """The model of this process as a study's engine. Imports torch."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckv_core.engine.compare import check_length, environment
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError
-from ckv_core.experiment.study import Key, Sample, Study
+from ckv_core.experiment.study import Sample, Study
 from ckv_core.experiment.study_runner import (
-    Commit,
-    Progress,
     PromptSize,
+    Results,
     Served,
+    Todo,
     request_of,
-    run_study,
+    run_samples,
 )
-from ckv_core.experiment.tasks import Count, make_samples
+from ckv_core.experiment.tasks import make_samples
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
 from ckv_core.records.events import Outcome
@@ -41,7 +41,12 @@ class LocalEngine:
 
     def samples(self, study: Study) -> tuple[Sample, ...]:
         """The samples of a study's task, made to length with this model's tokens."""
-        return make_samples(study.data, self._counter(study))
+
+        def count(context: str, question: str) -> int:
+            tokenizer = self._loaded.tokenizer
+            return build_prompt(tokenizer, context, question, study.scenario).tokens
+
+        return make_samples(study.data, count)
 
     def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
         """Of the prompts that can be tokenised, by sample."""
@@ -53,20 +58,10 @@ class LocalEngine:
                 continue  # it becomes that sample's failure
         return sizes
 
-    def run_study(
-        self,
-        study: Study,
-        samples: Sequence[Sample],
-        standing: Collection[Key],
-        commit: Commit,
-        served: Served,
-    ) -> Iterator[Progress]:
-        """What is left of a study; `runner.run_study` has the arguments.
-
-        `served` gets the model and the versions before the first result, and may refuse them.
-        """
+    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+        """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         served(self.info, self.environment)
-        yield from run_study(study, samples, standing, self, commit)
+        yield from run_samples(study, todo, self)
 
     def size(self, request: RunRequest) -> PromptSize:
         """Of a prompt that is not too long.
@@ -81,15 +76,6 @@ class LocalEngine:
     def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """The place of each and its result, or why it has none; rows of several share a batch."""
         return compare_together(requests, self._loaded, prefills=self._prefills)
-
-    def _counter(self, study: Study) -> Count:
-        def count(context: str, question: str) -> int:
-            request = RunRequest(
-                context=context, question=question, scenario=study.scenario, model=study.model
-            )
-            return self._size(request).tokens
-
-        return count
 
     def _size(self, request: RunRequest) -> PromptSize:
         texts = (request.context, request.question)

@@ -20,7 +20,9 @@ from ckv_core.records.records import ModelInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
-Commit = Callable[[Sequence[SampleResult]], None]
+Todo = tuple[Sample, Sequence[Point]]  # a sample, and its points that are to be computed
+Results = Sequence[SampleResult]  # of one sample
+Commit = Callable[[Results], None]
 Served = Callable[[ModelInfo, Mapping[str, str]], None]
 
 
@@ -34,7 +36,21 @@ class PromptSize:
 
 
 class Engine(Protocol):
-    """What runs samples: the model of this process, or the app's worker."""
+    """What computes whole samples: the model of this process, the app's worker, or a cluster."""
+
+    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+        """Results of all given points of a sample, as samples end.
+
+        `served` gets the model and the versions before the results, and may refuse them.
+
+        Raises:
+            RunCancelledError: it was stopped, and so is the study.
+            CkvError: something that is no sample's fault; the study ends with it.
+        """
+
+
+class Model(Protocol):
+    """What answers single requests, for `run_samples`."""
 
     def size(self, request: RunRequest) -> PromptSize:
         """Of the request's prompt.
@@ -47,10 +63,6 @@ class Engine(Protocol):
         """The place of each request and its result, or why it has none, as they end.
 
         The next request is taken when it can begin.
-
-        Raises:
-            RunCancelledError: it was stopped, and so is the study.
-            CkvError: something that is no request's fault; the study ends with it.
         """
 
 
@@ -103,21 +115,14 @@ def part_of(samples: Sequence[Sample], number: int, of: int) -> list[Sample]:
     return [sample for at, sample in enumerate(samples) if at % of == number - 1]
 
 
-def open_points(study: Study, sample: Sample, standing: Collection[Key]) -> list[Point]:
-    """Points of a sample that have no result yet."""
-    return [
-        point
-        for point in study.points()
-        if (sample.id, point.variant, point.budget) not in standing
+def open_samples(study: Study, samples: Sequence[Sample], standing: Collection[Key]) -> list[Todo]:
+    """Samples with their points that have no result yet, where there are any."""
+    points = study.points()
+    todo = [
+        (each, [at for at in points if (each.id, at.variant, at.budget) not in standing])
+        for each in samples
     ]
-
-
-def open_samples(
-    study: Study, samples: Sequence[Sample], standing: Collection[Key]
-) -> list[tuple[Sample, list[Point]]]:
-    """Samples with points that have no result yet."""
-    points = [(sample, open_points(study, sample, standing)) for sample in samples]
-    return [(sample, left) for sample, left in points if left]
+    return [(sample, left) for sample, left in todo if left]
 
 
 def cost(
@@ -143,11 +148,12 @@ def cost(
 
 
 def run_study(
+    engine: Engine,
     study: Study,
     samples: Sequence[Sample],
     standing: Collection[Key],
-    engine: Engine,
     commit: Commit,
+    served: Served,
 ) -> Iterator[Progress]:
     """Run what is not there yet; yields before the first sample and after each.
 
@@ -155,42 +161,40 @@ def run_study(
     `commit`: stores the results of one sample, all or none of them.
 
     Raises:
-        RunCancelledError: the engine was stopped; what was committed stays.
+        CkvError: as of `Engine.results`; what was committed stays.
         StorageError: the results cannot be stored.
     """
     todo = open_samples(study, samples, standing)
     stood, started = len(samples) - len(todo), time.monotonic()
     yield Progress(done=stood, total=len(samples), sample="", seconds_left=None)
-    for count, results in enumerate(run_samples(study, todo, engine), 1):
+    for count, results in enumerate(engine.results(study, todo, served) if todo else (), 1):
         commit(results)
         left = (time.monotonic() - started) / count * (len(todo) - count)
         last, done = results[0].sample, stood + count
         yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
 
 
-def run_samples(
-    study: Study, todo: Iterable[tuple[Sample, Sequence[Point]]], engine: Engine
-) -> Iterator[list[SampleResult]]:
+def run_samples(study: Study, todo: Iterable[Todo], model: Model) -> Iterator[list[SampleResult]]:
     """Results of the given points of each sample, in the order in which samples end.
 
     What cannot run fails with its reason, alone where it can.
 
     Raises:
-        RunCancelledError: the engine was stopped.
+        RunCancelledError: the model was stopped.
     """
     pending: list[_PendingSample] = []
     never: list[_PendingSample] = []
 
     def requests() -> Iterator[RunRequest]:
         for sample, points in todo:
-            one = _pending(study, sample, points, engine)
+            one = _pending(study, sample, points, model)
             if one.fit:
                 pending.append(one)
                 yield request_of(study, sample, one.fit)
             else:
                 never.append(one)
 
-    for place, outcome in engine.run_all(requests()):
+    for place, outcome in model.run_all(requests()):
         yield pending[place].results(outcome)
         while never:
             yield never.pop().results(RunResult())
@@ -224,12 +228,10 @@ class _PendingSample:
         ]
 
 
-def _pending(
-    study: Study, sample: Sample, points: Sequence[Point], engine: Engine
-) -> _PendingSample:
+def _pending(study: Study, sample: Sample, points: Sequence[Point], model: Model) -> _PendingSample:
     refused: Mapping[Point, CkvError]
     try:
-        refused = _unfit(points, engine.size(request_of(study, sample, points)))
+        refused = _unfit(points, model.size(request_of(study, sample, points)))
     except RunCancelledError:  # stopped while it was counted, which is no result
         raise
     except CkvError as error:

@@ -146,6 +146,23 @@ class RunFinished:
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """The prompt's tokens, the one event of a job that counts them.
+
+    Where counting failed, the numbers are 0 and `error` is a sentence.
+    """
+
+    tokens: int = 0
+    compressed_tokens: int = 0
+    limit: int = 0  # of the model's context
+    question_tokens: int = 0  # of the compressed ones, behind the context
+    error: str = ""
+    for_good: bool = False  # it fails each time
+    is_busy: bool = False  # there was no time or room to count; try again
+    field: str = ""  # of the request, that is wrong where there is an error and it is of one
+
+
 RunEvent = (
     Progress
     | RunPrepared
@@ -157,6 +174,7 @@ RunEvent = (
     | Generated
     | VariantFinished
     | RunFinished
+    | TokensCounted
 )
 
 

@@ -5,25 +5,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
-from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
 from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (
     Cancel,
     Deadline,
     Job,
-    JobCancelled,
-    JobDone,
     JobEnd,
     JobEvent,
-    JobFailed,
     LoadRequest,
     ModelStatus,
     Reply,
-    TokensCounted,
     WorkerReady,
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
@@ -41,7 +36,7 @@ class WorkerClient:
 
     The queue is here, so a lost worker loses the job that it ran only. All state but the queue
     belongs to one thread, which takes steps from an inbox; public methods only post such steps
-    and never block, but for `count_tokens`, `is_ready` and `close`.
+    and never block, but for `is_ready` and `close`.
     """
 
     def __init__(
@@ -66,7 +61,7 @@ class WorkerClient:
         self._on_reply = on_reply
         self._runner, self._run_limit_s = runner, run_limit_s
         self._cancel_grace_s = cancel_grace_s
-        self._counter = TokenCounter(counter)
+        self.counter = TokenCounter(partial(WorkerClient, runner=counter))
         self._queue = FairQueue()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
@@ -100,7 +95,7 @@ class WorkerClient:
     def submit(self, job: Job, on_reply: Callable[[Reply], None] | None = None) -> None:
         """Queue a job; users take turns.
 
-        Its JobEvents, then exactly one of JobDone, JobFailed and JobCancelled, go to `on_reply`.
+        Its JobEvents, then exactly one JobEnd, go to `on_reply`.
         """
         if on_reply is not None:
             self._listeners[job.job_id] = on_reply
@@ -127,18 +122,10 @@ class WorkerClient:
         """Stop loading a model ahead; the load of a run is not stopped."""
         self._inbox.put(partial(self._cancel_warm, model))
 
-    def count_tokens(self, request: RunRequest, timeout_s: float = 30.0) -> TokensCounted:
-        """Tokenise in a process of its own; waits. Failure is in the answer's `error`."""
-        return self._counter.count(request, timeout_s)
-
-    def ask_tokens(self, request: RunRequest) -> Future[TokensCounted]:
-        """The same without waiting; cancel the answer to give it up."""
-        return self._counter.ask(request)
-
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel all jobs and end the worker; returns within the time, leaves no process."""
         deadline = time.monotonic() + timeout_s
-        self._counter.close()
+        self.counter.close()
         self._inbox.put(partial(self._shut_down, timeout_s / 2))
         if self._thread.ident is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
@@ -219,7 +206,7 @@ class WorkerClient:
 
     def _cancel(self, job_id: str) -> None:
         if self._queue.remove(job_id):
-            self._report(JobCancelled(job_id))
+            self._report(JobEnd(job_id, "cancelled"))
             self._dispatch()
         if self._task is not None and self._task.job.job_id == job_id:
             self._stop_task("")
@@ -256,20 +243,19 @@ class WorkerClient:
                 if reply.ready:
                     self._loaded[reply.model] = reply
                 self._report(reply)
-            case Deadline() | JobEvent() | JobDone() | JobFailed() | JobCancelled() if (
-                task is not None and task.job.job_id == reply.job_id
-            ):
+            case Deadline() | JobEvent() | JobEnd() if task and task.job.job_id == reply.job_id:
                 self._take_of_task(task, reply)
 
     def _take_of_task(self, task: Task, reply: Deadline | JobEvent | JobEnd) -> None:
-        if isinstance(reply, Deadline):
-            task.next_step(reply)
-        elif isinstance(reply, JobEvent):
-            task.has_begun()
-            self._report(reply)
-        else:
-            self._end_task(task.end(reply))
-            self._dispatch()
+        match reply:
+            case Deadline():
+                task.next_step(reply)
+            case JobEvent():
+                task.has_begun()
+                self._report(reply)
+            case JobEnd():
+                self._end_task(task.end(reply))
+                self._dispatch()
 
     def _end_task(self, end: JobEnd) -> None:
         task, self._task = self._task, None
@@ -304,7 +290,12 @@ class WorkerClient:
             self._report(ModelStatus(model, False, sentence, failed=not task.is_cancelled))
             if task.is_hung:
                 self._hung[model] = sentence
-        self._end_task(task.lost(sentence))
+        if task.job.tries > 1 and not (task.is_hung or task.is_stopping):
+            self._task = None
+            self._queue.done(task.job.job_id)
+            self._queue.put(replace(task.job, tries=task.job.tries - 1))
+        else:
+            self._end_task(task.lost(sentence))
 
     def _shut_down(self, timeout_s: float) -> None:
         self._closed = True
@@ -312,9 +303,9 @@ class WorkerClient:
         if worker is not None:
             worker.stop(timeout_s)
         if self._task is not None:
-            self._end_task(JobCancelled(self._task.job.job_id))
+            self._end_task(JobEnd(self._task.job.job_id, "cancelled"))
         while (job := self._queue.take()) is not None:
-            self._report(JobCancelled(job.job_id))
+            self._report(JobEnd(job.job_id, "cancelled"))
 
     def _report(self, reply: Reply) -> None:
         on_reply = self._on_reply

@@ -1,10 +1,10 @@
 """Frozen messages between the app and the worker; pickled, no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import RunEvent
-from ckv_core.records.run_request import RunRequest
 
 # --- to the worker ----------------------------------------------------------------------
 
@@ -20,11 +20,12 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run this comparison, keep or ask a cache, or only load a model."""
+    """Run this comparison or count its tokens, keep or ask a cache, or only load a model."""
 
     job_id: str  # marks every event that comes back
     request: WorkRequest | LoadRequest
     owner: str | None = None  # the user whose turn it takes; None where nobody logs in
+    tries: int = 1  # workers that it may lose; then it is at fault itself
 
     @property
     def loads_ahead(self) -> bool:
@@ -52,19 +53,11 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class CountTokens:
-    """Tokenise without running; for the process that counts."""
-
-    query_id: str
-    request: RunRequest
-
-
-@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Stop what runs and exit."""
 
 
-Command = Job | Cancel | Ping | CountTokens | Shutdown
+Command = Job | Cancel | Ping | Shutdown
 
 # --- from the worker --------------------------------------------------------------------
 
@@ -81,9 +74,9 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """What a job or a count does next. Over its time it hangs, and its process is ended."""
+    """What a job does next. Over its time it hangs, and its process is ended."""
 
-    job_id: str  # of the job or the query
+    job_id: str
     what: str  # as a sentence's beginning, e.g. `Reading the config of X`.
     limit_s: float | None  # until the next message of this kind; None for no limit
 
@@ -97,26 +90,15 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDone:
-    """The job ran to its end; a RunFinished event came before."""
+class JobEnd:
+    """How a job ended; one that is done sent a RunFinished event before."""
 
     job_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailed:
-    """The job failed; `message` is the sentence that the user reads."""
-
-    job_id: str
-    message: str
+    state: Literal["done", "failed", "cancelled"] = "done"
+    reason: str = ""  # the sentence that the user reads of one that failed
     for_good: bool = False  # the same request fails each time
-
-
-@dataclass(frozen=True, slots=True)
-class JobCancelled:
-    """The job stopped on request."""
-
-    job_id: str
+    field: str = ""  # of the request, that is wrong
+    is_hung: bool = False  # a step took longer than it may
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +115,4 @@ class ModelStatus:
     fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokensCounted:
-    """Answer to CountTokens; `error` is a sentence and the numbers are 0 if it failed."""
-
-    query_id: str
-    tokens: int
-    compressed_tokens: int
-    limit: int
-    error: str = ""
-    for_good: bool = False  # it fails each time
-    is_busy: bool = False  # there was no time or room to count; try again
-    question_tokens: int = 0  # of the compressed ones, behind the context
-    field: str = ""  # of the request, that is wrong where there is an error and it is of one
-
-
-JobEnd = JobDone | JobFailed | JobCancelled
-Reply = WorkerReady | Pong | Deadline | JobEvent | JobEnd | ModelStatus | TokensCounted
+Reply = WorkerReady | Pong | Deadline | JobEvent | JobEnd | ModelStatus

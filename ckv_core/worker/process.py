@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from ckv_core.base import logs
 from ckv_core.base.terminal import neutralised
 from ckv_core.worker.messages import Command, Ping, Pong, Reply, Shutdown
-from ckv_core.worker.serve import WorkerLoop
+from ckv_core.worker.serve import Runner, WorkerLoop
 
 LOGGER = logging.getLogger(__name__)
 ENGINE_RUNNER = "ckv_core.worker.runner:EngineRunner"
@@ -139,45 +138,33 @@ class WorkerProcess:
 
 
 def worker_main(connection: Connection, runner: str) -> None:
-    """Entry of the child that runs jobs; returns never.
+    """Entry of the child that does jobs; it never outlives its parent, and this returns never.
 
     `spawn` re-imports the parent's main module before this, so that module must import the
     dashboard inside its `main()` only.
     """
-
-    def serve() -> None:
-        WorkerLoop(connection, lambda: make_runner(runner), lambda: os._exit(1)).run()
-
-    serve_until_the_end("worker", serve)
-
-
-def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
-    """Set a child up, serve, and end it; it never outlives its parent, and this returns never."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, even inside a long operation
-    prepare(process)
+    is_json = os.environ.get("CKV_LOG", "").strip() == "json"
+    logs.configure("json" if is_json else "text", "worker")
+    for name, value in CHILD_ENVIRONMENT.items():  # before anything heavy is imported
+        os.environ.setdefault(name, value)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+    module, _, attribute = runner.partition(":")
+
+    def make() -> Runner:
+        made: Runner = getattr(importlib.import_module(module), attribute)()
+        return made
+
     code = 0
     try:
         with neutralised():
-            serve()
+            WorkerLoop(connection, make, lambda: os._exit(1)).run()
     except BaseException:
-        LOGGER.exception("The %s stopped.", process)
+        LOGGER.exception("The worker stopped.")
         code = 1
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
     os._exit(code)
-
-
-def prepare(process: str) -> None:
-    """Logs and environment of a process that serves; before anything heavy is imported."""
-    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", process)
-    for name, value in CHILD_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-
-
-def make_runner(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)()
 
 
 def _exit_with_parent() -> None:

@@ -18,12 +18,10 @@ from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
 from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.records.events import RunEvent
-from ckv_core.records.records import ModelInfo
-from ckv_core.records.run_request import RunRequest
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
-
+PROMPT_S = 120.0  # of template and tokenizer
 KEPT_CUDA_SHARE = 4  # on CUDA up to this part of what the loaded model leaves free, if that is more
 
 ModelKey = tuple[str, str, str]
@@ -40,13 +38,15 @@ class _Served:
 class EngineRunner:
     """Runs comparisons on the models it keeps in memory; see `serve.Runner`."""
 
+    act = "The run"
+
     def __init__(self) -> None:
         self._models: OrderedDict[ModelKey, _Served] = OrderedDict()
         # What was imported stays for good. Every run collects garbage, and would look at all of it.
         gc.collect()
         gc.freeze()
 
-    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
+    def load(self, model: str, device: str, dtype: str, report: Report) -> str:
         """Have this model in memory, dropping others where they would take too much of it.
 
         The prefills of the others go in any case: a run sees only its own model's as room that it
@@ -74,27 +74,25 @@ class EngineRunner:
         ):
             self._models.popitem(last=False)
             _free_memory()
-        return self._models[key].loaded.info
+        info = self._models[key].loaded.info
+        return f"on {info.device} in {info.dtype}"
 
-    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
-        """Run on the model that `load` has in memory."""
-        served = self._served(request)
-        return compare(request, served.loaded, should_stop, served.prefills)
+    def prompt_limit_s(self, _: WorkRequest) -> float:
+        """Enough for any: 4 million characters take about 15 s."""
+        return PROMPT_S
 
-    def of_cache(
-        self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
-        served = self._served(request)
+    def run(self, request: WorkRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
+        """Compare, keep or ask a cache, on the model that `load` has in memory."""
+        served = self._models[self._key(request.model, request.device, request.dtype)]
         if isinstance(request, AskRequest):
             return ask(request, served.loaded, should_stop)
-        return keep(request, served.loaded, should_stop, served.prefills)
+        if isinstance(request, KeepRequest):
+            return keep(request, served.loaded, should_stop, served.prefills)
+        return compare(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:
         self._models.clear()
         _free_memory()
-
-    def _served(self, request: WorkRequest) -> _Served:
-        return self._models[self._key(request.model, request.device, request.dtype)]
 
     def _key(self, model: str, device: str, dtype: str) -> ModelKey:
         """Of the model in memory that serves this; a kept cache names the type that `auto` gave."""

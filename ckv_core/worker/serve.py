@@ -12,26 +12,22 @@ from typing import Protocol
 from ckv_core.errors import (
     OUT_OF_MEMORY,
     CkvError,
+    ModelError,
     RunCancelledError,
     is_device_lost,
     is_out_of_memory,
 )
 from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
-from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
+from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished
-from ckv_core.records.records import ModelInfo
-from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,
     Deadline,
     Job,
-    JobCancelled,
-    JobDone,
     JobEnd,
     JobEvent,
-    JobFailed,
     LoadRequest,
     ModelStatus,
     Ping,
@@ -42,7 +38,6 @@ from ckv_core.worker.messages import (
 )
 
 LOGGER = logging.getLogger(__name__)
-PROMPT_S = 120.0  # template and tokenizer; 4 million characters take about 15 s
 DEVICE_LOST = (
     "The GPU reported an error after which it computes nothing more in this process, so a new "
     "worker starts; run it again. If that repeats, choose device cpu."
@@ -50,18 +45,26 @@ DEVICE_LOST = (
 
 
 class Runner(Protocol):
-    """What the loop needs of an engine; `runner.EngineRunner` is the real one."""
+    """What the loop needs of an engine; `runner.EngineRunner` is the real one.
 
-    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
-        """Have this model in memory (or ModelError); `report` gets each step and may raise."""
+    Attributes:
+        act: what `run` does, as a sentence's beginning.
+    """
 
-    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
-        """Run on the model that `load` brought in last; raises once `should_stop` is true."""
+    act: str
 
-    def of_cache(
-        self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
-        """Keep or ask a cache on that model; raises as `compare`."""
+    def load(self, model: str, device: str, dtype: str, report: Report) -> str:
+        """Have this model in memory (or ModelError); `report` gets each step and may raise.
+
+        Returns:
+            For what it is ready, as a sentence's end.
+        """
+
+    def prompt_limit_s(self, _: WorkRequest) -> float:
+        """How long template and tokenizer may take, until the first event."""
+
+    def run(self, request: WorkRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
+        """Work on the model that `load` brought in last; raises once `should_stop` is true."""
 
     def release(self) -> None:
         """Drop all models, after memory ran out."""
@@ -71,8 +74,8 @@ class WorkerLoop:
     """Serves one connection until `Shutdown` or its end: one job after another.
 
     One thread reads commands, so that a cancel arrives while a job runs; the caller's does the
-    work. Each job ends with one JobDone, JobFailed or JobCancelled; before what may hang it sends
-    a `Deadline`, and the other end keeps the time.
+    work. Each job ends with one `JobEnd`; before what may hang it sends a `Deadline`, and the other
+    end keeps the time.
     """
 
     def __init__(
@@ -100,10 +103,14 @@ class WorkerLoop:
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         runner = self._make_runner()
         self._send(WorkerReady())
-        while True:
-            command = self._work.get()
-            if isinstance(command, Shutdown) or not self._perform(runner, command):
-                return
+        while not isinstance(job := self._work.get(), Shutdown):
+            end = self._outcome(runner, job, self._stops[job.job_id])
+            del self._stops[job.job_id]
+            if end.reason == OUT_OF_MEMORY:
+                runner.release()
+            self._send(end)
+            if end.reason == DEVICE_LOST:
+                return  # nothing can be done in this process any more
 
     # --- commands ---------------------------------------------------------------------------
 
@@ -137,16 +144,6 @@ class WorkerLoop:
 
     # --- jobs and models ----------------------------------------------------------------------
 
-    def _perform(self, runner: Runner, job: Job) -> bool:
-        """Do one job; False if nothing can be done in this process any more."""
-        reply = self._outcome(runner, job, self._stops[job.job_id])
-        del self._stops[job.job_id]
-        message = reply.message if isinstance(reply, JobFailed) else ""
-        if message == OUT_OF_MEMORY:
-            runner.release()
-        self._send(reply)
-        return message != DEVICE_LOST
-
     def _outcome(self, runner: Runner, job: Job, stop: threading.Event) -> JobEnd:
         try:
             started = time.perf_counter()
@@ -155,11 +152,13 @@ class WorkerLoop:
                 load_ms = (time.perf_counter() - started) * 1000
                 self._stream(runner, job.job_id, job.request, stop, load_ms)
         except RunCancelledError:
-            return JobCancelled(job.job_id)
+            return JobEnd(job.job_id, "cancelled")
         except Exception as error:
-            for_good = isinstance(error, CkvError) and error.for_good
-            return JobFailed(job.job_id, sentence_of(error, "The run"), for_good)
-        return JobDone(job.job_id)
+            known = error if isinstance(error, CkvError) else CkvError()
+            at = "model" if isinstance(error, ModelError) else known.field
+            reason = sentence_of(error, runner.act)
+            return JobEnd(job.job_id, "failed", reason, known.for_good, at)
+        return JobEnd(job.job_id)
 
     def _stream(
         self,
@@ -170,17 +169,17 @@ class WorkerLoop:
         load_ms: float,
     ) -> None:
         """Forward the engine's events, with the time that the load took."""
-        self._send(Deadline(job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
+        what, limit_s = (
+            "Reading the prompt with the model's tokenizer",
+            runner.prompt_limit_s(request),
+        )
+        self._send(Deadline(job_id, what, limit_s))
         is_first = True
-        if isinstance(request, RunRequest):
-            events = runner.compare(request, stop.is_set)
-        else:
-            events = runner.of_cache(request, stop.is_set)
-        for event in events:
+        for event in runner.run(request, stop.is_set):
             if stop.is_set():  # not every stage of an engine looks by itself
                 raise RunCancelledError
             if is_first:
-                self._send(Deadline(job_id, "The run", None))
+                self._send(Deadline(job_id, runner.act, None))
                 is_first = False
             timed = event
             if isinstance(event, RunFinished):
@@ -205,7 +204,7 @@ class WorkerLoop:
 
         try:
             report(Step(f"Loading {model}.", limit_s=STALL_S))  # what is prepared may be hashed
-            info = runner.load(model, request.device, request.dtype, report)
+            where = runner.load(model, request.device, request.dtype, report)
         except RunCancelledError:
             self._send(ModelStatus(model, False, f"Loading {model} was cancelled."))
             raise
@@ -213,7 +212,7 @@ class WorkerLoop:
             sentence = sentence_of(error, f"Loading {model}")
             self._send(ModelStatus(model, False, sentence, failed=True))
             raise
-        self._send(ModelStatus(model, True, f"{model} is ready on {info.device} in {info.dtype}."))
+        self._send(ModelStatus(model, True, f"{model} is ready {where}."))
 
     def _send(self, reply: Reply) -> None:
         try:

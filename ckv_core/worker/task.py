@@ -2,7 +2,7 @@
 
 import time
 
-from ckv_core.worker.messages import Deadline, Job, JobCancelled, JobDone, JobEnd, JobFailed
+from ckv_core.worker.messages import Deadline, Job, JobEnd
 
 RESTARTS = "A new worker starts by itself."
 AGAIN = "Run it again; if that repeats, with a shorter context."
@@ -89,12 +89,12 @@ class Task:
     def lost(self, sentence: str) -> JobEnd:
         """How it ends with its worker, for the reason in the sentence."""
         message = sentence if self.is_hung else f"{sentence} {AGAIN}"
-        return self.end(JobFailed(self.job.job_id, message))
+        return self.end(JobEnd(self.job.job_id, "failed", message, is_hung=self.is_hung))
 
     def end(self, reply: JobEnd) -> JobEnd:
         """How it ends for its user: as cancelled or over its time if that came first."""
-        if self._stop_reason is None or isinstance(reply, JobDone):
+        if self._stop_reason is None or reply.state == "done":
             return reply
-        if self._stop_reason:
-            return JobFailed(self.job.job_id, self._stop_reason)
-        return JobCancelled(self.job.job_id)
+        return JobEnd(
+            self.job.job_id, "failed" if self._stop_reason else "cancelled", self._stop_reason
+        )

@@ -37,7 +37,11 @@ def home(tmp_path_factory):
 def slug(home):
     """A finished run of this home, beside one that was never run."""
     with closing(open_database(default_url(home))) as database:
-        slug = store_run(SimpleNamespace(_recorder=Recorder(database)), request(), done_result())
+        slug = store_run(
+            SimpleNamespace(_runs=SimpleNamespace(recorder=Recorder(database))),
+            request(),
+            done_result(),
+        )
         Recorder(database).create(request(question="never run"))
         with database.write() as session:
             library.annotate(session, slug, "A title", "my note", ["good"])
@@ -117,7 +121,9 @@ def test_runs_are_listed_shown_written_and_deleted(slug, home, tmp_path, said):
     with closing(open_database(default_url(home))) as database:
         recorder = Recorder(database)
         result = replace(done_result(), variants=[full_variant()])
-        other = store_run(SimpleNamespace(_recorder=recorder), request(), result)
+        other = store_run(
+            SimpleNamespace(_runs=SimpleNamespace(recorder=recorder)), request(), result
+        )
         with database.write() as session:
             library.annotate(session, other, "[red]Not[/red] markup", "", [])
     listed = {line.split()[0]: line for line in said("list").splitlines()}

@@ -11,12 +11,12 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
-from ckv_core.records.events import Progress, RunResult
+from ckv_core.records.events import Progress, RunResult, TokensCounted
 from ckv_core.records.outcomes import Tally
 from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import ModelStatus, TokensCounted
+from ckv_core.worker.messages import ModelStatus
 from storage.models import Base
 from storage.records import Lineage, RunNotes, RunSummary
 from storage.repository import RunMissingError
@@ -100,7 +100,7 @@ def store_run(
     reason: str = "",
 ) -> str:
     """Save a run as if the worker had sent it, failed where a reason is given; returns its slug."""
-    recorder = services._recorder
+    recorder = services._runs.recorder
     slug = recorder.create(asked, owner=owner)
     recorder.start(slug)
     for event in events_of(result):
@@ -159,7 +159,7 @@ class FakeServices:
         self.cancelled: list[str] = []
         self.steps: list[RunSnapshot] = []
         self.status: ModelStatus | None = None
-        self.counted = TokensCounted("", 10, 10, 100)
+        self.counted = TokensCounted(10, 10, 100)
 
     def start_run(self, asked: RunRequest, lineage=None) -> str:
         self.started.append(asked)
@@ -263,7 +263,7 @@ ENDLESS = "steps 1000000"
 make_client = partial(
     WorkerClient,
     runner="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
-    counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
+    counter="tests.ckv_core.worker.scripted_runner:ScriptedCounter",
     cancel_grace_s=0.5,
 )
 
@@ -291,9 +291,9 @@ def generating(view: RunSnapshot) -> bool:
 
 def empty(services: Services) -> None:
     """End what runs, and delete all rows."""
-    for slug in services._runs.slugs():
-        services._client.cancel(slug)
-    while services._runs.slugs():
+    for run in services._runs.unfinished():
+        services._runs.stop(run.slug, "")
+    while services._runs.unfinished():
         time.sleep(0.01)
     with services._database.write() as session:
         for table in reversed(Base.metadata.sorted_tables):

@@ -201,7 +201,8 @@ def placed(fakes: FakeDevices) -> dict[str, object]:
         runner = EngineRunner()
         _make_room(fakes, (need * 5 // 4, 0))
         runner.load(small, "cuda", "float32", lambda _step: None)
-        found["after another"] = runner.load(large, "cuda", "float32", lambda _step: None).name
+        runner.load(large, "cuda", "float32", lambda _step: None)
+        found["after another"] = next(reversed(runner._models))[0]
         found["estimates"] = refused_per_device(fakes)
     return found
 

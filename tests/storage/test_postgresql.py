@@ -391,7 +391,7 @@ def test_a_study_of_a_killed_server_is_ended_by_another_and_no_sample_counts_twi
 
     monkeypatch.setattr(Recorder, "start", noted_claim)
     monkeypatch.setattr(Recorder, "commit", noted_commit)
-    monkeypatch.setattr("ui.services.studies.CHECK_S", 0.02)
+    monkeypatch.setattr("ui.services.runs.CHECK_S", 0.02)
     address = postgresql.create("studied")
     with other_process(AT_A_STUDY, address) as (process, slug), serving(address) as services:
         wait_for(lambda: claims)
@@ -399,7 +399,7 @@ def test_a_study_of_a_killed_server_is_ended_by_another_and_no_sample_counts_twi
         stored = services.studies.results(slug)
         process.kill()
         process.wait()
-        wait_for(lambda: services.studies.view(slug).state == "done")
+        wait_for(lambda: services.view(slug).state == "done")
         results = services.studies.results(slug)
     done = {result.sample for result in stored}
     assert len(done) == 3

@@ -58,8 +58,7 @@ def limited(services, monkeypatch) -> Callable[..., Services]:
     """Gives these services other limits, and logins to those who are named, for one test."""
 
     def change(*users: str, **limits: int) -> Services:
-        for part in (services, services.library, services.studies, services.caches):
-            monkeypatch.setattr(part, "_limits", Limits(**limits))
+        monkeypatch.setattr(services._room, "limits", Limits(**limits))
         monkeypatch.setattr(services._access, "users", dict.fromkeys(users, User("")))
         monkeypatch.setattr(services._access, "with_logins", bool(users))
         return services

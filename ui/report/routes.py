@@ -39,7 +39,7 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Read
         return response
 
     def of_samples(of: Reading, _: Request) -> Response:
-        facts = services.studies.view(of.slug).stored.facts
+        facts = services.studies.facts(of.slug)
         return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_samples(of, facts))
 
     return of_run, of_samples

@@ -13,9 +13,9 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.sweep import curves
 from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
+from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.messages import TokensCounted
-from storage.records import Lineage
+from storage.records import Lineage, ResultCounts, StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.charts.study import charts_value
@@ -26,8 +26,7 @@ from ui.results.block import OUTPUTS
 from ui.results.cards import follow_ups_value, generations_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
-from ui.services.services import RunView, Services
-from ui.services.studies import StudyView
+from ui.services.services import Services
 from ui.shell.parts import SILENT, notice_value, tried
 from ui.tables.points import looks_by_place, summary_value, sweep_value
 from ui.tables.sample_list import Cell, read_cell, samples_table
@@ -59,19 +58,19 @@ class Feed:
         self._known: tuple[int, float] = (-1, -READ_EVERY_S)
         self._read: dict[str, Any] = {}
 
-    def updates(self, view: RunView, now: datetime) -> list[Any]:
+    def updates(self, view: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order; those of other kinds are empty."""
-        if isinstance(view, StudyView):
-            values = samples_values(view) | self._read_results(view)
+        if view.study is not None:
+            values = samples_values(view, view.study) | self._read_results(view, view.study.counts)
         elif view.kind == "sweep":
             values = top_values(view, now) | sweep_values(view)
         else:
             values = top_values(view, now) | compare_values(view)
         return [self._changed(name, values.get(name)) for name in OUTPUTS]
 
-    def _read_results(self, view: StudyView) -> dict[str, Any]:
+    def _read_results(self, view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:
         """Tables and charts of many samples, read again every few seconds while it runs."""
-        count, now = view.stored.counts.done + view.stored.counts.failed, time.monotonic()
+        count, now = counts.done + counts.failed, time.monotonic()
         known, read_at = self._known
         if count != known and (view.is_final or now - read_at >= READ_EVERY_S):
             reading = self._services.studies.reading(view.slug)
@@ -123,17 +122,17 @@ def sweep_values(snapshot: RunSnapshot) -> dict[str, Any]:
     }
 
 
-def samples_values(view: StudyView) -> dict[str, Any]:
+def samples_values(view: RunSnapshot, study: StoredStudy) -> dict[str, Any]:
     """Of a run of many samples: how far it is, and its files."""
-    counts, progress = view.stored.counts, view.progress
-    model = view.stored.model or {"name": view.stored.study.model}
+    counts, progress = study.counts, view.pace
+    model = study.model or {"name": study.study.model}
     return {
         "status": {
             "state": view.state,
             "stages": [],
             "fraction": progress.done / max(1, progress.total) if progress else None,
-            "detail": views.progress_sentence(view),
-            "reason": view.stored.reason,
+            "detail": views.progress_sentence(view, counts),
+            "reason": view.reason,
             "chips": [f"{counts.samples:,} samples x {counts.points} points", model["name"]],
         },
         "links": {"slug": view.slug, "kind": view.kind, "samples": True},
@@ -158,7 +157,7 @@ def reading_values(reading: Reading, cell: Cell | None) -> dict[str, Any]:
     }
 
 
-def find_view(services: Services, slug: object) -> RunView:
+def find_view(services: Services, slug: object) -> RunSnapshot:
     """The run that an address names, of one sample or many.
 
     Raises:
@@ -175,7 +174,7 @@ def find_view(services: Services, slug: object) -> RunView:
 def find_run(services: Services, slug: object) -> RunSnapshot:
     """The run of one sample that an address names; CkvError where it names none."""
     view = find_view(services, slug)
-    if isinstance(view, StudyView):
+    if view.study is not None:
         raise StorageError(UNKNOWN_RUN)
     return view
 
@@ -211,7 +210,7 @@ async def follow(
     services: Services,
     slug: str,
     feed: Feed,
-    after: Callable[[RunView], list[Any]],
+    after: Callable[[RunSnapshot], list[Any]],
     more: int,
 ) -> AsyncIterator[list[Any]]:
     """Yield updates of the block, then the `more` that `after` adds, until the run is over."""
@@ -246,7 +245,7 @@ def count_if_ready(services: Services, request: RunRequest) -> TokensCounted | N
     return services.count_tokens(request, COUNT_TIMEOUT_S)
 
 
-def run_buttons(view: RunView) -> list[Any]:
+def run_buttons(view: RunSnapshot) -> list[Any]:
     final = view.is_final
     return [gr.update(interactive=final), gr.update(interactive=not final)]
 

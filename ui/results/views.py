@@ -8,14 +8,13 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.verdict import Verdict, verdict_of
-from ckv_core.records.events import STAGES, RunResult, Stage
+from ckv_core.records.events import STAGES, RunResult, Stage, TokensCounted
 from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.messages import TokensCounted
+from storage.records import ResultCounts
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
-from ui.services.studies import StudyView
 from ui.tables.points import looks_by_place
 
 STAGE_LABELS: dict[Stage, str] = {
@@ -60,9 +59,9 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     }
 
 
-def progress_sentence(view: StudyView) -> str:
+def progress_sentence(view: RunSnapshot, counts: ResultCounts) -> str:
     """How far a run of many samples is, what it does now, and why it stopped."""
-    counts, now = view.stored.counts, view.progress
+    now = view.pace
     parts = [counts.sentence]
     if counts.failed_for_good:
         parts.append(f"{counts.failed_for_good:,} of them fail each time")
@@ -71,7 +70,7 @@ def progress_sentence(view: StudyView) -> str:
     if now is not None and now.seconds_left is not None:
         parts.append(f"about {duration(now.seconds_left)} left")
     ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
-    return f"{', '.join(parts)}. {view.stored.reason}{ends}".rstrip()
+    return f"{', '.join(parts)}. {view.reason}{ends}".rstrip()
 
 
 def duration(seconds: float) -> str:

@@ -17,8 +17,8 @@ from ui.results import views
 from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import Feed, cancel_run, find_view, follow
 from ui.results.share import ShareSection
-from ui.services.services import RunView, Services
-from ui.services.studies import StudyView
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import (
     AT_ONCE,
     PRIVATE,
@@ -109,16 +109,16 @@ class RunPage:
             *self._buttons(view),
             *self._lineage.open(view.slug),
             *self._share.open(view.slug),
-            *self._keep.open(None if isinstance(view, StudyView) else view),
+            *self._keep.open(None if view.study else view),
         ]
 
     async def tail(self, slug: str, cell: str) -> AsyncIterator[list[Any]]:
         """Follow the run; its details fill up as they become known."""
         known = None
 
-        def rest(view: RunView) -> list[Any]:
+        def rest(view: RunSnapshot) -> list[Any]:
             nonlocal known
-            is_prepared = isinstance(view, StudyView) or view.result.prompt is not None
+            is_prepared = view.result.prompt is not None
             facts = gr.skip() if known == (is_prepared, view.state) else self._facts_of(view)
             known = (is_prepared, view.state)
             return [facts, *self._buttons(view)]
@@ -130,19 +130,18 @@ class RunPage:
         """Run what is left of many samples; those that failed are tried again."""
         return tried(self._services.studies.resume, slug)
 
-    def _facts_of(self, view: RunView) -> dict[str, Any]:
-        if not isinstance(view, StudyView):
+    def _facts_of(self, view: RunSnapshot) -> dict[str, Any]:
+        if view.study is None:
             return views.details_value(view)
-        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.stored.facts)}
+        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.study.facts)}
 
-    def _buttons(self, view: RunView) -> list[Any]:
+    def _buttons(self, view: RunSnapshot) -> list[Any]:
         """Cancel of a run that is not over, Resume of many samples where some are left."""
         may_change = self._services.may_change(view.slug)
         is_stopping = view.state == "stopping"
-        can_resume = isinstance(view, StudyView) and view.can_resume
         return [
             gr.update(visible=may_change and not view.is_final and not is_stopping),
-            gr.update(visible=may_change and can_resume),
+            gr.update(visible=may_change and view.can_resume),
         ]
 
 

@@ -168,14 +168,14 @@ class RunRoutes:
         """All of a run of many samples; the texts of the samples where the query has `data`."""
         studies, with_data = self._services.studies, "data" in request.query_params
         samples = studies.samples(of.slug) if with_data else of.samples
-        facts = studies.view(of.slug).stored.facts
+        facts = studies.facts(of.slug)
         values = export(of.study, samples, of.results, facts, with_data=with_data)
         return as_file("ckv-study.json", json.dumps(values, ensure_ascii=False), JSON)
 
     def inspect(self, of: Reading, _: Request) -> Response:
         """A run of many samples as a log of Inspect."""
         studies = self._services.studies
-        facts, samples = studies.view(of.slug).stored.facts, studies.samples(of.slug)
+        facts, samples = studies.facts(of.slug), studies.samples(of.slug)
         values = inspect_log(of.study, samples, of.results, facts)
         return as_file("ckv-inspect.json", json.dumps(values), JSON)
 

@@ -10,7 +10,7 @@ from ckv_core.errors import CkvError, StorageError
 from storage.models import STATES
 from ui.components.base import RunList
 from ui.runs.query import NAMES, TEXT_CHARS, read_query, read_slugs, request_text, run_row
-from ui.services.library import UNDO_MINUTES
+from ui.services.room import UNDO_MINUTES
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, event_field
 

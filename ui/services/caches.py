@@ -11,16 +11,14 @@ from uuid import uuid4
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.records.cache_requests import AskRequest, KeepRequest
-from ckv_core.records.events import Generated, Progress, RunEvent
+from ckv_core.records.events import Generated, Progress
 from ckv_core.records.kept_folder import KeptEntry, KeptFolder
 from ckv_core.records.kept_record import read_record
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, Reply
-from storage.database import Database
+from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 from ui.accounts.access import Access
-from ui.limits import Limits
-from ui.services.library import check_room
+from ui.services.room import Room
 
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered
@@ -53,12 +51,14 @@ class CacheJob:
     def is_final(self) -> bool:
         return self.state not in ("queued", "running")
 
-    def after(self, event: RunEvent) -> "CacheJob":
-        match event:
-            case Progress():
+    def after(self, reply: Reply) -> "CacheJob":
+        match reply:
+            case JobEvent(event=Progress() as event):
                 return replace(self, state="running", progress=event)
-            case Generated():
+            case JobEvent(event=Generated() as event):
                 return replace(self, state="running", text=event.texts[0])
+            case JobEnd():
+                return replace(self, state=reply.state, progress=None, reason=reply.reason)
             case _:
                 return self
 
@@ -70,11 +70,8 @@ class Caches:
     of the viewer's.
     """
 
-    def __init__(
-        self, database: Database, access: Access, limits: Limits, worker: WorkerClient
-    ) -> None:
-        self._database, self._access = database, access
-        self._limits, self._worker = limits, worker
+    def __init__(self, access: Access, room: Room, worker: WorkerClient) -> None:
+        self._access, self._room, self._worker = access, room, worker
         self._lock = threading.Lock()
         self._jobs: dict[str, CacheJob] = {}  # oldest first
 
@@ -91,7 +88,7 @@ class Caches:
     def add(self, name: str, data: bytes) -> KeptEntry:
         """Keep a cache made elsewhere; the first question to it checks its tensors."""
         folder = self._own_folder()
-        self._check_room(len(data))
+        self._room.check(self._access.user(), len(data))
         folder.add(name, lambda path: path.write_bytes(data))
         return folder.entry(name)
 
@@ -108,7 +105,7 @@ class Caches:
         folder = self._own_folder()
         if not 0 <= index < len(run.variants):
             raise ConfigError("This run has no such variant; reload the page.")
-        self._check_room()
+        self._room.check(self._access.user())
         one = replace(run, variants=(run.variants[index],), own_indices=())
         request = KeepRequest(run=one, path=str(folder.free(name)))
         request.comparison()  # refuses what is wrong
@@ -172,7 +169,8 @@ class Caches:
         job = CacheJob(job_id=uuid4().hex, name=name, owner=owner, question=question)
         with self._lock:
             going = [each.owner for each in self._jobs.values() if not each.is_final]
-            self._limits.check_queue(len(going), None if owner is None else going.count(owner))
+            limits = self._room.limits
+            limits.check_queue(len(going), None if owner is None else going.count(owner))
             over = [each.job_id for each in self._jobs.values() if each.is_final]
             for oldest in over[: max(0, len(over) - MOST_ENDED)]:
                 del self._jobs[oldest]
@@ -183,22 +181,4 @@ class Caches:
     def _take(self, job_id: str, reply: Reply) -> None:
         with self._lock:
             if (job := self._jobs.get(job_id)) is not None:
-                self._jobs[job_id] = _after(job, reply)
-
-    def _check_room(self, more: int = 1) -> None:
-        owner = self._access.user(change=True)
-        check_room(self._database, self._limits, owner, more)
-
-
-def _after(job: CacheJob, reply: Reply) -> CacheJob:
-    match reply:
-        case JobEvent():
-            return job.after(reply.event)
-        case JobDone():
-            return replace(job, state="done", progress=None)
-        case JobFailed():
-            return replace(job, state="failed", progress=None, reason=reply.message)
-        case JobCancelled():
-            return replace(job, state="cancelled", progress=None)
-        case _:
-            return job
+                self._jobs[job_id] = job.after(reply)

@@ -2,31 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from ckv_core.records.kept_folder import KeptFolder
-from storage import audit, library, repository, usage
+from storage import audit, library, repository
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
+from storage.usage import usage_of
 from ui.accounts.access import Access
-from ui.limits import Limits
-
-UNDO_MINUTES = 10
-_UNDO = timedelta(minutes=UNDO_MINUTES)
+from ui.services.room import UNDO, Room
 
 
 class Library:
     """Any thread may call any method; every method raises StorageError if the database fails."""
 
     def __init__(
-        self, database: Database, access: Access, let_go: Callable[[str], None], limits: Limits
+        self, database: Database, access: Access, let_go: Callable[[str], None], room: Room
     ) -> None:
-        """Purge old deletions; `let_go` hears of each, and raises for a run that is not over."""
+        """Prepare; `let_go` hears of each deletion, and raises for a run that is not over."""
         self._database = database
         self._access = access
         self._let_go = let_go
-        self._limits = limits
-        self.purge()
+        self._room = room
 
     def list_runs(
         self,
@@ -78,23 +75,15 @@ class Library:
         self._access.check_run(slug, "change")
         self._database.write_with(library.set_pinned, slug, pinned=pinned)
 
-    def purge(self) -> None:
-        """Remove for good what was deleted too long ago to be restored."""
-        until = _now() - _UNDO
-        left = 1
-        while left:
-            with self._database.write_in_turn() as session:
-                left = library.purge_deleted(session, until)
-
     def delete(self, slugs: Sequence[str]) -> None:
         """Delete finished runs; all or none."""
         for slug in slugs:
             self._access.check_run(slug, "change")
         for slug in slugs:
             self._let_go(slug)
-        self.purge()
+        self._room.purge()
         with self._database.write() as session:
-            library.delete_runs(session, slugs, _now())
+            library.delete_runs(session, slugs, datetime.now(UTC))
             if slugs:
                 audit.record(session, self._access.user(), "deleted", *slugs)
 
@@ -102,27 +91,12 @@ class Library:
         """Undo a deletion of the last ten minutes, if there is room; returns how many came back."""
         owner = self._access.user(change=True)
         with self._database.write() as session:
-            saved = usage.usage_of(session, owner).runs
-            restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
+            saved = usage_of(session, owner).runs
+            since = datetime.now(UTC) - UNDO
+            restored = library.restore_runs(session, slugs, since, owner)
             if restored:
-                self._limits.check_saved(saved + len(restored) - 1)
-                size = usage.usage_of(session, owner).run_bytes
-                self._limits.check_bytes(size, KeptFolder(owner).size(), more=0)
+                limits, size = self._room.limits, usage_of(session, owner).run_bytes
+                limits.check_saved(saved + len(restored) - 1)
+                limits.check_bytes(size, KeptFolder(owner).size(), more=0)
                 audit.record(session, owner, "restored", *restored)
         return len(restored)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def check_room(database: Database, limits: Limits, owner: str | None, more: int = 1) -> int:
-    """Bytes that are left to this user, or without logins to all; LimitError for fewer."""
-    used = database.read_with(usage.usage_of, owner)
-    return limits.check_bytes(used.run_bytes, KeptFolder(owner).size(), more)
-
-
-def check_new_run(database: Database, limits: Limits, owner: str | None, more: int = 1) -> None:
-    """LimitError where this user may store no further run, of so many bytes."""
-    limits.check_saved(database.read_with(usage.usage_of, owner).runs)
-    check_room(database, limits, owner, more)

@@ -1,14 +1,18 @@
-"""A run of one sample as pages see it, and one that is not over."""
+"""A run as pages see it, of one sample or many, and one that is not over."""
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 
+from ckv_core.experiment import study_runner
 from ckv_core.records.events import Progress, RunEvent, RunResult
-from storage.records import RunState, StoredRun
+from ckv_core.records.run_request import RunRequest
+from storage.models import SAMPLES
+from storage.records import RunState, StoredRun, StoredStudy
 
-FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled"})
+ENDS_LATER: frozenset[RunState] = frozenset({"queued", "running", "stopping"})
 ELSEWHERE = "It runs in another server of this database; what that one recorded is shown."
 END_NOT_RECORDED = "The end of this run could not be saved; run it again."
 
@@ -23,21 +27,57 @@ class RunSnapshot(StoredRun):
         stage_ms: milliseconds of the finished stages.
         queue_ahead: unfinished runs that will run before this one in the present order: users take
             turns, so another's first run may still come between. 0 once it runs.
+        study: of a run of many samples, which has no result of its own here; else None.
+        pace: of many samples, how far it is; None while it does not run.
     """
 
     progress: Progress | None = None
     stage_ms: Mapping[str, float] = field(default_factory=dict)
     queue_ahead: int = 0
+    study: StoredStudy | None = None
+    pace: study_runner.Progress | None = None
 
     @property
     def kind(self) -> str:
-        """`compare` at one budget, `sweep` at several."""
-        return self.request.kind
+        """`samples` of many; else `compare` at one budget, `sweep` at several."""
+        return SAMPLES if self.study else self.request.kind
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will change."""
-        return self.state in FINAL_STATES
+        """Whether nothing more will change by itself."""
+        return self.state not in ENDS_LATER
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether it is over and results are missing, or failed for a reason that may pass."""
+        if self.study is None or not self.is_final:
+            return False
+        counts = self.study.counts
+        return self.state != "done" or counts.failed > counts.failed_for_good
+
+
+def study_snapshot(
+    stored: StoredStudy, pace: study_runner.Progress | None, *, runs: bool
+) -> RunSnapshot:
+    """The view of a run of many samples; `runs` says whether it runs, here or in another server."""
+    state: RunState = stored.state
+    if runs:  # on a cluster, what it works at ends first
+        state = "running" if stored.is_wanted else "stopping"
+    elif stored.is_wanted:
+        state = "queued"
+    study = stored.study
+    return RunSnapshot(
+        slug=stored.slug,
+        title=study.name,
+        state=state,
+        reason=stored.reason,
+        created_at=stored.created_at,
+        request=RunRequest(context="", model=study.model, scenario=study.scenario),
+        result=RunResult(),
+        owner=stored.owner,
+        study=stored,
+        pace=pace,
+    )
 
 
 def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> RunSnapshot:
@@ -57,10 +97,15 @@ def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> Ru
 
 
 class LiveRun:
-    """One run from its start to its end; watchers see a change as another `view`."""
+    """One run from its start to its end; watchers see a change as another `view`.
+
+    Attributes:
+        stopped: of many samples, whether it shall end.
+    """
 
     def __init__(self, view: RunSnapshot) -> None:
         self.view = view
+        self.stopped = threading.Event()
         self._stage_since = 0.0  # of the clock that only grows
 
     def apply(self, event: RunEvent) -> None:

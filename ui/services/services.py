@@ -3,43 +3,35 @@
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.experiment.cluster import Cluster
-from ckv_core.records.events import RunResult
+from ckv_core.records.events import TokensCounted
 from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import RunRequest, check_text
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import (
-    Job,
-    JobCancelled,
-    JobDone,
-    JobEvent,
-    JobFailed,
-    ModelStatus,
-    Reply,
-    TokensCounted,
-)
+from ckv_core.worker.messages import JobEnd, JobEvent, ModelStatus, Reply
 from storage import audit, repository
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
-from storage.recorder import Recorder, title_of
 from storage.records import Lineage
-from storage.repository import RunMissingError
+from storage.repository import missing_run
 from ui.accounts.access import Access
 from ui.accounts.administration import Administration
 from ui.accounts.credentials import Accounts
 from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
-from ui.services.library import Library, check_new_run, check_room
-from ui.services.live_runs import RunSnapshot
+from ui.services.library import Library
+from ui.services.live_runs import LiveRun, RunSnapshot
+from ui.services.room import Room
 from ui.services.runs import Runs
 from ui.services.shares import Shares
-from ui.services.studies import Studies, StudyView
+from ui.services.studies import Studies
+from ui.services.study_jobs import ClusterTurns
 from ui.users import User
 
 LOGGER = logging.getLogger(__name__)
@@ -47,7 +39,6 @@ POLL_INTERVAL_S = 1.0  # of runs in storage; other servers write generated text 
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 WATCHER_S = 0.02  # what the interval grows by with each watcher: what is shown takes time to make
-RunView = RunSnapshot | StudyView
 CLOSED = "The app was closed before this run ended."
 CANCELLED = "Cancelled on request."
 
@@ -87,25 +78,26 @@ class Services:
             StorageError: the database cannot be written.
         """
         self._database = database
-        self._recorder = Recorder(database)
         self._access = access or Access(database)
-        self._limits = limits or Limits()
+        limits = limits or Limits()
         self.shares = Shares(database, self._access)
         self.accounts = Accounts(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
-        self._runs = Runs(database, self._recorder, self._client.cancel, self._client.order)
+        self._client = make_client(self._take, run_limit_s=limits.run_seconds)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
         self._closing = False
         self._watching = 0  # pages that follow an unfinished run; of the event loop alone
-        self._runs.recover()
-        self.library = Library(database, self._access, self._runs.let_go, self._limits)
-        self.studies = Studies(database, self._access, self._limits, self._client, cluster)
-        self.administration = Administration(database, self._access, self._stop)
-        self.caches = Caches(database, self._access, self._limits, self._client)
+        self._room = Room(database, limits)
+        self._room.purge()
+        turns = None if cluster is None else ClusterTurns(cluster)
+        self._runs = Runs(database, self._access, self._room, self._client, turns)
+        self.library = Library(database, self._access, self._runs.let_go, self._room)
+        self.studies = Studies(database, self._access, self._room, self._client, self._runs)
+        self.administration = Administration(database, self._access, self._runs.stop)
+        self.caches = Caches(self._access, self._room, self._client)
         self._client.start()
-        self.studies.begin()
+        self._runs.begin()
 
     # --- runs ---------------------------------------------------------------------------------
 
@@ -116,85 +108,62 @@ class Services:
         with self._starting:
             if self._closing:
                 raise CkvError("The app is closing; start it again first.")
-            self._check_room(owner)
-            title = title_of(request)
-            slug = self._recorder.create(request, title, owner, lineage)
-            self._runs.add(
-                RunSnapshot(
-                    slug=slug,
-                    title=title,
-                    state="queued",
-                    reason="",
-                    created_at=datetime.now(UTC),
-                    request=request,
-                    result=RunResult(),
-                    owner=owner,
-                )
-            )
-            self._client.submit(Job(slug, request, owner))
-        return slug
+            self._runs.check_queue(owner)
+            self._room.check_new(owner)
+            return self._runs.submit(request, owner, lineage)
 
     def cancel_run(self, slug: str) -> None:
         """Stop a run; nothing if it is over."""
         self._access.check_run(slug, "change")
-        self._stop(slug)
+        self._runs.stop(slug, CANCELLED)
 
-    def snapshot(self, slug: str) -> RunSnapshot:
-        """A run of one sample."""
+    def view(self, slug: str) -> RunSnapshot:
+        """A run of one sample or of many, as it is now."""
         self._access.check_run(slug)
         run = self._runs.find(slug)
-        if run is not None:
-            return self._runs.view(run)
-        return self._runs.stored(slug)
+        return self._runs.stored(slug) if run is None else self._runs.view(run)
 
-    def view(self, slug: str) -> RunView:
-        """A run of one sample or of many, as it is now."""
-        try:
-            return self.snapshot(slug)
-        except RunMissingError:
-            return self.studies.view(slug)
+    def snapshot(self, slug: str) -> RunSnapshot:
+        """A run of one sample, as it is now."""
+        view = self.view(slug)
+        if view.study is not None:
+            raise missing_run(slug)
+        return view
 
     async def watch(
         self, slug: str, interval_s: float = WATCH_INTERVAL_S
-    ) -> AsyncIterator[RunView]:
+    ) -> AsyncIterator[RunSnapshot]:
         """Follow a run: its state now, changes at most once per interval, its end.
 
-        With many watchers the interval grows, so that others are answered. A run of many samples,
-        and one that lives in another server of the same database, is read about once a second.
+        With many watchers the interval grows, so that others are answered. A run that waits for its
+        turn, or lives in another server of the same database, is read about once a second.
         Any number may watch; whether they do changes nothing for the run.
 
         Raises:
             StorageError: there is no such run, or it cannot be read.
         """
         await in_turn(self._access.check_run, slug)
-        run = self._runs.find(slug)
-        while run is None:
-            stored = await in_turn(self.view, slug)
-            yield stored
-            if stored.is_final:
-                return
-            await asyncio.sleep(POLL_INTERVAL_S)
-        seen = None
+        run: LiveRun | None = None
+        seen: RunSnapshot | None = None
         self._watching += 1
         try:
-            while True:
-                view = self._runs.view(run)
+            while seen is None or not seen.is_final:
+                run = self._runs.find(slug) or (run if run and run.view.is_final else None)
+                view = self._runs.view(run) if run else await in_turn(self.view, slug)
                 if view is not seen:
                     seen = view
                     yield view
-                    if view.is_final:
-                        return
-                await asyncio.sleep(max(interval_s, self._watching * WATCHER_S))
+                pause_s = max(interval_s, self._watching * WATCHER_S) if run else POLL_INTERVAL_S
+                await asyncio.sleep(0 if view.is_final else pause_s)
         finally:
             self._watching -= 1
 
     def count_by_state(self) -> dict[str, int]:
-        with self._database.read() as session:
-            return repository.count_by_state(session)
+        return self._database.read_with(repository.count_by_state)
 
     def live_states(self) -> dict[str, int]:
         """Unfinished runs in memory, by state."""
-        return self._runs.states()
+        return dict(Counter(run.state for run in self._runs.unfinished()))
 
     @property
     def has_worker(self) -> bool:
@@ -210,8 +179,7 @@ class Services:
         self._access.check_run(slug)
         run = self._runs.find(slug)
         if run is None:
-            with self._database.read() as session:
-                return repository.load_retained(session, slug, index)
+            return self._database.read_with(repository.load_retained, slug, index)
         variants = self._runs.view(run).result.variants
         return variants[index].retained if 0 <= index < len(variants) else None
 
@@ -226,8 +194,7 @@ class Services:
         for slug in slugs:
             self._access.check_run(slug)
         only_read = [slug for slug in slugs if not self._access.may(slug, "own")]
-        with self._database.read() as session:
-            data = write_bundle(session, slugs, only_read)
+        data = self._database.read_with(write_bundle, slugs, only_read)
         self.note_export(slugs)
         return data
 
@@ -245,8 +212,7 @@ class Services:
     def import_bundle(self, data: bytes) -> ImportReport:
         """Store the runs of a bundle or a result file as the viewer's own, all or none."""
         owner = self._access.user(change=True)
-        room = check_room(self._database, self._limits, owner)
-        most = self._limits.runs
+        room, most = self._room.check(owner), self._room.limits.runs
         return import_bundle(self._database, data, owner, most, room, actor=owner)
 
     # --- viewers ------------------------------------------------------------------------------
@@ -273,13 +239,13 @@ class Services:
 
     def count_tokens(self, request: RunRequest, timeout_s: float = 30.0) -> TokensCounted:
         """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
-        self._access.user(change=True)
+        owner = self._access.user(change=True)
         try:
             check_text("context", request.context)
             check_text("question", request.question)
         except CkvError as error:
-            return TokensCounted("", 0, 0, 0, str(error))
-        return self._client.count_tokens(request, timeout_s)
+            return TokensCounted(error=str(error))
+        return self._client.counter.count(request, timeout_s, owner)
 
     def model_status(self, model: str) -> ModelStatus | None:
         """The status that the worker last reported for this model."""
@@ -300,10 +266,11 @@ class Services:
         """End the worker; unfinished runs end as cancelled, with what they have."""
         with self._starting:
             self._closing = True
-        self.studies.close(timeout_s)
+        self._runs.close(timeout_s)
         self._client.close(timeout_s)
-        for slug in self._runs.slugs():
-            self._runs.end(slug, "cancelled", CLOSED)
+        for run in self._runs.unfinished():
+            if run.study is None:
+                self._runs.end(run.slug, "cancelled", CLOSED)
 
     # --- replies, in the client's thread --------------------------------------------------------
 
@@ -313,12 +280,10 @@ class Services:
                 self._keep_status(reply)
             case JobEvent():
                 self._runs.apply(reply.job_id, reply.event)
-            case JobDone():
-                self._runs.end(reply.job_id, "done", "")
-            case JobFailed():
-                self._runs.end(reply.job_id, "failed", reply.message)
-            case JobCancelled():
+            case JobEnd(state="cancelled"):
                 self._runs.end(reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED)
+            case JobEnd():
+                self._runs.end(reply.job_id, reply.state, reply.reason)
             case _:
                 pass  # the client keeps the others to itself
 
@@ -328,16 +293,3 @@ class Services:
             self._model_statuses[status.model] = status
             while len(self._model_statuses) > KEPT_STATUSES:
                 del self._model_statuses[next(iter(self._model_statuses))]
-
-    def _stop(self, slug: str, reason: str = CANCELLED) -> None:
-        """Stop anybody's run; the caller has checked that this is allowed."""
-        if slug in self._runs.slugs():
-            self._client.cancel(slug)
-        elif self._runs.find(slug) is None:
-            self.studies.stop(slug, reason)
-
-    def _check_room(self, owner: str | None) -> None:
-        owners = self._runs.owners()
-        self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
-        self.library.purge()
-        check_new_run(self._database, self._limits, owner)

@@ -1,141 +1,148 @@
-"""A study's samples as jobs of the app's worker: each waits its turn among the runs of all."""
+"""What computes the samples of a run in the app: its worker, job by job, or a cluster in turns."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import wait
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import closing, contextmanager
+from typing import TypeVar
 from uuid import uuid4
 
 from ckv_core.base.checkpoints import checkpoint
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
-from ckv_core.experiment.study_runner import PromptSize
-from ckv_core.records.events import Outcome, RunResult
-from ckv_core.records.records import ModelInfo
+from ckv_core.experiment.cluster import Cluster
+from ckv_core.experiment.study import Study
+from ckv_core.experiment.study_runner import PromptSize, Results, Served, Todo, run_samples
+from ckv_core.records.events import Outcome, RunResult, TokensCounted
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import (
-    Job,
-    JobCancelled,
-    JobDone,
-    JobEvent,
-    JobFailed,
-    Reply,
-    TokensCounted,
-)
-from ckv_core.worker.task import RESTARTS
+from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 
+T = TypeVar("T")
 LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
-COUNT_S = 60.0  # for somebody who waits at a page; a study's samples wait as long as it takes
-LOOK_S = 1.0
+COUNT_S = 60.0  # for somebody who waits at a page; samples of a run wait as long as it takes
+LOOK_S = 0.2  # between looks whether the run was stopped
+CLUSTER_TURN = 8  # samples a worker, before another user's run has the cluster
 
 
 def prompt_size(worker: WorkerClient, request: RunRequest) -> PromptSize:
     """Of the request's prompt; waits, and raises PromptError for one that is wrong."""
     checkpoint()
-    return _size(worker.count_tokens(request, COUNT_S))
+    return _size(worker.counter.count(request, COUNT_S))
 
 
 def _size(counted: TokensCounted) -> PromptSize:
     if counted.error:
-        error = PromptError(counted.error)
-        error.for_good = counted.for_good
-        raise error
+        raise _failure(PromptError(counted.error), for_good=counted.for_good)
     return PromptSize(counted.tokens, counted.compressed_tokens, counted.question_tokens)
 
 
-class StudyJobs:
-    """One study's engine, of `runner.Engine`; used by one thread, stopped by any."""
+def _failure(error: CkvError, *, for_good: bool) -> CkvError:
+    error.for_good = for_good
+    return error
 
-    def __init__(
-        self,
-        worker: WorkerClient,
-        owner: str | None,
-        on_served: Callable[[ModelInfo, Mapping[str, str]], None],
-    ) -> None:
-        """Prepare.
 
-        `on_served` gets the model that served and the versions, and may raise.
-        """
-        self._worker, self._owner = worker, owner
-        self._on_served = on_served
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._stopped = threading.Event()
-        self._job_id = ""
-        self._result = RunResult()
-        self._end: JobDone | JobFailed | JobCancelled | None = None
+class WorkerEngine:
+    """The app's worker as the engine of one run: each sample waits its turn among the jobs of all.
+
+    One thread uses it; RunCancelledError ends it soon after `stopped` is set.
+    """
+
+    def __init__(self, worker: WorkerClient, owner: str | None, stopped: threading.Event) -> None:
+        self._worker, self._owner, self._stopped = worker, owner, stopped
+        self._served: Served = lambda *_: None
+
+    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+        """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
+        self._served = served
+        return run_samples(study, todo, self)
 
     def size(self, request: RunRequest) -> PromptSize:
-        """Of the request's prompt; CkvError for one that is wrong.
+        """Of the request's prompt; counting that has no time or room is waited for.
 
-        Counting that is slow, or has no room, is waited for; RunCancelledError once stopped.
+        Raises:
+            PromptError: it is wrong.
         """
         while True:
-            answer = self._worker.ask_tokens(request)
-            while not wait([answer], LOOK_S).done:
-                if self._stopped.is_set():
-                    answer.cancel()
-                    raise RunCancelledError
-            counted = answer.result()
+            counted = self._wait_for(self._worker.counter.ask(request, self._owner))
             if not counted.is_busy:
-                break
-            self.rest(LOOK_S)
-        if self._stopped.is_set():  # an app that closes answers so, which is no result
-            raise RunCancelledError
-        return _size(counted)
-
-    def rest(self, seconds: float) -> None:
-        """Wait for so long; RunCancelledError once stopped."""
-        if self._stopped.wait(seconds):
-            raise RunCancelledError
+                return _size(counted)
+            if self._stopped.wait(LOOK_S):
+                raise RunCancelledError
 
     def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
-        """One after another, each a job of its own; RunCancelledError once stopped."""
+        """One after another, each a job of its own."""
         for place, request in enumerate(requests):
             yield place, self._run(request)
 
     def _run(self, request: RunRequest) -> RunResult | CkvError:
-        """The whole result, or why there is none; a lost worker is tried once more."""
-        for tries_left in reversed(range(LOST_TRIES)):
-            end = self._run_once(request)
-            if isinstance(end, JobCancelled) or self._stopped.is_set():
-                raise RunCancelledError
-            if isinstance(end, JobDone):
-                break
-            if RESTARTS not in end.message or not tries_left:
-                error = CkvError(end.message)
-                error.for_good = end.for_good
-                return error
-        return self._served()
+        """The whole result, or why there is none."""
+        result, answer = RunResult(), Future[JobEnd]()
 
-    def stop(self) -> None:
-        """Stop the job that runs, and take no other."""
-        with self._lock:
-            self._stopped.set()
-            job_id = self._job_id
-        if job_id:
-            self._worker.cancel(job_id)
+        def take(reply: Reply) -> None:
+            if isinstance(reply, JobEvent):
+                result.apply(reply.event)
+            elif isinstance(reply, JobEnd):
+                answer.set_result(reply)
 
-    def take(self, reply: Reply) -> None:
-        """A reply about the job that runs, in the worker client's thread."""
-        if isinstance(reply, JobEvent):
-            self._result.apply(reply.event)
-        elif isinstance(reply, JobDone | JobFailed | JobCancelled):
-            self._end = reply
-            self._over.set()
-
-    def _run_once(self, request: RunRequest) -> JobDone | JobFailed | JobCancelled:
-        with self._lock:
-            if self._stopped.is_set():
-                raise RunCancelledError
-            self._job_id = uuid4().hex
-            self._result, self._end = RunResult(), None
-            self._over.clear()
-        self._worker.submit(Job(self._job_id, request, self._owner), self.take)
-        self._over.wait()
-        return self._end or JobCancelled(self._job_id)
-
-    def _served(self) -> RunResult:
-        result = self._result
+        job = Job(uuid4().hex, request, self._owner, LOST_TRIES)
+        self._worker.submit(job, take)
+        try:
+            end = self._wait_for(answer)
+        except RunCancelledError:
+            self._worker.cancel(job.job_id)
+            raise
+        if end.state == "cancelled":
+            raise RunCancelledError
+        if end.state == "failed":
+            return _failure(CkvError(end.reason), for_good=end.for_good)
         if result.model is not None:
-            self._on_served(result.model, result.environment)
+            self._served(result.model, result.environment)
         return result
+
+    def _wait_for(self, answer: Future[T]) -> T:
+        while not wait([answer], LOOK_S).done and not self._stopped.is_set():
+            pass
+        if self._stopped.is_set():  # an app that closes answers too, which is no result
+            raise RunCancelledError
+        return answer.result()
+
+
+class ClusterTurns:
+    """A cluster as the engine of all runs: it works at some samples of one while others wait."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()  # in the order in which they came
+
+    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+        """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
+        left = {sample.id: (sample, points) for sample, points in todo}
+        while left:
+            with (
+                self._turn(),
+                closing(self._cluster.results(study, [*left.values()], served)) as ran,
+            ):
+                for count, results in enumerate(ran, 1):
+                    del left[results[0].sample]
+                    yield results
+                    if count >= CLUSTER_TURN * self._cluster.workers and self.others_wait:
+                        break
+
+    @property
+    def others_wait(self) -> bool:
+        return len(self._waiting) > 1
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        me = object()
+        with self._changed:
+            self._waiting.append(me)
+            self._changed.wait_for(lambda: self._waiting[0] is me)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()

@@ -211,13 +211,6 @@ def test_without_a_place_to_part_only_the_regular_scenario_runs():
         harness_samples(study(metric="bleu"))
 
 
-@pytest.mark.parametrize(
-    ("message", "line"), [("", ""), (" \n one\ntwo", "one"), ("x" * 300, "x" * 200)]
-)
-def test_of_another_programs_error_the_first_line_is_shown(message, line):
-    assert harness._first_line(ValueError(message)) == line
-
-
 @needs_package
 def test_a_forged_sample_of_an_import_fails_alone():
     (sample, *_) = harness_samples(study())

@@ -39,6 +39,9 @@ SAMPLES = [
 class TinyEngine:
     """Runs on the tiny model, and counts what it is asked."""
 
+    def results(self, study, todo, _):
+        return run_samples(study, todo, self)
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
@@ -59,6 +62,10 @@ class TinyEngine:
 def of_sample(study: Study, sample: Sample, points: Sequence[Point]) -> list[SampleResult]:
     (results,) = run_samples(study, [(sample, points)], TinyEngine())
     return results
+
+
+def ran(engine: TinyEngine, commit, standing=(), study: Study = STUDY):
+    return run_study(engine, study, SAMPLES, standing, commit, lambda *_: None)
 
 
 def single(request: RunRequest) -> RunResult:
@@ -110,15 +117,15 @@ def test_what_stands_is_not_run_again_and_failures_are():
         assert len({result.sample for result in results}) == 1
         stored.update((result.key, result) for result in results)
 
-    assert [p.done for p in run_study(STUDY, SAMPLES, (), engine, commit)] == [0, 1, 2, 3]
+    assert [p.done for p in ran(engine, commit)] == [0, 1, 2, 3]
     assert len(stored) == 3 * 7
     again = TinyEngine()
-    [*run_study(STUDY, SAMPLES, stored, again, commit)]
+    [*ran(again, commit, stored)]
     assert not again.asked
-    [*run_study(STUDY, SAMPLES, stored.keys() - {("s1", "snapkv", "30%")}, again, commit)]
+    [*ran(again, commit, stored.keys() - {("s1", "snapkv", "30%")})]
     assert again.asked == [("snapkv:budget=30%",)]
     wider = replace(STUDY, budgets=("30%", "45%", "60%"))
-    [*run_study(wider, SAMPLES, stored, again, commit)]
+    [*ran(again, commit, stored, wider)]
     assert {spec.rpartition("=")[2] for asked in again.asked[1:] for spec in asked} == {"45%"}
 
 
@@ -135,7 +142,7 @@ def test_a_sample_that_cannot_be_asked_for_is_told_before_the_others_have_ended(
     def commit(results):
         order.append(results[0].sample)
 
-    [*run_study(study, SAMPLES, (), Counting(), commit)]
+    [*ran(Counting(), commit, study=study)]
     assert order == ["s1", "s0", "s2"]
 
 
@@ -149,7 +156,7 @@ def test_a_sample_that_fails_does_not_end_the_study():
             return super().run(request)
 
     found: list[SampleResult] = []
-    [*run_study(STUDY, SAMPLES, (), Failing(), found.extend)]
+    [*ran(Failing(), found.extend)]
     failed = {(r.sample, r.reason, r.score, r.for_good) for r in found if r.state == "failed"}
     assert failed == {("s1", "No.", None, True), ("s2", "Not now.", None, False)}
 
@@ -163,7 +170,7 @@ def test_a_study_that_is_stopped_keeps_what_was_committed():
 
     found: list[SampleResult] = []
     with pytest.raises(RunCancelledError):
-        [*run_study(STUDY, SAMPLES, (), Stopped(), found.extend)]
+        [*ran(Stopped(), found.extend)]
     assert {result.sample for result in found} == {"s0"}
 
 

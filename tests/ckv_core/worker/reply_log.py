@@ -4,11 +4,9 @@ import threading
 from collections.abc import Callable
 
 from ckv_core.records.events import RunResult
-from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
+from ckv_core.worker.messages import JobEnd, JobEvent, Reply
 from tests.factories.events import folded
 from tests.processes import PATIENCE_S
-
-ENDS = (JobDone, JobFailed, JobCancelled)
 
 
 class Log:
@@ -36,13 +34,14 @@ class Log:
             return reply
 
     def end_of(self, job_id: str, timeout_s: float = PATIENCE_S) -> Reply:
-        return self.wait(lambda r: isinstance(r, ENDS) and r.job_id == job_id, timeout_s)
+        return self.wait(lambda r: isinstance(r, JobEnd) and r.job_id == job_id, timeout_s)
 
     def failure_of(self, job_id: str) -> str:
         """Why it failed."""
         end = self.end_of(job_id)
-        assert isinstance(end, JobFailed)
-        return end.message
+        assert isinstance(end, JobEnd)
+        assert end.state == "failed"
+        return end.reason
 
     def result_of(self, job_id: str) -> RunResult:
         """What its events so far add up to."""

@@ -8,15 +8,22 @@ from pathlib import Path
 
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.models.steps import Report, Step
-from ckv_core.records.cache_requests import AskRequest, KeepRequest
-from ckv_core.records.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
+from ckv_core.records.events import (
+    Generated,
+    Progress,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    TokensCounted,
+)
 from ckv_core.records.records import ModelInfo, PromptInfo
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.counting import Steps
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import bare, model_info, prompt_info
 
 STEP_S = 0.02
+PROMPT_S = 120.0
 LONG = 100
 QUESTIONS = ("What", "When?")
 
@@ -31,7 +38,7 @@ class AcceleratorError(RuntimeError):
 
 class ScriptedRunner:
     """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
-    `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that. To
+    `bug`, `oom`. `hang` makes the file once it hangs. To
     `What` and `When?`, as samples of studies ask, every variant says `nine`.
 
     Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `quote` fails
@@ -39,10 +46,12 @@ class ScriptedRunner:
     `stuck` and others that begin so (after a step of 0.3 s); others are there at once.
     """
 
+    act = "The run"
+
     def __init__(self) -> None:
         self.info: ModelInfo | None = None
 
-    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
+    def load(self, model: str, device: str, dtype: str, report: Report) -> str:
         report(Step(f"Reading {model}."))
         if model == "missing":
             raise ModelError("No model 'missing' was found; check the name.")
@@ -56,9 +65,17 @@ class ScriptedRunner:
             report(Step("Reading the config of stuck.", limit_s=0.3))
             time.sleep(3600)
         self.info = _model_info(model)
-        return self.info
+        return "on cpu in float32"
 
-    def compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
+    def prompt_limit_s(self, _: WorkRequest) -> float:
+        return PROMPT_S
+
+    def run(self, request: WorkRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
+        if isinstance(request, RunRequest):
+            return self._compare(request, should_stop)
+        return self._of_cache(request, should_stop)
+
+    def _compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
         assert self.info is not None
         word, _, number = request.question.partition(" ")
         specs = request.variants if word in QUESTIONS else ("full",)
@@ -84,32 +101,39 @@ class ScriptedRunner:
             yield _generated(step, LONG if word == "long" else 0, last=step == steps)
         yield RunFinished({"prefill": 1.0, "decode": 2.0})
 
-    def of_cache(
+    def _of_cache(
         self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         """A question is a script too; what is kept has a head and nothing else."""
         question = request.question if isinstance(request, AskRequest) else request.run.question
         asked = RunRequest(context="kept", question=question)
-        for event in self.compare(asked, should_stop):
+        for event in self._compare(asked, should_stop):
             if not isinstance(event, RunPrepared):
                 yield event
         if isinstance(request, KeepRequest):
             Path(request.path).write_bytes(kept_bytes(kept_record(spec=request.run.variants[0])))
 
-    def count_tokens(self, request: RunRequest, step: Steps) -> tuple[int, int, int, int]:
-        if request.model == "looping":
-            step("Counting the prompt's tokens", 0.3)
-            while True:
-                pass
+    def release(self) -> None:
+        self.info = None
+
+
+class ScriptedCounter(ScriptedRunner):
+    """Words of the context; the model `looping` and the script `hang` have no end."""
+
+    act = "Counting tokens"
+
+    def prompt_limit_s(self, request: WorkRequest) -> float:
+        return 0.3 if request.model == "looping" else PROMPT_S
+
+    def run(self, request: WorkRequest, _: Callable[[], bool]) -> Iterator[TokensCounted]:
+        while request.model == "looping":
+            pass
         if request.question.startswith("hang"):
             _hang(request.question.partition(" ")[2])
         if not request.context.strip():
             raise PromptError("The context is empty; paste or upload a text first.")
         count = len(request.context.split())
-        return count, count, _model_info(request.model).context_limit, 0
-
-    def release(self) -> None:
-        self.info = None
+        yield TokensCounted(count, count, _model_info(request.model).context_limit)
 
 
 FAILURES = {

@@ -15,8 +15,8 @@ import pytest
 
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, ModelStatus, Reply
-from tests.ckv_core.worker.reply_log import ENDS, Log
+from ckv_core.worker.messages import Job, JobEnd, JobEvent, ModelStatus, Reply
+from tests.ckv_core.worker.reply_log import Log
 from tests.processes import PATIENCE_S, wait_for
 
 RUNNER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
@@ -24,7 +24,7 @@ CLOSE_S = 6.0  # a sixth of it is spent on asking a worker that hangs
 
 
 def made_client(on_reply, **changes) -> WorkerClient:
-    client = WorkerClient(on_reply, **{"runner": RUNNER, "counter": RUNNER} | changes)
+    client = WorkerClient(on_reply, **{"runner": RUNNER} | changes)
     client.start()
     return client
 
@@ -109,8 +109,8 @@ def test_jobs_run_one_after_another_in_the_order_given(client, log):
     for name in "abc":
         client.submit(job("steps 2", name))
     log.end_of("c")
-    order = [(r.job_id, type(r)) for r in log.replies if isinstance(r, JobEvent | JobDone)]
-    assert [name for name, kind in order if kind is JobDone] == ["a", "b", "c"]
+    order = [(r.job_id, type(r)) for r in log.replies if isinstance(r, JobEvent | JobEnd)]
+    assert [name for name, kind in order if kind is JobEnd] == ["a", "b", "c"]
     assert [name for name, _ in order] == sorted(name for name, _ in order)
 
 
@@ -118,7 +118,7 @@ def test_a_jobs_replies_go_to_its_own_listener(client, log):
     own = Log()
     client.submit(job("steps 2", "a"), own)
     client.submit(job("steps 2", "b"))
-    assert (own.end_of("a"), log.end_of("b")) == (JobDone("a"), JobDone("b"))
+    assert (own.end_of("a"), log.end_of("b")) == (JobEnd("a"), JobEnd("b"))
     assert {r.job_id for r in own.replies} == {"a"}
     assert not any(getattr(r, "job_id", "") == "a" for r in log.replies)
 
@@ -143,7 +143,7 @@ def test_a_lost_worker_fails_its_job_with_the_reason_and_the_queue_goes_on(
         os.kill(pid, sent)
     said = log.failure_of("a")
     assert all(reason in said for reason in reasons)
-    assert log.end_of("b") == JobDone("b")
+    assert log.end_of("b") == JobEnd("b")
     assert client.worker_pid != pid
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_reaches_the_worker_without_effect(client, log):
     client.submit(job("steps 20", "a"))
     log.start_of("a")
     os.kill(wait_for_worker(client), signal.SIGINT)
-    assert log.end_of("a") == JobDone("a")
+    assert log.end_of("a") == JobEnd("a")
 
 
 @pytest.mark.slow
@@ -168,8 +168,8 @@ def test_ten_kills_at_random_moments_lose_no_job(client, log):
         assert log.failure_of(name)
         wait_for_worker(client, other_than=pid)
     client.submit(job("steps 1", "last"))
-    assert log.end_of("last") == JobDone("last")
-    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
+    assert log.end_of("last") == JobEnd("last")
+    ends = [r.job_id for r in log.replies if isinstance(r, JobEnd)]
     assert len(ends) == len(set(ends)) == 11
 
 
@@ -191,7 +191,7 @@ def test_a_reply_that_cannot_be_taken_in_stops_nothing(log):
 
     with closing(made_client(on_reply)) as client:
         client.submit(job("steps 1", "a"))
-        assert log.end_of("a") == JobDone("a")
+        assert log.end_of("a") == JobEnd("a")
 
 
 # --- cancelling -----------------------------------------------------------------------------
@@ -201,9 +201,9 @@ def test_cancelling_a_queued_job_removes_it_at_once(client, log):
     client.submit(job("steps 100000", "a"))
     client.submit(job("steps 1", "b"))
     client.cancel("b")
-    assert log.end_of("b") == JobCancelled("b")
+    assert log.end_of("b") == JobEnd("b", "cancelled")
     client.cancel("a")
-    assert log.end_of("a") == JobCancelled("a")
+    assert log.end_of("a") == JobEnd("a", "cancelled")
     assert not any(isinstance(r, JobEvent) and r.job_id == "b" for r in log.replies)
 
 
@@ -212,9 +212,9 @@ def test_a_job_is_cancelled_by_the_same_worker(client, log):
     log.start_of("a")
     pid = client.worker_pid
     client.cancel("a")
-    assert log.end_of("a") == JobCancelled("a")
+    assert log.end_of("a") == JobEnd("a", "cancelled")
     client.submit(job("steps 1", "b"))
-    assert log.end_of("b") == JobDone("b")
+    assert log.end_of("b") == JobEnd("b")
     assert client.worker_pid == pid
 
 
@@ -226,8 +226,8 @@ def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path):
     wait_for(hangs.exists)  # a cancel before it hangs would be heard
     hasty.cancel("a")
     hasty.cancel("a")
-    assert log.end_of("a") == JobCancelled("a")
-    assert log.end_of("b") == JobDone("b")
+    assert log.end_of("a") == JobEnd("a", "cancelled")
+    assert log.end_of("b") == JobEnd("b")
     assert hasty.worker_pid != pid
 
 
@@ -238,7 +238,7 @@ def test_a_stopped_process_is_cancelled_by_force_and_a_job_bigger_than_its_pipe_
     os.kill(wait_for_worker(hasty), signal.SIGSTOP)
     hasty.submit(Job("a", RunRequest(context="word " * 800_000, question="steps 1")))
     hasty.cancel("a")
-    assert log.end_of("a") == JobCancelled("a")
+    assert log.end_of("a") == JobEnd("a", "cancelled")
 
 
 def test_cancelling_what_is_over_or_unknown_does_nothing(client, log):
@@ -247,8 +247,8 @@ def test_cancelling_what_is_over_or_unknown_does_nothing(client, log):
     client.cancel("a")
     client.cancel("nobody")
     client.submit(job("steps 1", "b"))
-    assert log.end_of("b") == JobDone("b")
-    assert sum(isinstance(r, ENDS) for r in log.replies) == 2
+    assert log.end_of("b") == JobEnd("b")
+    assert sum(isinstance(r, JobEnd) for r in log.replies) == 2
 
 
 # --- models that are loaded ahead -----------------------------------------------------------
@@ -270,7 +270,7 @@ def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(client, log)
     assert "Reading the config of stuck took longer than 0 s" in failed.message
     assert not failed.loading
     client.submit(job("steps 1", "a"))
-    assert log.end_of("a") == JobDone("a")
+    assert log.end_of("a") == JobEnd("a")
     assert client.worker_pid != pid
     assert statuses(log, "stuck")[-1] == failed
     pid = client.worker_pid
@@ -284,7 +284,7 @@ def test_a_run_whose_model_hangs_fails_with_the_step_and_the_next_one_runs(clien
     client.submit(job("steps 1", "a", model="stuck too"))
     client.submit(job("steps 1", "b"))
     assert log.failure_of("a").startswith("Reading the config of stuck took longer than")
-    assert log.end_of("b") == JobDone("b")
+    assert log.end_of("b") == JobEnd("b")
     assert client.worker_pid != pid
 
 
@@ -292,7 +292,7 @@ def test_a_run_does_not_wait_for_another_model_that_is_loaded_ahead(client, log)
     client.warm("slow")
     wait_for(lambda: statuses(log, "slow"))
     client.submit(job("steps 1", "a"))
-    assert log.end_of("a") == JobDone("a")
+    assert log.end_of("a") == JobEnd("a")
     cancelled = ModelStatus("slow", False, "Loading slow was cancelled.")
     assert statuses(log, "slow")[-1] == cancelled
 
@@ -301,7 +301,7 @@ def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(client, log):
     client.warm("slow 20")
     wait_for(lambda: statuses(log, "slow 20"))
     client.submit(job("steps 1", "a", model="slow 20"))
-    assert log.end_of("a") == JobDone("a")
+    assert log.end_of("a") == JobEnd("a")
     assert not any("cancelled" in status.message for status in statuses(log, "slow 20"))
 
 
@@ -330,7 +330,7 @@ def test_a_run_over_its_time_ends_with_a_sentence_and_waiting_does_not_count(log
         client.submit(job("steps 1", "b"))
         said = log.failure_of("a")
         assert "ended after 0.01 minutes, this app's limit; what it had is kept" in said
-        assert log.end_of("b") == JobDone("b")
+        assert log.end_of("b") == JobEnd("b")
 
 
 def test_ready_is_a_worker_that_answers(client):
@@ -355,8 +355,8 @@ def test_close_ends_a_hanging_worker_and_cancels_every_job(log):
     client.close(CLOSE_S)
     assert time.monotonic() - started < CLOSE_S
     assert not psutil.pid_exists(pid)
-    assert log.end_of("a") == JobCancelled("a")
-    assert log.end_of("b") == JobCancelled("b")
+    assert log.end_of("a") == JobEnd("a", "cancelled")
+    assert log.end_of("b") == JobEnd("b", "cancelled")
 
 
 def test_close_during_start_up_leaves_no_process(log):

@@ -15,6 +15,7 @@ from ckv_core.errors import ConfigError, ModelError
 from ckv_core.experiment.cluster import LOST, TRIES, Cluster
 from ckv_core.experiment.study import Key, Sample, SampleResult, Study
 from ckv_core.experiment.study_engine import LocalEngine
+from ckv_core.experiment.study_runner import run_study
 from ckv_core.experiment.tasks.turns import TURNS
 
 # Ray warns of its own settings.
@@ -98,7 +99,8 @@ def ran(
         results.extend(of_sample)
         on_commit()
 
-    progress = [*engine.run_study(study, samples, standing, commit, lambda *of: served.append(of))]
+    run = run_study(engine, study, samples, standing, commit, lambda *of: served.append(of))
+    progress = [*run]
     assert progress[-1].done == progress[-1].total == len(samples)
     assert {model.name for model, _ in served} <= {study.model}
     return results

@@ -1,5 +1,6 @@
 """Users take turns, and the order that is shown is the order that is kept."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,15 +11,8 @@ from ckv_core.worker.messages import Job
 REQUEST = RunRequest(context="one two three")
 
 
-def queue_of(*names: str) -> FairQueue:
-    """Jobs whose owner is their first letter; `-` is nobody."""
-    queue = FairQueue()
-    for name in names:
-        put(queue, name)
-    return queue
-
-
 def put(queue: FairQueue, name: str) -> None:
+    """A job whose owner is its first letter; `-` is nobody."""
     queue.put(Job(name, REQUEST, None if name[0] == "-" else name[0]))
 
 
@@ -28,49 +22,32 @@ def take(queue: FairQueue) -> str:
     return job.job_id
 
 
-def test_eight_runs_of_one_user_do_not_hold_back_anothers_first():
-    queue = queue_of(*(f"a{n}" for n in range(8)))
-    assert take(queue) == "a0"
-    put(queue, "b0")
-    put(queue, "b1")
-    assert queue.order()[:5] == ("a0", "b0", "a1", "b1", "a2")
-    queue.done("a0")
-    assert take(queue) == "b0"
-    put(queue, "c0")
-    assert queue.order()[:5] == ("b0", "c0", "a1", "b1", "a2")
-
-
-def test_who_comes_again_gets_no_turn_ahead_of_who_waited():
-    queue = queue_of("a0", "a1", "b0")
-    assert (take(queue), take(queue)) == ("a0", "b0")
-    put(queue, "b1")
-    assert queue.order() == ("a0", "b0", "a1", "b1")
-
-
-def test_a_newcomer_joins_the_present_round_behind_who_waits_in_it():
-    queue = queue_of("a0", "a1", "b0", "b1")
-    assert (take(queue), take(queue), take(queue)) == ("a0", "b0", "a1")
-    put(queue, "c0")
-    assert [job.job_id for job in queue.waiting()] == ["b1", "c0"]
-
-
-def test_a_removed_job_lets_its_owners_others_move_up():
-    queue = queue_of("a0", "a1", "a2", "b0", "b1")
-    assert queue.remove("a0")
-    assert not queue.remove("a0")
-    assert queue.order() == ("a1", "b0", "a2", "b1")
-
-
-def test_what_was_taken_stands_first_until_it_is_done():
-    queue = queue_of("a0", "a1", "b0", "b1")
-    assert (take(queue), take(queue)) == ("a0", "b0")
-    assert queue.order() == ("a0", "b0", "a1", "b1")
-    queue.done("b0")
-    assert queue.order() == ("a0", "a1", "b1")
-    assert [job.job_id for job in queue.waiting()] == [take(queue), take(queue)] == ["a1", "b1"]
-    for name in ("a0", "a1", "b1"):
-        queue.done(name)
-    assert (queue.take(), queue.waiting(), queue.order()) == (None, [], ())
+@pytest.mark.parametrize(
+    ("steps", "order"),
+    [
+        ("a0 a1 a2 a3 take b0 b1", "a0 b0 a1 b1 a2 a3"),
+        ("a0 a1 a2 take b0 done take c0", "b0 c0 a1 a2"),
+        ("a0 a1 b0 take take b1", "a0 b0 a1 b1"),
+        ("a0 a1 b0 b1 take take take c0", "a0 b0 a1 b1 c0"),
+        ("a0 a1 a2 b0 b1 out:a0 out:a0", "a1 b0 a2 b1"),
+        ("a0 b0 take take done done", ""),
+    ],
+    ids=["newcomer", "two", "again", "behind who waits", "removed", "empty"],
+)
+def test_what_runs_stands_first_and_users_take_turns(steps, order):
+    queue, taken = FairQueue(), []
+    for step in steps.split():
+        match step.split(":"):
+            case ["take"]:
+                taken.append(take(queue))
+            case ["done"]:
+                queue.done(taken.pop(0))
+            case ["out", name]:
+                assert (name in queue.order()) == queue.remove(name)
+            case [name]:
+                put(queue, name)
+    assert " ".join(queue.order()) == order
+    assert [job.job_id for job in queue.waiting()] == order.split()[len(taken) :]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "-", "take"]), max_size=60))

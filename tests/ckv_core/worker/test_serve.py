@@ -16,18 +16,16 @@ from ckv_core.worker.messages import (
     Cancel,
     Deadline,
     Job,
-    JobCancelled,
-    JobDone,
+    JobEnd,
     JobEvent,
-    JobFailed,
     LoadRequest,
     ModelStatus,
     Reply,
     Shutdown,
     WorkerReady,
 )
-from ckv_core.worker.serve import DEVICE_LOST, PROMPT_S, WorkerLoop
-from tests.ckv_core.worker.scripted_runner import FAILURES, ScriptedRunner
+from ckv_core.worker.serve import DEVICE_LOST, WorkerLoop
+from tests.ckv_core.worker.scripted_runner import FAILURES, PROMPT_S, ScriptedRunner
 from tests.processes import PATIENCE_S
 
 
@@ -70,18 +68,18 @@ def receive(channel: Connection) -> Reply:
             return reply
 
 
-def receive_until(channel: Connection, *kinds: type) -> list[Reply]:
+def receive_until(channel: Connection, kind: type = JobEnd) -> list[Reply]:
     replies = [receive(channel)]
-    while not isinstance(replies[-1], kinds):
+    while not isinstance(replies[-1], kind):
         replies.append(receive(channel))
     return replies
 
 
 def test_a_job_streams_its_events_in_order_and_ends_with_done(channel):
     channel.send(job("steps 3"))
-    replies = receive_until(channel, JobDone, JobFailed, JobCancelled)
+    replies = receive_until(channel)
     events = [reply.event for reply in replies if isinstance(reply, JobEvent)]
-    assert replies[-1] == JobDone("a")
+    assert replies[-1] == JobEnd("a")
     assert events[0] == Progress("load", None, "Loading tiny.")
     prepared = next(i for i, event in enumerate(events) if isinstance(event, RunPrepared))
     assert 0 < prepared < len(events) - 1
@@ -93,18 +91,18 @@ def test_a_job_streams_its_events_in_order_and_ends_with_done(channel):
 
 def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel):
     channel.send(Job("warm", LoadRequest("tiny")))
-    assert receive_until(channel, JobDone) == [
+    assert receive_until(channel) == [
         ModelStatus("tiny", False, "Loading tiny.", loading=True),
         ModelStatus("tiny", False, "Reading tiny.", loading=True),
         ModelStatus("tiny", True, "tiny is ready on cpu in float32."),
-        JobDone("warm"),
+        JobEnd("warm"),
     ]
 
 
 def test_what_may_hang_says_first_how_long_it_may_take(channel):
     channel.send(job("steps 1"))
     said = []
-    while not isinstance(reply := channel.recv(), JobDone):
+    while not isinstance(reply := channel.recv(), JobEnd):
         if isinstance(reply, Deadline):
             said.append((reply.what, reply.limit_s))
         if isinstance(reply, JobEvent) and isinstance(reply.event, RunPrepared):
@@ -120,14 +118,14 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel):
 def test_a_lost_gpu_fails_the_job_and_ends_the_worker():
     with served() as channel:
         channel.send(job("device-lost"))
-        assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", DEVICE_LOST)
+        assert receive_until(channel)[-1] == JobEnd("a", "failed", DEVICE_LOST)
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(channel):
     channel.send(job("steps 1", model="missing"))
-    replies = receive_until(channel, JobDone, JobFailed)
+    replies = receive_until(channel)
     sentence = "No model 'missing' was found; check the name."
-    assert replies[-1] == JobFailed("a", sentence, for_good=True)
+    assert replies[-1] == JobEnd("a", "failed", sentence, for_good=True, field="model")
     assert ModelStatus("missing", False, sentence, failed=True) in replies
 
 
@@ -142,9 +140,9 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(channel):
 def test_a_failure_is_one_sentence_and_the_next_job_runs(channel, script, message):
     channel.send(job(script))
     for_good = script == "refuse"  # the others may pass
-    assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", message, for_good)
+    assert receive_until(channel)[-1] == JobEnd("a", "failed", message, for_good)
     channel.send(job("steps 1", "b"))
-    assert receive_until(channel, JobDone, JobFailed)[-1] == JobDone("b")
+    assert receive_until(channel)[-1] == JobEnd("b")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ def test_cancel_stops_a_job_at_its_next_step(channel, script, model, at_work):
     channel.send(job(script, model=model))
     receive_until(channel, at_work)
     channel.send(Cancel("a"))
-    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
+    assert receive_until(channel)[-1] == JobEnd("a", "cancelled")
 
 
 def test_the_loop_ends_when_the_other_end_is_gone():

@@ -288,7 +288,7 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
             assert end_of(app.services, slug).state == "cancelled"
         assert entries(app, target=slug) == [("root", "cancelled", slug)]
         assert root.get("/admin/audit.csv?action=cancelled").text.count(slug) == 1
-        monkeypatch.setattr(app.services.studies, "_begin_turns", lambda: None)
+        monkeypatch.setattr(app.services._runs, "_begin_turns", lambda: None)
         made = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
         study = app.services.studies._store.save(made, (), "ann")
         app.services.studies._store.want(study)
@@ -327,7 +327,7 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
         assert bob.get(f"/data/{without}/prompt").status_code == 404
     with by("root", is_admin=True):
         assert services.library.summary(own).title == "s"
-        assert services.studies.view(study).stored.study.name == f"s {study}"
+        assert services.view(study).title == f"s {study}"
         assert not services.library.are_runs_of_nobody()
     assert entries(app, action="took over") == [("root", "took over", "root")]
 

@@ -289,7 +289,7 @@ def test_a_share_link_opens_its_run_and_no_library(app, slug):
 
 
 def test_limits_hold_for_programs_too(app, monkeypatch):
-    monkeypatch.setattr(app.services, "_limits", Limits(queue_per_user=1))
+    monkeypatch.setattr(app.services._room, "limits", Limits(queue_per_user=1))
     with app.client("bob") as client:
         body = {"context": "x", "question": ENDLESS}
         slug = client.post("/api/runs", json=body).json()["slug"]

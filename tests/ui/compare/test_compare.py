@@ -14,9 +14,10 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import PARAMETERS, POLICIES
+from ckv_core.records.events import TokensCounted
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
 from ckv_core.records.metrics import metrics_in
-from ckv_core.worker.messages import ModelStatus, TokensCounted
+from ckv_core.worker.messages import ModelStatus
 from storage.records import Lineage
 from tests.factories.app import (
     BAD_SLUGS,
@@ -213,7 +214,7 @@ def test_external_selections_of_a_run_are_said_to_be_left_out_and_make_a_fork():
 def test_a_context_over_the_limit_never_becomes_a_run():
     services = FakeServices()
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
-    services.counted = TokensCounted("", 130, 130, 100)
+    services.counted = TokensCounted(130, 130, 100)
     _, notice, *_ = compare_page(services).start(*TYPED.controls(), "", "")
     assert "94 over the model's limit of 100" in notice["text"]
     assert services.started == []
@@ -223,12 +224,12 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
     services = FakeServices()
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
     page, form = compare_page(services), dataclasses.replace(TYPED, budget="10%")
-    services.counted = TokensCounted("", 300, 300, 1000)
+    services.counted = TokensCounted(300, 300, 1000)
     _, notice, *_ = page.start(*form.controls(), "", "")
     assert "a budget of 30 tokens is below the 32" in notice["text"]
     assert notice["field"] == page.form.controls["budget"].elem_id
     own = dataclasses.replace(TYPED, more_variants="keydiff:budget=10%")
-    services.counted = TokensCounted("", 300, 300, 1000, question_tokens=40)
+    services.counted = TokensCounted(300, 300, 1000, question_tokens=40)
     _, notice, *_ = page.start(*own.controls(), "", "")
     assert "'keydiff:budget=10%': a budget of 30 tokens is below the 4" in notice["text"]
     assert notice["field"] == page.form.controls["variants"].elem_id

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from ckv_core.records.events import Progress, RunResult
-from ckv_core.worker.messages import TokensCounted
+from ckv_core.records.events import Progress, RunResult, TokensCounted
 from tests.factories.app import (
     SLUG,
     START,
@@ -194,13 +193,13 @@ def test_details_shorten_a_long_context_and_say_the_settings():
     ],
 )
 def test_the_token_count_leaves_room_for_the_new_tokens(tokens, tone, words):
-    value = views.count_value(TokensCounted("", tokens, tokens, 200), request())
+    value = views.count_value(TokensCounted(tokens, tokens, 200), request())
     assert value["tone"] == tone
     assert words in value["text"]
 
 
 def test_a_failed_count_shows_its_sentence():
-    counted = TokensCounted("", 0, 0, 0, "No such model.", field="model")
+    counted = TokensCounted(error="No such model.", field="model")
     value = views.count_value(counted, request())
     assert value == {"text": "No such model.", "tone": "error", "field": "model"}
 

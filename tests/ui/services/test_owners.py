@@ -44,18 +44,6 @@ def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
     assert theirs.status_code == 404
 
 
-def test_the_owner_gets_the_data(app, slug):
-    with app.client("ann") as ann:
-        assert ann.get(f"/data/{slug}/prompt").json()["tokens"] == 3
-
-
-def test_no_queued_handler_follows_another_users_run(app, slug):
-    with app.client("ann") as ann, app.client("bob") as bob:
-        assert "3 prompt tokens" in str(app.queued(ann, "RunPage.tail", slug, ""))
-        theirs = app.queued(bob, "RunPage.tail", slug, "")
-    assert "prompt tokens" not in str(theirs)
-
-
 # Something for each required argument that names no run.
 GIVEN = {
     "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
@@ -122,7 +110,7 @@ def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer
 
 
 OPEN_TO_ALL = {
-    "close", "count_by_state", "live_states", "opened", "purge", "slugs", "worker_ready",
+    "close", "count_by_state", "live_states", "opened", "slugs", "worker_ready",
 }  # fmt: skip
 
 
@@ -140,7 +128,7 @@ def test_every_other_service_method_needs_a_login(app, slug):
 
 # What identifies a viewer, and what the server does by itself.
 OF_THE_SERVER = {
-    "close", "opened", "purge", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
+    "close", "opened", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
 }  # fmt: skip
 READING = {
     "are_runs_of_nobody",

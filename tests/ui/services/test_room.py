@@ -90,11 +90,11 @@ def test_an_import_that_would_be_too_big_leaves_nothing(limited):
 def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
     services = limited(user_mib=1)
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.counts.done > 2)
+    wait_until(services, slug, lambda view: view.study.counts.done > 2)
     grow(services, slug, FULL)
     view = wait_until(services, slug, over)
-    assert view.stored.counts.done < 32
-    assert "delete runs first" in view.stored.reason
+    assert view.study.counts.done < 32
+    assert "delete runs first" in view.reason
 
 
 def test_a_runs_bytes_are_counted_when_it_is_made_and_when_it_ends(services):

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.study import Sample, Study
-from ckv_core.experiment.study_runner import Progress, failed_sample, open_samples
+from ckv_core.experiment.study_runner import failed_sample
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
 from storage import library, repository
@@ -19,10 +19,9 @@ from tests.processes import PATIENCE_S, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
 from ui.results.views import progress_sentence
-from ui.services import studies as studies_of_app
-from ui.services import study_jobs
+from ui.services import runs, study_jobs
+from ui.services.live_runs import RunSnapshot, study_snapshot
 from ui.services.services import Services
-from ui.services.studies import StudyView
 from ui.users import User
 
 STUDY = Study(
@@ -52,20 +51,20 @@ def cancel(services: Services, slug: str) -> None:
     wait_until(services, slug, over)
 
 
-def wait_until(services: Services, slug: str, wanted: Callable[[StudyView], bool]) -> StudyView:
-    return wait_for(lambda: services.studies.view(slug), wanted)
+def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+    return wait_for(lambda: services.view(slug), wanted)
 
 
-def over(view: StudyView) -> bool:
+def over(view: RunSnapshot) -> bool:
     return view.state in ("done", "unfinished")
 
 
 def test_a_study_runs_to_its_end(services):
     slug = services.studies.start(STUDY, samples(4))
     view = wait_until(services, slug, over)
-    assert (view.state, view.stored.counts.done, view.stored.reason) == ("done", 8, "")
+    assert (view.state, view.study.counts.done, view.reason) == ("done", 8, "")
     assert {result.score for result in services.studies.results(slug)} == {1.0}
-    assert view.stored.model["name"] == "tiny"
+    assert view.study.model["name"] == "tiny"
     (row,) = services.library.list_runs()[0]
     assert (row.slug, row.state, row.counts.sentence) == (slug, "done", "8 of 8 results")
 
@@ -73,7 +72,7 @@ def test_a_study_runs_to_its_end(services):
 def test_a_sample_that_kills_the_worker_fails_alone(services):
     slug = services.studies.start(STUDY, samples(4, s1="kill", s2="refuse"))
     view = wait_until(services, slug, over)
-    assert (view.state, view.stored.counts.done, view.stored.counts.failed) == ("done", 4, 4)
+    assert (view.state, view.study.counts.done, view.study.counts.failed) == ("done", 4, 4)
     reasons = {r.sample: r.reason for r in services.studies.results(slug) if r.reason}
     assert reasons.keys() == {"s1", "s2"}
     assert "SIGKILL" in reasons["s1"]
@@ -82,45 +81,48 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.counts.done > 2)
+    wait_until(services, slug, lambda view: view.study.counts.done > 2)
     services._client._worker.kill()
     view = wait_until(services, slug, over)
-    assert (view.stored.counts.done, view.stored.counts.failed) == (32, 0)
+    assert (view.study.counts.done, view.study.counts.failed) == (32, 0)
 
 
 def test_an_app_that_is_closed_goes_on_when_it_opens(make_services):
     first = make_services()
     slug = first.studies.start(STUDY, samples(16))
-    wait_until(first, slug, lambda view: view.stored.counts.done > 2)
+    wait_until(first, slug, lambda view: view.study.counts.done > 2)
     first.close()
     second = make_services()
-    assert 2 < second.studies.view(slug).stored.counts.done < 32
+    assert 2 < second.view(slug).study.counts.done < 32
     view = wait_until(second, slug, over)
-    assert (view.state, view.stored.counts.done, view.stored.counts.failed) == ("done", 32, 0)
+    assert (view.state, view.study.counts.done, view.study.counts.failed) == ("done", 32, 0)
 
 
 def test_stopped_resumed_and_deleted(services):
     slug = services.studies.start(STUDY, samples(16))
-    running = wait_until(services, slug, lambda view: view.running and view.stored.counts.done > 2)
+    running = wait_until(
+        services, slug, lambda view: view.state == "running" and view.study.counts.done > 2
+    )
     services.cancel_run(slug)
-    on_a_cluster = replace(running, stored=replace(running.stored, state="unfinished"))
+    ended = replace(running.study, state="unfinished")
+    on_a_cluster = study_snapshot(ended, running.pace, runs=True)
     assert on_a_cluster.state == "stopping"
-    assert "What a cluster is working on ends first." in progress_sentence(on_a_cluster)
+    assert "What a cluster is working on" in progress_sentence(on_a_cluster, ended.counts)
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
-    assert view.stored.reason == "Cancelled on request."
+    assert view.reason == "Cancelled on request."
     services.studies.resume(slug)
-    assert wait_until(services, slug, lambda view: view.state == "done").stored.counts.done == 32
+    assert wait_until(services, slug, lambda view: view.state == "done").study.counts.done == 32
     services.library.delete([slug])
     with pytest.raises(StorageError, match="no run"):
-        services.studies.view(slug)
+        services.view(slug)
     assert services.library.restore([slug]) == 1
-    assert services.studies.view(slug).stored.counts.done == 32
+    assert services.view(slug).study.counts.done == 32
 
 
 def test_one_that_runs_is_not_deleted(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.running)
+    wait_until(services, slug, lambda view: view.state == "running")
     with pytest.raises(StorageError, match="not over; cancel it first"):
         services.library.delete([slug])
     cancel(services, slug)
@@ -140,16 +142,16 @@ def test_samples_that_all_fail_for_one_reason_end_the_study(services):
     slug = services.studies.start(STUDY, samples(9, **{f"s{at}": "refuse" for at in range(9)}))
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
-    assert view.stored.counts.failed == 6
-    assert "3 samples in a row failed" in view.stored.reason
+    assert view.study.counts.failed == 6
+    assert "3 samples in a row failed" in view.reason
 
 
 def test_runs_come_between_a_studys_samples(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.counts.done > 1)
+    wait_until(services, slug, lambda view: view.study.counts.done > 1)
     run = services.start_run(RunRequest(context="one two", question="steps", model="tiny"))
     assert end_of(services, run).state == "done"
-    assert not over(services.studies.view(slug))
+    assert not over(services.view(slug))
     cancel(services, slug)
 
 
@@ -161,9 +163,9 @@ def test_tasks_are_counted_by_the_model(services):
     assert (cost.samples, cost.points) == (2, 4)
     counted = []
     with pytest.MonkeyPatch.context() as patch:
-        count = services._client.count_tokens
+        count = services._client.counter.count
         patch.setattr(
-            services._client, "count_tokens", lambda *of: counted.append(of) or count(*of)
+            services._client.counter, "count", lambda *of: counted.append(of) or count(*of)
         )
         many = services.studies.cost(replace(study, data=study.data | {"samples": 5000}))
     assert (many.samples, many.points) == (5000, 10_000)
@@ -205,10 +207,10 @@ def test_the_texts_of_stored_runs_become_samples(limited):
 def test_studies_are_bounded_as_runs_are(make_services, file_database):
     access = Access(file_database, {"ann": User(""), "bob": User("")})
     services = make_services(access=access, limits=Limits(runs=2, queue=3, queue_per_user=1))
-    services.studies._run_samples = lambda *_: time.sleep(PATIENCE_S)
+    services._runs._run_samples = lambda *_: time.sleep(PATIENCE_S)
     with acting_as(Viewer(user="ann")):
         first = services.studies.start(STUDY, samples(2))
-        with pytest.raises(CkvError, match="1 unfinished studies"):
+        with pytest.raises(CkvError, match="1 unfinished runs"):
             services.studies.start(replace(STUDY, name="second"), samples(2))
         services.studies._store.save(replace(STUDY, name="second"), samples(2), "ann")
         with pytest.raises(CkvError, match="2 runs are saved"):
@@ -224,7 +226,7 @@ def test_a_study_is_its_owners_alone(limited):
         slug = services.studies.start(STUDY, samples(2))
         wait_until(services, slug, over)
     of, changes = services.studies, (services.cancel_run, services.studies.resume)
-    acts = (of.view, of.results, of.samples, of.reading, *changes)
+    acts = (services.view, of.results, of.samples, of.reading, *changes)
     with acting_as(Viewer(user="bob")):
         for act in acts:
             with pytest.raises(StorageError, match="no run"):
@@ -244,12 +246,12 @@ def test_users_take_turns_sample_by_sample(limited):
     services = limited("ann", "bob")
     with acting_as(Viewer(user="ann")):
         long = services.studies.start(STUDY, samples(40))
-        wait_until(services, long, lambda view: view.stored.counts.done > 2)
+        wait_until(services, long, lambda view: view.study.counts.done > 2)
     with acting_as(Viewer(user="bob")):
         short = services.studies.start(STUDY, samples(3))
-        assert wait_until(services, short, over).stored.counts.done == 6
+        assert wait_until(services, short, over).study.counts.done == 6
     with acting_as(Viewer(user="ann")):
-        assert services.studies.view(long).state == "running"
+        assert services.view(long).state == "running"
         cancel(services, long)
 
 
@@ -260,15 +262,15 @@ def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, 
     class OneAtATime:
         workers = 1
 
-        def run_study(self, study, samples, standing, commit, _):
-            for sample, points in open_samples(study, samples, standing):
-                wait_for(lambda: order or services.studies._cluster_line.others_wait, bool)
+        def results(self, study, todo, _):
+            for sample, points in todo:
+                wait_for(lambda: order or turns.others_wait, bool)
                 order.append(study.name)
-                commit(failed_sample(sample, points, CkvError(f"{sample.id} cannot run.")))
-                yield Progress(done=1, total=1, sample=sample.id, seconds_left=None)
+                yield failed_sample(sample, points, CkvError(f"{sample.id} cannot run."))
 
-    monkeypatch.setattr(services.studies, "_cluster", OneAtATime())
-    monkeypatch.setattr(studies_of_app, "CLUSTER_TURN", 1)
+    turns = study_jobs.ClusterTurns(OneAtATime())
+    monkeypatch.setattr(services._runs, "_cluster", turns)
+    monkeypatch.setattr(study_jobs, "CLUSTER_TURN", 1)
     slugs = {}
     for user, count in (("ann", 4), ("bob", 2)):
         with acting_as(Viewer(user=user)):
@@ -277,7 +279,7 @@ def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, 
     for user, slug in slugs.items():
         with acting_as(Viewer(user=user)):
             assert (
-                wait_until(services, slug, over).stored.counts.failed == {"ann": 8, "bob": 4}[user]
+                wait_until(services, slug, over).study.counts.failed == {"ann": 8, "bob": 4}[user]
             )
     first, other = order[:2]
     assert {first, other} == {"ann", "bob"}
@@ -303,12 +305,12 @@ def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(lim
         with acting_as(Viewer(user=user)):
             view = wait_until(services, slugs[user], over)
             assert view.state == "unfinished"
-            assert reason in view.stored.reason
+            assert reason in view.reason
     # Nor does it run where another server, or a restart, finds that it is to be run.
-    services.studies._want(slugs["ann"])
+    services._runs.want(slugs["ann"])
     with acting_as(Viewer(user="ann")):
-        view = wait_until(services, slugs["ann"], lambda view: not view.stored.is_wanted)
-        assert view.stored.reason == DISABLED
+        view = wait_until(services, slugs["ann"], lambda view: view.is_final)
+        assert view.reason == DISABLED
     with acting_as(Viewer(user="root", is_admin=True)):
         admin.set_disabled("ann", disabled=False)
 
@@ -318,19 +320,19 @@ def test_counting_that_is_slow_or_has_no_room_is_waited_for(services, monkeypatc
     monkeypatch.setattr(study_jobs, "LOOK_S", 0.02)
     monkeypatch.setattr(counting, "MAX_WAITING", 0)
     slug = services.studies.start(STUDY, samples(2))
-    wait_until(services, slug, lambda view: view.running)
+    wait_until(services, slug, lambda view: view.state == "running")
     cancel(services, slug)
     services.studies.resume(slug)
-    wait_until(services, slug, lambda view: view.running)
+    wait_until(services, slug, lambda view: view.state == "running")
     time.sleep(0.1)
-    assert services.studies.view(slug).stored.counts.failed == 0
+    assert services.view(slug).study.counts.failed == 0
     monkeypatch.setattr(counting, "MAX_WAITING", 64)
     view = wait_until(services, slug, over)
-    assert (view.stored.counts.done, view.stored.counts.failed) == (4, 0)
+    assert (view.study.counts.done, view.study.counts.failed) == (4, 0)
 
 
 def test_a_busy_database_is_waited_for(services, monkeypatch):
-    monkeypatch.setattr(studies_of_app, "WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(runs, "WAITS_S", (0.0, 0.0))
     busy, commit = [StorageError("It is held.")] * 2, services.studies._store.commit
 
     def held(slug, results):
@@ -341,19 +343,19 @@ def test_a_busy_database_is_waited_for(services, monkeypatch):
     monkeypatch.setattr(services.studies._store, "commit", held)
     slug = services.studies.start(STUDY, samples(2))
     view = wait_until(services, slug, over)
-    assert (view.stored.counts.done, view.stored.counts.failed, view.stored.reason) == (4, 0, "")
+    assert (view.study.counts.done, view.study.counts.failed, view.reason) == (4, 0, "")
 
 
 def test_a_study_that_cannot_be_read_ends_and_can_be_deleted(services, monkeypatch):
-    monkeypatch.setattr(services.studies, "_begin_turns", lambda: None)
+    monkeypatch.setattr(services._runs, "_begin_turns", lambda: None)
     slug = services.studies.start(STUDY, samples(1))
     with services._database.write() as session:
         change = text("UPDATE runs SET request = :spoilt WHERE slug = :slug")
         session.execute(change, {"spoilt": "{}", "slug": slug})
     with pytest.raises(StorageError, match="spoilt and cannot be read"):
-        services.studies.view(slug)
+        services.view(slug)
     monkeypatch.undo()
-    services.studies._want(slug)
+    services._runs.want(slug)
     wait_for(lambda: slug not in services._database.read_with(repository.wanted_studies), bool)
     assert [run.slug for run in services.library.list_runs()[0]] == [slug]
     services.library.delete([slug])

@@ -27,7 +27,7 @@ def site(open_app) -> Site:
     result = done_result()
     result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
     done = store_run(open_app.services, request(), result)
-    recorder = open_app.services._recorder
+    recorder = open_app.services._runs.recorder
     cancelled = recorder.create(request(question="Never read?"))
     recorder.end(cancelled, "cancelled", "Cancelled on request.")
     return Site(open_app.url, done, cancelled)
