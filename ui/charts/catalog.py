@@ -115,7 +115,7 @@ def _chart(
 
     def draw(result: RunResult, chosen: Choices) -> go.Figure:
         places = {name: int(chosen[name]) for name in ("variant", "optimum") if name in chosen}
-        return figure(result, **(chosen | places))
+        return figure(result, **{**chosen, **places})
 
     found = needs if callable(needs) else lambda result: holders(result, needs)
     return Chart(

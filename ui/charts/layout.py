@@ -182,7 +182,8 @@ def budget_line(
     look: Look, name: str, budgets: Sequence[float], values: Sequence[float], **more: Any
 ) -> go.Scatter:
     """A line over budgets, or what `more` says; the name is escaped here."""
-    fields = {"x": np.array(budgets, np.float64), "marker": look.marker(8)} | more
+    place = np.array(budgets, np.float64)
+    fields: dict[str, Any] = {"x": place, "marker": look.marker(8)} | more
     return variant_line(
         look, html.escape(name, quote=False), np.array(values, np.float64), **fields
     )
