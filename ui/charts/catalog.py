@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -114,8 +115,9 @@ def _chart(
     """
 
     def draw(result: RunResult, chosen: Choices) -> go.Figure:
-        places = {name: int(chosen[name]) for name in ("variant", "optimum") if name in chosen}
-        return figure(result, **{**chosen, **places})
+        given: dict[str, Any] = {**chosen}
+        given |= {name: int(given[name]) for name in ("variant", "optimum") if name in given}
+        return figure(result, **given)
 
     found = needs if callable(needs) else lambda result: holders(result, needs)
     return Chart(
