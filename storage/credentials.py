@@ -42,7 +42,6 @@ class CredentialRecord:
     """
 
     id: int
-    kind: Kind
     owner: str | None
     scope: Scope
     name: str

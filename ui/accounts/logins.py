@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -54,10 +54,10 @@ class _Guesses:
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A login that was right, and against which hash."""
+    """A login that was right, of the user as it then was."""
 
-    user: str
-    hashed: str = field(repr=False)
+    name: str
+    user: User
     until: float
 
 
@@ -95,8 +95,9 @@ class Logins:
             return LoginResult()
         digest = self._digest("header", header)
         known = self._remembered.get(digest)
-        if known is not None and self._is_current(known) and self._clock() < known.until:
-            return LoginResult(known.user)
+        is_same = known is not None and self._users.get(known.name) == known.user
+        if known is not None and is_same and self._clock() < known.until:
+            return LoginResult(known.name)
         # A page fetches many files at once: one check serves all that carry the same header.
         # The address is part of it, so that no one waits for, or profits from, another's check.
         key = self._digest("running", address, header)
@@ -116,7 +117,7 @@ class Logins:
             if digest not in self._remembered:
                 await self._in_thread(self._on_attempt, user, True)
             until = self._clock() + REMEMBERED_S
-            self._remembered[digest] = _Verified(user, known.hashed, until)
+            self._remembered[digest] = _Verified(user, known, until)
             _shrink(self._remembered, REMEMBERED)
         return result
 
@@ -144,11 +145,6 @@ class Logins:
 
     async def _in_thread(self, act: Callable[..., T], *given: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *given)
-
-    def _is_current(self, known: "_Verified") -> bool:
-        """Whether the user is still there, with the same password."""
-        user = self._users.get(known.user)
-        return user is not None and user.hashed == known.hashed
 
     def _count(self, key: bytes) -> None:
         guesses = self._guesses.pop(key, None) or _Guesses()
