@@ -96,12 +96,8 @@ def has_passed(session: Session, now: datetime, span: timedelta, parts: int) -> 
 def list_entries(session: Session, wanted: AuditFilter, limit: int) -> list[AuditRecord]:
     """The newest that pass the filter, newest first."""
     statement = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
-    equal = {
-        AuditEntry.actor: wanted.actor,
-        AuditEntry.action: wanted.action,
-        AuditEntry.target: wanted.target,
-    }
-    statement = statement.where(*(column == value for column, value in equal.items() if value))
+    equal = {name: getattr(wanted, name) for name in ("actor", "action", "target")}
+    statement = statement.filter_by(**{name: value for name, value in equal.items() if value})
     if wanted.since is not None:
         statement = statement.where(AuditEntry.at >= wanted.since)
     return [record_of(AuditRecord, row) for row in session.scalars(statement)]
