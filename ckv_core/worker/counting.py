@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import PromptError
 from ckv_core.models.steps import Report, Step
@@ -22,8 +22,6 @@ from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from ckv_core.worker.client import WorkerClient
 
 COUNT_RUNNER = "ckv_core.worker.counting:CountRunner"
 TRIES = 2  # processes that one count may lose; the system may have ended them
@@ -39,11 +37,11 @@ CLOSING = "The app is closing."
 class TokenCounter:
     """The app's side, for any thread; the process starts with the first count."""
 
-    def __init__(self, make_client: Callable[..., "WorkerClient"]) -> None:
-        """Start nothing yet; the client that is made runs `CountRunner`, and users take turns."""
+    def __init__(self, make_client: Callable[..., Any]) -> None:
+        """Start nothing yet; `make_client` gives a WorkerClient that runs `CountRunner`."""
         self._make_client = make_client
         self._lock = threading.RLock()
-        self._client: WorkerClient | None = None
+        self._client: Any = None
         self._waiting = 0
         self._refused: dict[str, tuple[float, str]] = {}
         self._closed = False
