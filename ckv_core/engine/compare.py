@@ -1,8 +1,14 @@
-"""One comparison: prefill once, select per variant, measure, decode all variants together."""
+"""One comparison: prefill once, select per variant, measure, decode all variants together.
+
+A sweep decodes its variants group by group: only one group's kept sets and caches exist at a time,
+so it takes no more memory than a comparison of GROUP_ROWS rows. The full cache's row is part of
+every group; it is the prefill's own tensors.
+"""
 
 import math
 import platform
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 import torch
 import transformers
@@ -10,7 +16,7 @@ import transformers
 from ckv_core.base.device_memory import PeakMemory, give_back
 from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.base.version import __version__
-from ckv_core.engine.choose import choose, compact_rows, protected_ranges, score
+from ckv_core.engine.choose import VariantKey, choose, compact_rows, protected_ranges, score
 from ckv_core.engine.external_selection import mean_kept, own_mask
 from ckv_core.engine.further_passes import Planned, further_passes
 from ckv_core.engine.generate import follow_up_prompts, generate
@@ -21,15 +27,22 @@ from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
-from ckv_core.engine.run import Run
+from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import resolve_budget
-from ckv_core.engine.sweep import sweep
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
-from ckv_core.records.events import Progress, RunEvent, RunFinished, RunPrepared
-from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.events import (
+    FloorMeasured,
+    Generated,
+    Progress,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    VariantMeasured,
+)
+from ckv_core.records.records import Float32Array, PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
 
 
@@ -95,14 +108,82 @@ def compare(
 def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     prefilled = yield from read_prompt(run, prefills)
     if run.request.kind == "sweep":
-        yield from sweep(run, prefilled)
-        return
-    yield Progress("select", None, f"{len(run.specs)} variants")
-    selections, bases = choose(run, prefilled)
+        yield from _sweep(run, prefilled)
+    else:
+        yield from _together(run, prefilled, forgets=prefills is None and not run.request.analysis)
+
+
+def _together(
+    run: Run,
+    prefilled: Prefill,
+    measured: frozenset[VariantKey] = frozenset(),
+    *,
+    forgets: bool = False,
+) -> Iterator[RunEvent]:
+    """Select, measure and decode all variants of a run in one batch.
+
+    `measured` as of `choose`. `forgets`: whether no later run needs a score.
+    """
+    points = "points" if run.request.kind == "sweep" else "variants"
+    yield Progress("select", None, f"{len(run.specs)} {points}")
+    selections, bases = choose(run, prefilled, measured)
     rows = yield from compact_rows(run, prefilled, selections)
-    if prefills is None and not run.request.analysis:
-        prefilled.memo.clear()  # no later run needs a score
+    if forgets:
+        prefilled.memo.clear()
     yield from generate(run, prefilled, rows, selections, bases)
+
+
+def _sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
+    """Select, measure and decode all variants, plain ones first: they are the others' bases."""
+    points = sorted(range(len(run.specs)), key=lambda point: run.specs[point].critical)
+    measured = frozenset(spec.settings() for spec in run.specs if not spec.critical)
+    size = GROUP_ROWS - 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    merged = _Merged(run)
+    for number, group in enumerate(groups):
+        part = replace(
+            run,
+            specs=[run.specs[point] for point in group],
+            budgets=[run.budgets[point] for point in group],
+            select_ms=[],  # the clock is the whole run's
+            measures_floor=number == 0,
+        )
+        for event in _together(part, prefilled, measured):
+            if isinstance(event, Progress):
+                share = (number + (event.fraction or 0.0)) / len(groups)
+                detail = f"group {number + 1} of {len(groups)}, {event.detail}"
+                yield Progress(event.stage, share, detail)
+            else:
+                yield merged.event(event, group)
+
+
+class _Merged:
+    """Turns the events of groups into events of the whole sweep."""
+
+    def __init__(self, run: Run) -> None:
+        self._specs = run.specs
+        # Head L1 of every variant measured so far: a base that is a point is not measured twice.
+        self._head_l1: dict[VariantKey, Float32Array] = {}
+        self._rows: list[tuple[object, ...]] = [("", (), (), None)] * len(run.specs)
+
+    def event(self, event: RunEvent, group: list[int]) -> RunEvent:
+        """The same event with the sweep's own numbering of variants."""
+        if isinstance(event, FloorMeasured):
+            return event
+        if isinstance(event, Generated):
+            columns = (event.texts, event.token_ids, event.token_texts, event.stopped)
+            for index, row in zip(group, zip(*columns, strict=True), strict=True):
+                self._rows[index] = row
+            return Generated(*zip(*self._rows, strict=True))
+        index = group[event.index]  # type: ignore[union-attr]  # all others are of a variant
+        if not isinstance(event, VariantMeasured):
+            return replace(event, index=index)  # type: ignore[arg-type]
+        spec, perturbation = self._specs[index], event.perturbation
+        self._head_l1[spec.settings()] = perturbation.head_l1
+        if spec.critical and perturbation.base_head_l1 is None:
+            base = self._head_l1[spec.base().settings()]
+            perturbation = replace(perturbation, base_head_l1=base)
+        return replace(event, index=index, perturbation=perturbation)
 
 
 def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from ckv_core.engine.cache.slots import SlotCache
 from ckv_core.engine.rows import PolicyRow, Rows
 from ckv_core.errors import RunCancelledError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import length_dependent, read_as_whole
 
 READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
-
-Part = Rows | PolicyRow
 
 
 class DecodeContext:
@@ -26,7 +26,7 @@ class DecodeContext:
     """
 
     def __init__(
-        self, loaded: LoadedModel, parts: Sequence[Part], should_stop: Callable[[], bool]
+        self, loaded: LoadedModel, parts: Sequence[Rows], should_stop: Callable[[], bool]
     ) -> None:
         """Between them `parts` have all places of the batch, from 0 on."""
         self.parts = list(parts)
@@ -43,7 +43,7 @@ class DecodeContext:
         return [place for part in self.parts for place in part.places]
 
     @contextmanager
-    def only(self, parts: Sequence[Part]) -> Iterator[list[int]]:
+    def only(self, parts: Sequence[Rows]) -> Iterator[list[int]]:
         """Have the rows of these parts alone in a pass; yields their places in order."""
         before, self.parts = self.parts, list(parts)
         try:
@@ -67,15 +67,10 @@ class DecodeContext:
             part.keep([at for _, at in moved], [place for place, _ in moved])
         self.parts = [part for part in self.parts if part.places]
 
-    def drop(self, parts: Sequence[Rows]) -> None:
-        """Go on without these parts, whose places are the last ones; nothing is copied."""
-        gone = {id(part) for part in parts}
-        self.parts = [part for part in self.parts if id(part) not in gone]
-
     def tail(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
         """Keys, values [kv_heads, entries, dim] after the prompt of a row without a policy."""
-        part = next(each for each in self.parts if isinstance(each, Rows) and row in each.places)
-        return part.layers[layer].tail(part.places.index(row))
+        part = next(each for each in self.parts if row in each.places)
+        return cast(SlotCache, part.layers[layer]).tail(part.places.index(row))
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -110,25 +105,18 @@ class Decoder:
         self.context = context
 
     def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
-        """Process the next generated tokens of every row, [rows, tokens]; one where a policy acts.
+        """As `feed_all`, but gives the logits after the last new token, [rows, vocabulary]."""
+        return self.feed_all(token_ids, commit=commit)[:, -1]
 
-        Without `commit` the entries are not kept. Gives [rows, vocabulary] float32 logits after the
-        last new token.
-        """
-
-        def one_pass(some: Tensor) -> Tensor:
-            logits = self._forward(some, 1)[:, -1].float()
-            if commit:
-                self.context.commit(some.shape[1], generated=True)
-            return logits
-
-        return self._in_turn(self._groups(by_pace=False), token_ids, one_pass)
-
-    def feed_all(self, token_ids: Tensor) -> Tensor:
-        """As `feed`, with the logits after every new token, [rows, new_tokens, vocabulary].
+    def feed_all(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
+        """Process the next generated tokens of every row, [rows, new_tokens].
 
         A policy acts after each of them, so its row takes one at a time; so do all where the
         factors of RoPE depend on the length: each was generated with those of its own pass.
+        Without `commit` the entries of a single token are not kept.
+
+        Returns:
+            Float32 logits after every new token, [rows, new_tokens, vocabulary].
         """
         one_by_one = bool(length_dependent(self.loaded.model))
 
@@ -138,23 +126,24 @@ class Decoder:
             logits = []
             for part in parts:
                 logits.append(self._forward(part, part.shape[1]).float())
-                self.context.commit(part.shape[1], generated=True)
+                if commit:
+                    self.context.commit(part.shape[1], generated=True)
             return logits[0] if len(logits) == 1 else torch.cat(logits, 1)
 
         return self._in_turn(self._groups(by_pace=token_ids.shape[1] > 1), token_ids, passes)
 
-    def _groups(self, *, by_pace: bool) -> list[list[Part]]:
+    def _groups(self, *, by_pace: bool) -> list[list[Rows]]:
         """Parts that can share a pass: by whether a policy acts, and by length where RoPE asks."""
         parts = self.context.parts
         apart = len({part.position for part in parts}) > 1 and length_dependent(self.loaded.model)
-        groups: dict[tuple[bool, int], list[Part]] = {}
+        groups: dict[tuple[bool, int], list[Rows]] = {}
         for part in parts:
             key = (by_pace and isinstance(part, PolicyRow), part.position if apart else 0)
             groups.setdefault(key, []).append(part)
         return list(groups.values())
 
     def _in_turn(
-        self, groups: list[list[Part]], token_ids: Tensor, work: Callable[[Tensor], Tensor]
+        self, groups: list[list[Rows]], token_ids: Tensor, work: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """What `work` makes of each group's tokens [rows, tokens], with the rows in order again."""
         if len(groups) == 1:

@@ -1,6 +1,7 @@
 """Decode all variants of a comparison together, measure the first step, answer what follows."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -8,12 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.diagnostics import analyse
 from ckv_core.engine.first_step import MeasuredStep, measured_step, perturbations
-from ckv_core.engine.generation import (
-    Generation,
-    RunningRows,
-    fetches_late,
-    next_tokens,
-)
+from ckv_core.engine.generation import Generation, RunningRows, fetches_late, next_tokens
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.rounding_floor import control_rows, rounding_floor
@@ -73,7 +69,7 @@ def generate(
         with run.stopwatch.measure("measure"):
             floor = rounding_floor(step, run.reference, run.rows)
         yield FloorMeasured(floor)
-        context.drop(controls)
+        context.parts = parts  # the controls have the last places
         step = step.first(run.rows)
     held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
     run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
@@ -119,13 +115,13 @@ def _decode(
         yield generation.event(len(run.specs))
         return
     max_new_tokens = run.request.max_new_tokens
-    rows = RunningRows(decoder, generation, tokens)
+    rows = RunningRows(decoder, [generation], tokens)
     waits = not fetches_late(run.loaded.device)
     while generation.running:
         with run.stopwatch.measure("decode", waits=waits):
             rows.step(next_logits)
             next_logits = None
-        generation.append(rows.tokens)
+        rows.append()
         if generation.due():
             yield generation.event(len(run.specs))
             longest = max(len(ids) for ids in generation.token_ids)
@@ -136,18 +132,22 @@ def _decode(
 def _finish(
     run: Run, generation: Generation, series: dict[int, HeldSeries | None]
 ) -> Iterator[RunEvent]:
-    reference = generation.token_ids[run.reference]
     for row in range(len(run.specs)):
-        ids = generation.token_ids[row]
-        is_reference = row == run.reference
         yield VariantFinished(
             index=row,
-            agreement=None if is_reference else agreement(ids, reference),
-            first_difference=None if is_reference else first_difference(ids, reference),
+            **_against(generation, row, run.reference),
             answer_found=answer_found(generation.text(row), run.request.answer),
             answer_scores=answer_scores(generation.text(row), run.request.answer),
             held=series.get(row),
         )
+
+
+def _against(generation: Generation, row: int, reference: int) -> dict[str, Any]:
+    """How far a row's tokens are the full cache's; None for that itself."""
+    ids, full = generation.token_ids[row], generation.token_ids[reference]
+    if row == reference:
+        return {"agreement": None, "first_difference": None}
+    return {"agreement": agreement(ids, full), "first_difference": first_difference(ids, full)}
 
 
 def _measured(
@@ -205,7 +205,15 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
             for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
                 pass
         for row, found in enumerate(answers):
-            found.append(_follow_up(question, generation, row, run.reference))
+            follow_up = FollowUp(
+                question=question,
+                text=generation.text(row),
+                token_ids=tuple(generation.token_ids[row]),
+                token_texts=generation.token_texts(row),
+                stopped=generation.stopped[row] or "length",
+                **_against(generation, row, run.reference),
+            )
+            found.append(follow_up)
             yield FollowUpsAnswered(row, tuple(found))
 
 
@@ -222,24 +230,10 @@ def answer(
     """
     context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
     decoder = Decoder(loaded, context)
-    running = RunningRows(decoder, generation, next_tokens(decoder.read(tail)))
-    generation.append(running.tokens)
+    running = RunningRows(decoder, [generation], next_tokens(decoder.read(tail)))
+    running.append()
     yield
     while generation.running:
         running.step()
-        generation.append(running.tokens)
+        running.append()
         yield
-
-
-def _follow_up(question: str, generation: Generation, row: int, reference: int) -> FollowUp:
-    ids, full = generation.token_ids[row], generation.token_ids[reference]
-    is_reference = row == reference
-    return FollowUp(
-        question=question,
-        text=generation.text(row),
-        token_ids=tuple(ids),
-        token_texts=generation.token_texts(row),
-        stopped=generation.stopped[row] or "length",
-        agreement=None if is_reference else agreement(ids, full),
-        first_difference=None if is_reference else first_difference(ids, full),
-    )

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ckv_core.base.devices import is_cuda_like
-from ckv_core.engine.decode import DecodeContext, Decoder, Part
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.rows import Rows
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Generated
@@ -114,30 +115,6 @@ class Generation:
         )
 
 
-class Generations:
-    """Those of several runs as one, with the rows of one after another; see `Generation`."""
-
-    def __init__(self, generations: Sequence[Generation]) -> None:
-        self._each = generations
-        self._ends = [*accumulate(len(each.token_ids) for each in generations)]
-
-    @property
-    def stopped(self) -> list[Literal["eos", "length"] | None]:
-        return [reason for each in self._each for reason in each.stopped]
-
-    @property
-    def running(self) -> bool:
-        return any(each.running for each in self._each)
-
-    @property
-    def left(self) -> int:
-        return max(each.left for each in self._each)
-
-    def append(self, tokens: Sequence[int]) -> None:
-        for each, start, end in zip(self._each, [0, *self._ends], self._ends, strict=False):
-            each.append(tokens[start:end])
-
-
 def fetches_late(device: torch.device) -> bool:
     """Whether a step's tokens are fetched while the device computes the next step.
 
@@ -205,10 +182,11 @@ class RunningRows:
     """
 
     def __init__(
-        self, decoder: Decoder, generation: Generation | Generations, tokens: list[int]
+        self, decoder: Decoder, generations: Sequence[Generation], tokens: list[int]
     ) -> None:
+        """Begin with the rows of one generation after those of another."""
         self.tokens = tokens
-        self._decoder, self._generation = decoder, generation
+        self._decoder, self._generations = decoder, generations
         self._rows = list(range(len(tokens)))
         self._late = fetches_late(decoder.loaded.device)
         self._coming: Chosen | None = None  # of the rows that go on, fed but not yet read
@@ -220,7 +198,7 @@ class RunningRows:
         what a row that has stopped gets there is thrown away. `logits` [rows, vocabulary] are of
         all rows, if the last tokens have been fed already.
         """
-        stopped = self._generation.stopped
+        stopped = [reason for each in self._generations for reason in each.stopped]
         running = [at for at, row in enumerate(self._rows) if stopped[row] is None]
         if len(running) < len(self._rows):
             self._decoder.context.keep_rows(running)
@@ -234,11 +212,17 @@ class RunningRows:
                 last = [[self.tokens[row]] for row in self._rows]
                 logits = self._decoder.feed(torch.tensor(last, device=self._decoder.loaded.device))
             chosen = Chosen(logits)
-        if self._late and self._generation.left > 1:
+        if self._late and max(each.left for each in self._generations) > 1:
             fed = chosen.tokens[:, None].to(self._decoder.loaded.device)  # of a model on several
             self._coming = Chosen(self._decoder.feed(fed))
         for row, token in zip(self._rows, chosen.read(), strict=True):
             self.tokens[row] = token
+
+    def append(self) -> None:
+        """Give each generation the last tokens of its rows."""
+        tokens = iter(self.tokens)
+        for each in self._generations:
+            each.append(list(islice(tokens, len(each.token_ids))))
 
 
 class SharedDecode:
@@ -250,7 +234,7 @@ class SharedDecode:
 
     def __init__(self, loaded: LoadedModel, should_stop: Callable[[], bool]) -> None:
         self._loaded, self._should_stop = loaded, should_stop
-        self._parts: list[Part] = []
+        self._parts: list[Rows] = []
         self._generations: list[Generation] = []
         self._tokens: list[int] = []
 
@@ -258,7 +242,7 @@ class SharedDecode:
     def rows(self) -> int:
         return len(self._tokens)
 
-    def join(self, parts: Sequence[Part], generation: Generation, tokens: Sequence[int]) -> None:
+    def join(self, parts: Sequence[Rows], generation: Generation, tokens: Sequence[int]) -> None:
         """Let a run's rows wait; `tokens` are the last of every row, not yet fed."""
         for part in parts:
             part.places = [self.rows + place for place in part.places]
@@ -275,9 +259,9 @@ class SharedDecode:
             RunCancelledError: should_stop returned true.
         """
         context = DecodeContext(self._loaded, self._parts, self._should_stop)
-        generations, tokens = Generations(self._generations), self._tokens
+        generations, tokens = self._generations, self._tokens
         self._parts, self._generations, self._tokens = [], [], []
         rows = RunningRows(Decoder(self._loaded, context), generations, tokens)
-        while generations.running:
+        while any(each.running for each in generations):
             rows.step()
-            generations.append(rows.tokens)
+            rows.append()

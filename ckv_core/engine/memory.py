@@ -20,14 +20,13 @@ from ckv_core.engine.needle_probe import PROBE_TOKENS
 from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.rounding_floor import CUTS
-from ckv_core.engine.run import Run
+from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
-from ckv_core.engine.sweep import GROUP_ROWS
 from ckv_core.engine.teacher_forced import teacher_forced_chunk
 from ckv_core.errors import NoRoomError
 from ckv_core.methods.attention import MAX_LOGITS, block_rows
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
-from ckv_core.models.loaded import LoadedModel
+from ckv_core.records.records import ModelInfo
 
 FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
@@ -42,118 +41,86 @@ _HELD_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the memory of a run depends on."""
+    """The bytes that a run takes, stage by stage, on one device or on all together."""
 
-    layers: int
-    evictable: int
-    # Of them, those whose entries lie on the device that is looked at.
-    own_layers: int
-    own_evictable: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
-    linear: int  # output features of all linear maps of one decoder block
-    vocabulary: int
+    run: Run
+    info: ModelInfo
     itemsize: int
-    on_cuda: bool
-    flash: bool  # whether CUDA's flash kernel serves
+    vocabulary: int
+    hidden: int
     chunk: int  # tokens of a pass over the prompt
     # sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries that
     # such a layer holds.
     sliding: int
     room: int
-    tokens: int
-    rest: int  # tokens read after the compressed prompt
+    tokens: int  # of the compressed prompt
+    rest: int  # tokens read after it
     new_tokens: int
+    window: int  # last queries kept
+    windows: frozenset[int]  # observation windows that are scored
+    norms: int  # kinds of value norms that are needed
+    layers: int
+    evictable: int
+    # Of them, those whose entries lie on the device that is looked at.
+    own_layers: int
+    own_evictable: int
     rows: int  # rows decoded together, the full cache's included
     budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
     masks: int  # kept sets that exist at a time, bases included
-    window: int  # last queries kept
-    windows: int  # distinct observation windows that are scored
-    widest: int  # tokens of the widest of them
-    orders: int  # of the entries by score, that the prefill keeps
-    norms: int  # kinds of value norms that are needed
-    full_window: bool  # whether the window's attention to itself is needed
-    tries: int  # kept sets that a selector compares at a time
-    # observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
-    observed: int
-    observing: int
-    # further, passing: tokens of the longest further pass, and bytes of gathering from it.
-    further: int
-    passing: int
-    probes: bool  # whether the needle probe reads its prompts beside this one
-    work: int  # bytes that the parts of one variant ask for while they work
-    analysed: bool  # whether the diagnostics's quantities are measured
-    teacher_forced: bool  # whether all rows read the full cache's text
+    on_cuda: bool
+    flash: bool  # whether CUDA's flash kernel serves
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
-        vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
-        needs = run.needs
-        scored = [spec for spec in run.specs if spec.queries]
-        orders = {key for spec in run.specs for key in order_keys(spec)}
-        critical = sum(spec.critical for spec in run.specs)
-        shape = PromptShape(
-            len(info.evictable_layers),
-            info.query_heads,
-            info.kv_heads,
-            info.head_dim,
-            prompt.compressed_tokens,
-        )
-        chunk = chunk_tokens(loaded.device)
-        seen = min(chunk, shape.prompt_len)
-        sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
-        further = [one for _, passes in run.further_passes for one in passes]
-        rows, masks = run.rows, len(run.specs) + critical
+        loaded, info = run.loaded, run.loaded.info
+        rows, masks = run.rows, len(run.specs) + sum(spec.critical for spec in run.specs)
         budgets = sorted(run.budgets, reverse=True)
         if run.request.kind == "sweep":
             rows, budgets, masks = min(rows, GROUP_ROWS), budgets[:GROUP_ROWS], min(masks, 64)
+        vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
+        sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
+        tokens = run.prompt.compressed_tokens
         return cls(
+            run=run,
+            info=info,
+            itemsize=loaded.model.dtype.itemsize,
+            vocabulary=vocabulary,
+            hidden=hidden,
+            chunk=chunk_tokens(loaded.device),
+            sliding=sliding,
+            room=sliding_room(sliding, loaded.device),
+            tokens=tokens,
+            rest=max(p.tokens for p in (run.prompt, *run.follow_up_prompts)) - tokens,
+            new_tokens=run.request.max_new_tokens,
+            window=max(KEPT_QUERIES, run.needs.window),
+            windows=frozenset(spec.queries for spec in run.specs if spec.queries),
+            norms=len({order for spec in run.specs for order in spec.norm_orders}),
             layers=info.layers,
             evictable=len(info.evictable_layers),
             own_layers=info.layers,
             own_evictable=len(info.evictable_layers),
-            query_heads=info.query_heads,
-            kv_heads=info.kv_heads,
-            head_dim=info.head_dim,
-            linear=sum(getattr(part, "out_features", 0) for part in loaded.layers[0].modules()),
-            vocabulary=vocabulary,
-            hidden=hidden,
-            itemsize=loaded.model.dtype.itemsize,
-            on_cuda=is_cuda_like(loaded.device),
-            flash=has_cuda_flash(loaded.device, loaded.model.dtype, info.head_dim),
-            chunk=chunk,
-            sliding=sliding,
-            room=sliding_room(sliding, loaded.device),
-            tokens=prompt.compressed_tokens,
-            rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
-            new_tokens=run.request.max_new_tokens,
             rows=rows,
             budgets=tuple(budgets),
             masks=masks,
-            window=max(KEPT_QUERIES, needs.window),
-            windows=len({spec.queries for spec in scored}),
-            widest=max((spec.queries for spec in scored), default=0),
-            orders=min(KEPT_ORDERS, len(orders)),
-            norms=len({order for spec in run.specs for order in spec.norm_orders}),
-            full_window=any(spec.selector.needs_full_window for spec in run.specs),
-            tries=max(spec.selector.tries for spec in run.specs),
-            observed=sum(statistic_bytes(o, shape) for o in (*needs.observers, *needs.passes)),
-            observing=max((o.work_bytes(shape, seen) for o in needs.observers), default=0),
-            further=max((len(one.token_ids) for one in further), default=0),
-            passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
-            probes=run.probes,
-            work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
-            analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
-            teacher_forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
+            on_cuda=is_cuda_like(loaded.device),
+            flash=has_cuda_flash(loaded.device, loaded.model.dtype, info.head_dim),
         )
+
+    @property
+    def shape(self) -> PromptShape:
+        info = self.info
+        layers = len(info.evictable_layers)
+        return PromptShape(layers, info.query_heads, info.kv_heads, info.head_dim, self.tokens)
+
+    @property
+    def work(self) -> int:
+        """What the parts of one variant ask for while they work."""
+        return max((spec.work_bytes(self.shape) for spec in self.run.specs), default=0)
 
     @property
     def entry(self) -> int:
         """Bytes of one key and value of one head."""
-        return 2 * self.head_dim * self.itemsize
+        return 2 * self.info.head_dim * self.itemsize
 
     @property
     def cache(self) -> int:
@@ -161,153 +128,170 @@ class Sizes:
         held = min(self.tokens, self.room) if self.sliding else 0
         sliding = self.own_layers - self.own_evictable
         entries = self.own_evictable * self.tokens + sliding * held
-        return entries * self.kv_heads * self.entry
+        return entries * self.info.kv_heads * self.entry
+
+    @property
+    def _read(self) -> int:
+        """The cache and the last queries of each layer."""
+        width = self.info.query_heads * self.info.head_dim * self.itemsize
+        return self.cache + self.own_layers * min(self.window, self.tokens) * width
 
     @property
     def states(self) -> int:
-        """What prefill leaves: the cache and the last queries of each layer."""
-        queries = self.query_heads * min(self.window, self.tokens) * self.head_dim * self.itemsize
-        return self.cache + self.own_layers * queries + self.observed
+        """What prefill leaves, and what was gathered from it."""
+        gathered = (*self.run.needs.observers, *self.run.needs.passes)
+        return self._read + sum(statistic_bytes(each, self.shape) for each in gathered)
 
     @property
     def variants(self) -> int:
         """The variants' own caches, and the tails of all rows, which exist once at a time."""
         tails = self.rows * self.own_layers * (self.rest + max(1, self.new_tokens))
-        return self._kept + tails * self.kv_heads * self.entry
+        return self._kept + tails * self.info.kv_heads * self.entry
 
     @property
     def _kept(self) -> int:
         kept = sum(min(budget, self.tokens) for budget in self.budgets if budget < self.tokens)
-        return kept * self.own_evictable * self.kv_heads * self.entry
+        return kept * self.own_evictable * self.info.kv_heads * self.entry
 
     @property
     def prefill_peak(self) -> int:
         """While the prompt is read."""
-        reading = self._activations(min(self.chunk, self.tokens), 1) + self._chunk_attention()
-        return self.states + reading + self.observing
+        seen = min(self.chunk, self.tokens)
+        observers = self.run.needs.observers
+        observing = max((each.work_bytes(self.shape, seen) for each in observers), default=0)
+        return self.states + self._reading() + observing
 
-    @property
-    def _passes_peak(self) -> int:
+    def _reading(self) -> int:
+        return self._activations(min(self.chunk, self.tokens), 1) + self._chunk_attention()
+
+    def passes_peak(self) -> int:
         """While further passes are read: their own entries, and one layer's with the prompt's."""
-        if not self.further:
+        if not self.run.further_passes:
             return 0
-        together = replace(self, tokens=self.tokens + self.further)
-        layer = 2 * (self.tokens + self.further) * self.kv_heads * self.entry
-        own = self.own_layers * self.further * self.kv_heads * self.entry
-        reading = self._activations(min(self.chunk, self.further), 1) + together._chunk_attention()
-        return self.states + own + layer + reading + self.passing
+        further = max(len(one.token_ids) for _, each in self.run.further_passes for one in each)
+        together = replace(self, tokens=self.tokens + further)
+        entries = 2 * together.tokens + self.own_layers * further
+        gathering = max(each.work_bytes(self.shape, self.chunk) for each in self.run.needs.passes)
+        reading = self._activations(min(self.chunk, further), 1) + together._chunk_attention()
+        return self.states + entries * self.info.kv_heads * self.entry + reading + gathering
 
-    @property
-    def _probe_peak(self) -> int:
+    def probe_peak(self) -> int:
         """While the needle probe reads one of its prompts, with the rows of its last queries."""
-        if not self.probes:
+        if not self.run.probes:
             return 0
-        other = replace(self, tokens=PROBE_TOKENS, observed=0, observing=0)
-        rows = (3 * self.window + self.head_dim) * PROBE_TOKENS * FLOAT
-        return self.states + other.prefill_peak + rows
+        other = replace(self, tokens=PROBE_TOKENS)
+        rows = (3 * self.window + self.info.head_dim) * PROBE_TOKENS * FLOAT
+        return self.states + other._read + other._reading() + rows
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
-        chunk = min(self.chunk, self.tokens)
-        parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
+        chunk, info = min(self.chunk, self.tokens), self.info
+        parts = 8 * chunk * info.query_heads * info.head_dim * FLOAT
         if self.sliding:
             parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
-            parts += (self.room + chunk) * self.kv_heads * self.entry
+            parts += (self.room + chunk) * info.kv_heads * self.entry
         if self.on_cuda and not (self.flash and not self.sliding):
             # Blocks of logits; a chunk's own keys and values by query head, and its mask.
-            row = self.query_heads * self.tokens
+            row = info.query_heads * self.tokens
             parts += 3 * FLOAT * min(chunk * row, max(row, MAX_LOGITS))
-            parts += chunk * (self.query_heads * self.entry + 2 * chunk)
+            parts += chunk * (info.query_heads * self.entry + 2 * chunk)
         return parts
 
     def _activations(self, tokens: int, rows: int) -> int:
         """One block's forward pass, twice each linear map's output and the norms in float32."""
-        block = 2 * self.linear * self.itemsize + 6 * self.hidden * FLOAT
+        parts = self.run.loaded.layers[0].modules()
+        linear = sum(getattr(part, "out_features", 0) for part in parts)
+        block = 2 * linear * self.itemsize + 6 * self.hidden * FLOAT
         return rows * (tokens * block + 6 * self.vocabulary * FLOAT)
 
     @property
     def scores(self) -> int:
         """Window attention, value norms and orders of all layers, which the prefill keeps."""
-        kinds = self.windows * (2 if self.full_window else 1) + self.norms
-        scores = kinds * self.own_layers * self.query_heads * self.tokens * FLOAT
-        return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
+        specs, info = self.run.specs, self.info
+        kinds = 2 if any(spec.selector.needs_full_window for spec in specs) else 1
+        scores = (len(self.windows) * kinds + self.norms) * self.own_layers * info.query_heads
+        orders = min(KEPT_ORDERS, len({key for spec in specs for key in order_keys(spec)}))
+        return self.tokens * (scores * FLOAT + orders * self.evictable * info.kv_heads * ORDER)
 
     @property
     def kept_sets(self) -> int:
         """One byte per slot and kept set, two more sets while one is packed, the packed bits."""
-        slots = self.layers * self.kv_heads * self.tokens
+        slots = self.layers * self.info.kv_heads * self.tokens
         return (self.masks + 2) * slots + len(self.budgets) * slots // 8
 
     def select_peak(self) -> int:
         """While entries are scored and sorted, one layer at a time, and chosen in some layers."""
-        heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
-        scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
+        info = self.info
+        heads, positions = info.kv_heads * self.tokens, info.query_heads * self.tokens
+        scoring = (3 * max(self.windows, default=0) + info.head_dim) * self.tokens * FLOAT
         if self.norms:
             # The weights of W_O by head, and rows of V W_O.
-            rows = min(block_rows(on_cuda=self.on_cuda), self.query_heads * self.tokens)
-            scoring += (rows + self.query_heads * self.head_dim) * self.hidden * FLOAT
+            rows = min(block_rows(on_cuda=self.on_cuda), positions)
+            scoring += (rows + info.query_heads * info.head_dim) * self.hidden * FLOAT
         sorting = 5 * positions * FLOAT + heads * (3 * INDEX + 2 * FLOAT)
         choosing = 4 * min(self.evictable * heads, max(heads, SLOTS_AT_ONCE)) * INDEX
-        if self.tries > 1:
-            choosing += self.tries * heads * (2 + FLOAT) + 3 * positions * FLOAT
+        tries = max(spec.selector.tries for spec in self.run.specs)
+        if tries > 1:
+            choosing += tries * heads * (2 + FLOAT) + 3 * positions * FLOAT
         held = self.states + self.scores + self.kept_sets
         return held + self.work + max(scoring, sorting, choosing)
 
     def decode_peak(self) -> int:
         """While all rows decode and the first step is measured."""
+        info = self.info
         fed = min(READ_CHUNK, self.rest) if self.rest else 1
-        heads = self.kv_heads * (self.tokens + self.rest + 1)
-        measured = heads * (2 * self.entry + 4 * self.head_dim * FLOAT + self.masks)
-        measured += 5 * self.query_heads * self.tokens * FLOAT
+        heads = info.kv_heads * (self.tokens + self.rest + 1)
+        measured = heads * (2 * self.entry + 4 * info.head_dim * FLOAT + self.masks)
+        measured += 5 * info.query_heads * self.tokens * FLOAT
         packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
-        packing += self.variants // max(
-            1, self.own_layers
-        )  # of one layer they lie in two places at once
+        # Those of one layer lie in two places at once.
+        packing += self.variants // max(1, self.own_layers)
         rows = self.rows + len(CUTS)  # the controls of the rounding floor are in the measured step
         step = self._activations(fed, rows) + self._attention(fed, rows)
         # The step's outputs stay; where a row has stopped, the others' caches are copied.
-        width = self.hidden + self.query_heads * self.head_dim
-        outputs = rows * self.own_layers * width * FLOAT
-        tails = len(CUTS) * self.own_layers * (self.rest + 1) * self.kv_heads * self.entry
+        outputs = rows * self.own_layers * (self.hidden + info.query_heads * info.head_dim) * FLOAT
+        tails = len(CUTS) * self.own_layers * (self.rest + 1) * info.kv_heads * self.entry
         held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
         return held + max(
-            step + self._kept, measured + self._analysis(), packing, self._teacher_forced_step()
+            step + self._kept, measured + self.analysing(), packing, self.teacher_forcing()
         )
 
     def _attention(self, fed: int, rows: int) -> int:
-        logits = rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
+        heads = self.info.query_heads
+        logits = rows * heads * fed * (self.rest + self.new_tokens + 1)
         if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
-            logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
-        parts = 4 * FLOAT * rows * self.query_heads * fed * self.head_dim
+            logits = max(logits, heads * fed * max(self.tokens, sum(self.budgets)))
+        parts = 4 * FLOAT * rows * heads * fed * self.info.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
-    def _teacher_forced_step(self) -> int:
+    def teacher_forcing(self) -> int:
         """All rows' logits of one chunk, and what comparing them with the reference takes.
 
         Rows are compared one by one, but the C library may find another place for each.
         """
-        if not self.teacher_forced:
+        if "forced" not in self.run.request.analysis or not self.new_tokens:
             return 0
         chunk = min(teacher_forced_chunk(self.rows, self.vocabulary), self.new_tokens)
         copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
         logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
         return logits + self._activations(chunk, self.rows) + self._attention(chunk, self.rows)
 
-    def _analysis(self) -> int:
+    def analysing(self) -> int:
         """Sets of stage 1, and of one layer the weights, norms and sets of all variants."""
-        if not self.analysed:
+        if not {"bounds", "greedy"} & set(self.run.request.analysis):
             return 0
-        heads, variants = self.kv_heads * self.tokens, len(self.budgets)
+        info = self.info
+        heads, variants = info.kv_heads * self.tokens, len(self.budgets)
         sets = variants * (self.layers + 4) * heads + 4 * heads * INDEX  # one order at a time
-        layer = 12 * self.query_heads * self.tokens * FLOAT
-        weights = self.query_heads * self.head_dim * self.hidden * FLOAT
-        search = 3 * self.query_heads // self.kv_heads * min(self.chunk, self.tokens) * self.hidden
+        layer = 12 * info.query_heads * self.tokens * FLOAT
+        weights = info.query_heads * info.head_dim * self.hidden * FLOAT
+        search = 3 * info.query_heads // info.kv_heads * min(self.chunk, self.tokens) * self.hidden
         return sets + layer + 2 * weights + search * FLOAT
 
     @property
     def total(self) -> int:
         """The highest stage, and what is held beyond tensors."""
-        reading = max(self.prefill_peak, self._passes_peak, self._probe_peak)
+        reading = max(self.prefill_peak, self.passes_peak(), self.probe_peak())
         stage = max(reading, self.select_peak(), self.decode_peak())
         if self.on_cuda:
             return stage + CUDA_OVERHEAD_BYTES
@@ -326,7 +310,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         NoRoomError: it does not fit on a device; with the numbers and what would.
     """
     sizes = Sizes.of(run)
-    by_device = _by_device(run.loaded, sizes)
+    by_device = _by_device(sizes)
     free = {device: available_bytes(device) for device in by_device}
     # A run whose rows wait holds on to its prefill.
     waits = run.shared is not None and run.shared.rows > 0
@@ -340,8 +324,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         room = free[device] + droppable * own.own_layers // sizes.layers
         if own.total > room:
             name = run.loaded.info.device if len(by_device) == 1 else str(device)
-            points = "points" if run.request.kind == "sweep" else "variants"
-            raise NoRoomError(_refusal(own, room, name, f"{len(run.specs)} {points}"))
+            raise NoRoomError(_refusal(own, room, name))
     if prefills is not None and any(own.total > free[at] for at, own in by_device.items()):
         prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()
@@ -354,46 +337,41 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
     }
 
 
-def _by_device(loaded: LoadedModel, sizes: Sizes) -> dict[torch.device, Sizes]:
+def _by_device(sizes: Sizes) -> dict[torch.device, Sizes]:
     """Returns the sizes that each device holds; orders and kept sets of all layers are on one."""
-    places = [next(layer.parameters()).device for layer in loaded.layers]
-    evictable = loaded.info.evictable_layers
-    meeting = places[evictable[0]]
+    places = [next(layer.parameters()).device for layer in sizes.run.loaded.layers]
+    evictable = sizes.info.evictable_layers
     by_device = {}
     for device in dict.fromkeys(places):
         own = places.count(device)
         own_evictable = sum(places[layer] == device for layer in evictable)
         one = replace(sizes, own_layers=own, own_evictable=own_evictable)
-        if device != meeting:
+        if device != places[evictable[0]]:
             one = replace(one, layers=own, evictable=own_evictable)
         by_device[device] = one
     return by_device
 
 
-def _refusal(sizes: Sizes, available: int, device: str, all_variants: str) -> str:
+def _refusal(sizes: Sizes, available: int, device: str) -> str:
+    """The sentences on a run that does not fit, with the largest numbers that would."""
     fewer = []
-    # The largest numbers that fit, by bisection; 0 if none does.
+    # By bisection; 0 if none does.
     tokens = bisect(range(1, sizes.tokens), available, key=lambda n: replace(sizes, tokens=n).total)
     if tokens:
         fewer.append(f"shorten the context by {sizes.tokens - tokens:,} tokens to {tokens:,}")
-    variants = range(1, len(sizes.budgets))
-    count = bisect(variants, available, key=lambda n: _with_variants(sizes, n).total)
-    if count:
-        fewer.append(f"choose {count} of the {all_variants}")
+
+    def with_variants(count: int) -> int:
+        """Of the largest budgets."""
+        rows, masks = min(sizes.rows, count + 1), min(sizes.masks, 2 * count)
+        return replace(sizes, budgets=sizes.budgets[:count], rows=rows, masks=masks).total
+
+    if count := bisect(range(1, len(sizes.budgets)), available, key=with_variants):
+        points = "points" if sizes.run.request.kind == "sweep" else "variants"
+        fewer.append(f"choose {count} of the {len(sizes.run.specs)} {points}")
     advice = " or ".join(fewer) or "choose a smaller model"
     return (
         f"This run needs about {human_bytes(sizes.total)} of memory and {device} has "
         f"{human_bytes(available)} left (reading the prompt {human_bytes(sizes.prefill_peak)}, "
         f"of it the full cache {human_bytes(sizes.cache)}; the variants' caches "
         f"{human_bytes(sizes.variants)}). Please {advice}."
-    )
-
-
-def _with_variants(sizes: Sizes, count: int) -> Sizes:
-    """The same run with the `count` variants of the largest budgets."""
-    return replace(
-        sizes,
-        budgets=sizes.budgets[:count],
-        rows=min(sizes.rows, count + 1),
-        masks=min(sizes.masks, 2 * count),
     )

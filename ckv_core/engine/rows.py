@@ -6,6 +6,7 @@ A row whose policy evicts while it generates is decoded by itself, and remembers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -63,14 +64,37 @@ class Acting:
 
 
 @dataclass(slots=True)
-class PolicyRow:
-    """One row, decoded as `rows.Rows` are."""
+class Rows:
+    """Rows of one prompt that are decoded in step and evict nothing meanwhile."""
 
-    places: list[int]  # its one place in the batch; empty once it has left
+    places: list[int]  # of each row in the batch; empty once all have left
+    # Their slots; those of a PolicyRow are EvictingSlots in layers that it may evict from.
+    layers: Sequence[SlotCache | EvictingSlots]
+    position: int  # of the next token; also how many tokens each row has read
+
+    @property
+    def grown_bytes(self) -> int:
+        """Bytes held for what is read and generated."""
+        return sum(layer.grown_bytes for layer in self.layers)
+
+    def commit(self, tokens: int, *, generated: bool) -> None:  # noqa: ARG002 - of PolicyRow
+        """Keep the last pass's new entries."""
+        self.position += tokens
+        for layer in self.layers:
+            layer.commit(tokens)
+
+    def keep(self, rows: list[int], places: list[int]) -> None:
+        """Go on with these rows only, which now have these places in the batch."""
+        self.places = places
+        for layer in cast("list[SlotCache]", self.layers):
+            layer.keep_rows(rows)
+
+
+@dataclass(slots=True)
+class PolicyRow(Rows):
+    """One row whose policy evicts; `places` has its one place."""
+
     row: int  # its place in the batch at first
-    # Its slots; layers that nothing may evict from are not EvictingSlots.
-    layers: list[SlotCache | EvictingSlots]
-    position: int  # of the next token; also how many tokens it has read
     prompt_len: int  # of the compressed prompt
     acting: Acting
     step: int = 0  # generated tokens that have been fed
@@ -79,19 +103,11 @@ class PolicyRow:
     # (step, layer, [kv_heads, entries] int64 positions, -1 where a head has fewer).
     evicted: list[tuple[int, int, Tensor]] = field(default_factory=list)
 
-    @property
-    def grown_bytes(self) -> int:
-        return sum(layer.grown_bytes for layer in self.layers)
-
     def commit(self, tokens: int, *, generated: bool) -> None:
-        """Keep the last pass's new entries; after a generated token the policy acts."""
-        if generated and tokens != 1:
-            raise EngineError("A row that evicts while it generates takes one token at a time.")
+        """Keep the last pass's new entries; after a generated token, always one, act."""
         if generated and self.step == 0:
             self._count()
-        self.position += tokens
-        for layer in self.layers:
-            layer.commit(tokens)
+        Rows.commit(self, tokens, generated=generated)
         if generated:
             self.step += 1
             if self.acting.policy.acts(self.step, self.acting.parameters):
@@ -170,15 +186,14 @@ class PolicyRow:
 
     def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
         """Among the entries from `first` on, as the variant does; all earlier ones stay."""
-        if self.acting.chooser is None:
-            raise EngineError(f"{self.acting.policy.name!r} cannot rank entries.")
         positions, states = slots.positions(), slots.since(first)
         late, free = positions >= first, self.acting.free(positions)
         if free is not None:
             shown = free[late].view(len(positions), -1)
             keys, values = (each[shown].view(len(each), -1, each.shape[2]) for each in states)
             late, states = late & free, (keys, values)
-        chosen = self.acting.chooser.keep(layer, states, *slots.queries(), count)
+        chooser = cast(Chooser, self.acting.chooser)
+        chosen = chooser.keep(layer, states, *slots.queries(), count)
         return (positions >= 0).masked_scatter_(late, chosen)
 
     def series(self, tokens: int) -> HeldSeries | None:
@@ -210,31 +225,6 @@ class RowPlan:
     acting: Acting | None = None
 
 
-@dataclass(slots=True)
-class Rows:
-    """Rows of one prompt that are decoded in step and evict nothing meanwhile."""
-
-    places: list[int]  # of each row in the batch; empty once all have left
-    layers: list[SlotCache]  # their slots
-    position: int  # of the next token; also how many tokens each row has read
-
-    @property
-    def grown_bytes(self) -> int:
-        """Bytes held for what is read and generated."""
-        return sum(layer.grown_bytes for layer in self.layers)
-
-    def commit(self, tokens: int, *, generated: bool) -> None:  # noqa: ARG002 - of PolicyRow
-        self.position += tokens
-        for layer in self.layers:
-            layer.commit(tokens)
-
-    def keep(self, rows: list[int], places: list[int]) -> None:
-        """Go on with these rows only, which now have these places in the batch."""
-        self.places = places
-        for layer in self.layers:
-            layer.keep_rows(rows)
-
-
 @dataclass(frozen=True, slots=True)
 class PromptRows:
     """All rows of one prompt as selection left them; every decoding of them starts here."""
@@ -258,32 +248,30 @@ class PromptRows:
             return self.alone[row][layer].row_bytes(0)
         return self.layers[layer].row_bytes(self.steady.index(row))
 
-    def start(self, capacity: int, first_place: int = 0) -> list[Rows | PolicyRow]:
+    def start(self, capacity: int, first_place: int = 0) -> list[Rows]:
         """The rows at the end of the prompt, with room for `capacity` further tokens."""
         places = [first_place + row for row in self.steady]
         steady = [
             SlotCache(kept, len(places), capacity, window)
             for kept, window in zip(self.layers, self.windows, strict=True)
         ]
-        parts: list[Rows | PolicyRow] = [Rows(places, steady, self.prompt_len)] if places else []
+        parts = [Rows(places, steady, self.prompt_len)] if places else []
         for row, layers in self.alone.items():
-            plan = self.plans[row]
-            if plan.acting is not None:
-                own = [
-                    plan.acting.slots(kept, plan.keeps[index].mask, index)
-                    if window is None
-                    else SlotCache(kept, 1, capacity, window)
-                    for index, (kept, window) in enumerate(zip(layers, self.windows, strict=True))
-                ]
-                place, length = first_place + row, self.prompt_len
-                parts.append(PolicyRow([place], place, own, length, length, plan.acting))
+            keeps, acting = self.plans[row].keeps, cast(Acting, self.plans[row].acting)
+            own = [
+                acting.slots(kept, keeps[index].mask, index)
+                if window is None
+                else SlotCache(kept, 1, capacity, window)
+                for index, (kept, window) in enumerate(zip(layers, self.windows, strict=True))
+            ]
+            place, length = first_place + row, self.prompt_len
+            parts.append(PolicyRow([place], own, length, place, length, acting))
         return parts
 
 
 def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
+    """Copy what each row keeps of a prompt."""
     steady = [row for row, plan in enumerate(plans) if plan.acting is None]
-    alone = [row for row, plan in enumerate(plans) if plan.acting is not None]
-
     windows = prefilled.loaded.sliding_windows
     whole = Keep(None)  # sliding layers: nothing is evicted, and no store is used
 
@@ -300,5 +288,5 @@ def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
         windows=windows,
         steady=steady,
         layers=compacted(steady),
-        alone={row: compacted([row]) for row in alone},
+        alone={row: compacted([row]) for row in range(len(plans)) if row not in steady},
     )

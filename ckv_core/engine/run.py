@@ -15,6 +15,8 @@ from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
+GROUP_ROWS = 32  # that are decoded at a time, of a sweep or of several comparisons
+
 
 @dataclass(slots=True)
 class Run:

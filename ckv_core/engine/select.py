@@ -13,10 +13,9 @@ from ckv_core.engine.candidates import (
     SharedCandidates,
     order_keys,
 )
-from ckv_core.engine.decode import Part
 from ckv_core.engine.outside import checked_budgets
 from ckv_core.engine.prefill import Prefill
-from ckv_core.engine.rows import PromptRows
+from ckv_core.engine.rows import PromptRows, Rows
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.methods.parts.layout import is_shared, page_size
 from ckv_core.records.byte_budget import entries_within
@@ -222,7 +221,7 @@ def retained_set(selection: Selection, model: ModelInfo, prompt_len: int) -> Ret
 
 
 def held_bytes(
-    prefilled: Prefill, rows: PromptRows, parts: Sequence[Part], selections: Sequence[Selection]
+    prefilled: Prefill, rows: PromptRows, parts: Sequence[Rows], selections: Sequence[Selection]
 ) -> int:
     """Bytes of the tensors that a run holds when decoding begins; a kept set counts once."""
     masks = {id(mask): mask for each in selections for mask in each.keep_masks if mask is not None}

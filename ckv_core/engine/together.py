@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.sweep import GROUP_ROWS
+from ckv_core.engine.run import GROUP_ROWS
 from ckv_core.errors import (
     OUT_OF_MEMORY,
     CkvError,
@@ -69,7 +69,7 @@ class _Together:
 
     def run(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
-            yield from self._go_on(self._begun(place, request))
+            yield from self._go_on(self._begun(place, request, self._shared))
             while self._shared.rows >= GROUP_ROWS or self._waiting_tokens() >= GROUP_TOKENS:
                 yield from self._decode()
         while self._waiting:
@@ -80,8 +80,8 @@ class _Together:
         prompts = [run.result.prompt for run in self._waiting if self._loaded.device.type == "cpu"]
         return sum(prompt.tokens for prompt in prompts if prompt)
 
-    def _begun(self, place: int, request: RunRequest) -> _Run:
-        events = compare(request, self._loaded, self._should_stop, self._prefills, self._shared)
+    def _begun(self, place: int, request: RunRequest, shared: SharedDecode | None) -> _Run:
+        events = compare(request, self._loaded, self._should_stop, self._prefills, shared)
         return _Run(place, request, events)
 
     def _go_on(self, run: _Run) -> Iterator[Outcome]:
@@ -100,7 +100,7 @@ class _Together:
         if self._waiting and lacks_room:
             while self._waiting:
                 yield from self._decode()
-            yield from self._go_on(self._begun(run.place, run.request))
+            yield from self._go_on(self._begun(run.place, run.request, self._shared))
         else:
             yield run.place, outcome
 
@@ -121,14 +121,7 @@ class _Together:
         for run in waiting:
             run.events.close()
         for place, request in again:
-            outcome: RunResult | CkvError
-            outcome = result = RunResult()
-            try:
-                for event in compare(request, self._loaded, self._should_stop, self._prefills):
-                    result.apply(event)
-            except (CkvError, MemoryError, RuntimeError) as error:
-                outcome = _expected(error)
-            yield place, outcome
+            yield from self._go_on(self._begun(place, request, None))
 
 
 def _expected(error: Exception) -> CkvError:

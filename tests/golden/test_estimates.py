@@ -65,7 +65,7 @@ def estimated(loaded: LoadedModel, request: RunRequest) -> dict[str, list[int]]:
     class Estimated(Exception):
         pass
 
-    def stop(loaded, sizes):
+    def stop(sizes):
         raise Estimated(sizes)
 
     with patch.object(memory, "_by_device", stop):
@@ -82,10 +82,10 @@ def estimated(loaded: LoadedModel, request: RunRequest) -> dict[str, list[int]]:
 
 
 def _stages(sizes: memory.Sizes) -> list[int]:
-    reading = (sizes.prefill_peak, sizes._passes_peak, sizes._probe_peak)
+    reading = (sizes.prefill_peak, sizes.passes_peak(), sizes.probe_peak())
     held = (sizes.cache, sizes.states, sizes.scores, sizes.kept_sets, sizes.variants, sizes.work)
-    working = (sizes.select_peak(), sizes.decode_peak(), sizes._analysis())
-    return [*reading, *held, *working, sizes._teacher_forced_step()]
+    working = (sizes.select_peak(), sizes.decode_peak(), sizes.analysing())
+    return [*reading, *held, *working, sizes.teacher_forcing()]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.engine import sweep
+from ckv_core.engine import compare as module
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.records.events import (
@@ -46,7 +46,7 @@ def sweep_request(new_tokens: int, scenario: str = "regular") -> RunRequest:
     ("rows", "scenario"), [(3, "context-only"), (5, "regular"), (32, "regular")]
 )
 def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenario, rows):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
+    monkeypatch.setattr(module, "GROUP_ROWS", rows)
     request = sweep_request(3, scenario)
     (swept, _), close = run(request), np.testing.assert_allclose
     for start in range(0, len(request.variants), 12):
@@ -70,7 +70,7 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenari
 
 
 def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", 5)
+    monkeypatch.setattr(module, "GROUP_ROWS", 5)
     request = replace(sweep_request(0), analysis=("bounds",))
     swept, _ = run(request)
     few = replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
@@ -85,7 +85,7 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
 
 
 def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", 6)
+    monkeypatch.setattr(module, "GROUP_ROWS", 6)
     result, events = run(sweep_request(0))
     assert result.finished
     assert result.kind == "sweep"
@@ -100,7 +100,7 @@ def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else(monkeypatch)
 
 
 def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    monkeypatch.setattr(module, "GROUP_ROWS", 4)
     _, events = run(sweep_request(2))
     seen: dict[str, float] = {}
     for event in events:
@@ -110,7 +110,7 @@ def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
 
 
 def test_a_sweep_can_be_cancelled_between_groups(monkeypatch):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    monkeypatch.setattr(module, "GROUP_ROWS", 4)
     seen = []
 
     def measured() -> int:
