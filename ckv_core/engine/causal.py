@@ -72,14 +72,10 @@ def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
 def sliding_attention(
     query: Tensor, keys: Tensor, values: Tensor, window: int, scaling: float
 ) -> Tensor:
-    """Attention of the last positions, each over the newest `window` up to its own.
-
-    Some queries at a time: together they see a slice of the entries, and of the whole chunk no
-    mask is made. Arguments and output else as of `causal_attention`.
-    """
-    tokens, entries = query.shape[2], keys.shape[2]
-    masked = functional.scaled_dot_product_attention
+    """As `causal_attention`, each position over the newest `window` up to its own."""
+    tokens, entries, masked = query.shape[2], keys.shape[2], functional.scaled_dot_product_attention
     out = query.new_empty(*query.shape[:3], values.shape[3])
+    # Some queries at a time see a slice of the entries: no mask is made of the whole chunk.
     for first in range(0, tokens, _SLIDING):
         block = query[:, :, first : first + _SLIDING]
         start = entries - tokens + first

@@ -72,7 +72,7 @@ def compare(
         CkvError: a setting, the prompt or the model cannot be used; says what to do.
         RunCancelledError: should_stop returned true.
     """
-    run = prepare(request, loaded, should_stop)
+    run, prefills = prepare(request, loaded, should_stop), prefills or PrefillCache(0)
     run.shared = shared
     give_back()  # what earlier runs left would hide what this one takes
     memory = check_memory(run, prefills)
@@ -93,8 +93,7 @@ def compare(
     try:
         yield from _stages(run, prefills)
     finally:
-        if prefills is not None:
-            prefills.trim()
+        prefills.trim()
     growth = peak.growth()
     measured = run.memory if growth is None else {**run.memory, "measured_peak": growth}
     if run.prefix_tokens:
@@ -105,12 +104,13 @@ def compare(
     yield RunFinished(dict(run.stopwatch.timings_ms), measured)
 
 
-def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
+def _stages(run: Run, prefills: PrefillCache) -> Iterator[RunEvent]:
     prefilled = yield from read_prompt(run, prefills)
     if run.request.kind == "sweep":
         yield from _sweep(run, prefilled)
     else:
-        yield from _together(run, prefilled, forgets=prefills is None and not run.request.analysis)
+        forgets = prefilled not in prefills and not run.request.analysis
+        yield from _together(run, prefilled, forgets=forgets)
 
 
 def _together(
@@ -137,8 +137,8 @@ def _sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
     """Select, measure and decode all variants, plain ones first: they are the others' bases."""
     points = sorted(range(len(run.specs)), key=lambda point: run.specs[point].critical)
     measured = frozenset(spec.settings() for spec in run.specs if not spec.critical)
-    size = GROUP_ROWS - 1
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    starts = range(0, len(points), GROUP_ROWS - 1)
+    groups = [points[start : start + GROUP_ROWS - 1] for start in starts]
     merged = _Merged(run)
     for number, group in enumerate(groups):
         part = replace(
@@ -186,15 +186,14 @@ class _Merged:
         return replace(event, index=index, perturbation=perturbation)
 
 
-def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
+def read_prompt(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, Prefill]:
     """The prompt, read or known, with all that the variants' scores ask for."""
     token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
-    prefilled = None if prefills is None else prefills.get(token_ids, run.needs)
-    if prefilled is not None:
+    if prefilled := prefills.get(token_ids, run.needs):
         run.stopwatch.timings_ms["prefill"] = 0.0
         yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
     else:
-        prefix = None if prefills is None else prefills.prefix(token_ids, run.needs)
+        prefix = prefills.prefix(token_ids, run.needs)
         run.prefix_tokens = 0 if prefix is None else prefix.tokens
         done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
         yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
@@ -202,8 +201,7 @@ def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, 
             prefilled = yield from prefill(
                 run.loaded, list(token_ids), run.needs, run.should_stop, prefix
             )
-        if prefills is not None:
-            prefills.put(token_ids, prefilled)
+        prefills.put(token_ids, prefilled)
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)
         if run.probes:

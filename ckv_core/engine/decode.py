@@ -109,14 +109,11 @@ class Decoder:
         return self.feed_all(token_ids, commit=commit)[:, -1]
 
     def feed_all(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
-        """Process the next generated tokens of every row, [rows, new_tokens].
+        """Logits after each of the next generated tokens of every row, [rows, new_tokens].
 
         A policy acts after each of them, so its row takes one at a time; so do all where the
         factors of RoPE depend on the length: each was generated with those of its own pass.
-        Without `commit` the entries of a single token are not kept.
-
-        Returns:
-            Float32 logits after every new token, [rows, new_tokens, vocabulary].
+        Without `commit` a single token's entries are not kept. Gives float32, [.., vocabulary].
         """
         one_by_one = bool(length_dependent(self.loaded.model))
 

@@ -2,22 +2,19 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ckv_core.base.lazy_torch import check_shape
 from ckv_core.engine.candidates import PromptLayer, protected_mask
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.first_step import (
     METRICS,
+    FullLayer,
     MeasuredStep,
     distances,
     head_weights,
-    log_attention,
-    moved_heads,
     project_heads,
 )
 from ckv_core.engine.prefill import Prefill
@@ -55,7 +52,6 @@ def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) ->
         sigma_stage1, sigma_kept, value_mass, theta, theta_hat and theta_relaxed, each
         [query_heads]; theta is NaN where the kept mass underflows.
     """
-    check_shape("attention", attention, "query_heads entries", {})
     kv_heads = kept.shape[0]
     masks = torch.stack([kept, ~kept, stage_one, ~stage_one, kept & ~stage_one], dim=-1)
     weighted = attention * norms
@@ -184,26 +180,29 @@ _SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that 
 
 @dataclass(frozen=True, slots=True)
 class _LayerStep:
-    """One layer of the full run at the measured step; entries are prompt and tail."""
+    """One layer of the full run, with what all variants are measured by."""
 
-    log_attention: Tensor  # [kv_heads, group_size, entries]
-    attention: Tensor  # the same, not as logarithms
+    full: FullLayer
+    attention: Tensor  # [kv_heads, group_size, entries]
     norms: Tensor  # [kv_heads, group_size, entries] value norms
     values: Tensor  # [kv_heads, entries, value_dim] float32
     weights: Tensor  # [query_heads, value_dim, hidden], W_O by head
-    tail: int  # entries after the compressed prompt
 
-    def extend(self, mask: Tensor | None) -> Tensor:
-        """A mask of the prompt with the tail, all of which is kept, [kv_heads, entries]."""
-        kv_heads, _, entries = self.attention.shape
-        everything = self.attention.new_ones(kv_heads, entries, dtype=torch.bool)
-        if mask is not None:
-            everything[:, : entries - self.tail] = mask
-        return everything
+    @classmethod
+    def of(cls, full: FullLayer, prompt: PromptLayer) -> "_LayerStep":
+        tail = value_norm(full.values[:, full.prompt_len :], full.output_weight)
+        attention = full.log_attention.exp()
+        return cls(
+            full=full,
+            attention=attention,
+            norms=torch.cat([prompt.value_norms(), tail], dim=1).view(attention.shape),
+            values=full.values.float(),
+            weights=head_weights(full.output_weight, len(full.query)),
+        )
 
     def head_l1(self, keep_mask: Tensor) -> Tensor:
         """Isolated head L1 of a kept set, [query_heads]."""
-        moved = moved_heads(self.log_attention, self.values, keep_mask)
+        moved = self.full.moved_heads(keep_mask)
         return project_heads(moved[None], self.weights)[0].abs().sum(-1)
 
 
@@ -258,7 +257,8 @@ def analyse(
         yield Progress("analyse", done / len(info.evictable_layers), f"layer {layer + 1}")
         _check(run)
         with run.stopwatch.measure("analyse"):
-            state = _layer_step(decoder, prefilled, layer, run.reference)
+            full = FullLayer.of(decoder, prefilled, layer, run.reference)
+            state = _LayerStep.of(full, PromptLayer(prefilled, layer))
             kept = [
                 _kept(state, row, run.specs[row], selections[row].keep_masks[layer], stage[layer])
                 for row, stage in zip(rows, stages, strict=True)
@@ -280,34 +280,13 @@ def _check(run: Run) -> None:
         raise RunCancelledError
 
 
-def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:
-    context, states = decoder.context, prefilled.layers[layer]
-    info = prefilled.loaded.info
-    tail_keys, tail_values = context.tail(layer, reference)
-    output_weight = cast(nn.Linear, prefilled.loaded.attentions[layer].o_proj).weight
-    keys = torch.cat([states.keys, tail_keys], dim=1)
-    logarithms = log_attention(cast(Tensor, context.recorded[layer]), keys, states.scaling)
-    norms = torch.cat(
-        [PromptLayer(prefilled, layer).value_norms(), value_norm(tail_values, output_weight)], dim=1
-    )
-    shape = (info.kv_heads, -1, keys.shape[1])
-    return _LayerStep(
-        log_attention=logarithms.view(shape),
-        attention=logarithms.exp().view(shape),
-        norms=norms.view(shape),
-        values=torch.cat([states.values, tail_values], dim=1).float(),
-        weights=head_weights(output_weight, info.query_heads),
-        tail=tail_keys.shape[1],
-    )
-
-
 def _kept(
     state: _LayerStep, row: int, spec: VariantSpec, mask: Tensor | None, stage: Tensor | None
 ) -> _Kept:
-    protected = state.extend(None)[0]
-    protected[: len(protected) - state.tail] = protected_mask(spec, len(protected) - state.tail)
+    extend = state.full.extend
+    protected = extend(protected_mask(spec, state.full.prompt_len))[0]
     key = (*spec.protected_counts.items(), spec.passages)
-    return _Kept(row, state.extend(mask), state.extend(stage), protected, key)
+    return _Kept(row, extend(mask), extend(stage), protected, key)
 
 
 def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
@@ -323,13 +302,12 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
         best = oracle_mask(score.mean(1), variant.protected, variant.counts)
         measured[f"oracle_{name}_l1"] = state.head_l1(best)
     full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
-    isolated = moved_heads(state.log_attention, state.values, variant.mask)
-    both = project_heads(torch.stack([isolated, cascaded]), state.weights)
+    moves = torch.stack([state.full.moved_heads(variant.mask), cascaded])
+    both = project_heads(moves, state.weights)
     for suffix, moved in zip(("", "_cascaded"), both, strict=True):
         heads, summed = distances(full, moved), distances(full.sum(0), moved.sum(0))
         measured |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
         measured |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
-    # The isolated head L1 is part of every run's perturbation.
     return {name: value for name, value in measured.items() if name in ANALYSIS_ARRAYS}
 
 

@@ -108,18 +108,14 @@ def _check_prompt(own: ExternalSelection, prompt: PromptInfo) -> None:
     if own.token_ids is not None:
         theirs = unpack(own.token_ids)[:tokens]
         ours = np.array(prompt.token_ids[: len(theirs)])
-        differing = np.flatnonzero(theirs != ours)
+        differing, other = np.flatnonzero(theirs != ours), ""
         if differing.size:
             at = int(differing[0])
-            raise ConfigError(
-                f"{own.label!r} was chosen on another prompt: the token at position {at} is "
-                f"{theirs[at]} there and {ours[at]} here; {advice}."
-            )
-        if len(theirs) < tokens:
-            raise ConfigError(
-                f"{own.label!r} was chosen on another prompt: {len(theirs):,} tokens, where this "
-                f"one compresses {tokens:,}; {advice}."
-            )
+            other = f"the token at position {at} is {theirs[at]} there and {ours[at]} here"
+        elif len(theirs) < tokens:
+            other = f"{len(theirs):,} tokens, where this one compresses {tokens:,}"
+        if other:
+            raise ConfigError(f"{own.label!r} was chosen on another prompt: {other}; {advice}.")
     if own.compressed_tokens not in (None, tokens):
         raise ConfigError(
             f"{own.label!r} was chosen on {own.compressed_tokens:,} compressed tokens; this "

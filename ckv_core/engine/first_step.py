@@ -1,85 +1,88 @@
-"""The first decoding step, measured: every row reads the full run's first token."""
+"""The first decoding step, measured, and how far rounding alone moves it.
+
+Every row reads the full run's first token.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ckv_core.base.lazy_torch import check_shape
+from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import check_finite
 from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.rows import Rows
 from ckv_core.engine.select import Selection
-from ckv_core.records.records import Float32Array, Perturbation
+from ckv_core.methods.attention import Part, join, partial
+from ckv_core.records.records import Float32Array, Perturbation, RoundingFloor
 
 
-def head_l1(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scaling: float,
-    output_weight: Tensor,
-    keep_masks: Sequence[Tensor],
-) -> Tensor:
-    """Isolated output perturbation ||(A - A')V W_O||_1 of every head (CriticalKV, eq. 5-6).
+@dataclass(frozen=True)
+class FullLayer:
+    """One layer of the full run at the measured step; entries are the prompt's and the tail's."""
 
-    A is the full run's attention of one decoding query; A' is A on the kept entries,
-    renormalised. Query, keys and values are the full run's for every variant.
+    query: Tensor  # [query_heads, head_dim], after RoPE
+    keys: Tensor  # [kv_heads, entries, head_dim], all that the query sees, its own included
+    values: Tensor  # [kv_heads, entries, value_dim]
+    scaling: float  # factor of the logits
+    output_weight: Tensor  # [hidden, query_heads * value_dim], the weight of o_proj
+    prompt_len: int  # compressed tokens
 
-    Args:
-        query: [query_heads, head_dim], after RoPE.
-        keys: [kv_heads, entries, head_dim], all entries that the query sees, its own included.
-        values: [kv_heads, entries, value_dim].
-        scaling: factor of the logits.
-        output_weight: [hidden, query_heads * value_dim], the weight of o_proj.
-        keep_masks: per variant [kv_heads, entries] bool.
+    @classmethod
+    def of(cls, decoder: Decoder, prefill: Prefill, layer: int, reference: int) -> Self:
+        """`reference` is the row of the full cache."""
+        states, tail = prefill.layers[layer], decoder.context.tail(layer, reference)
+        return cls(
+            query=cast(Tensor, decoder.context.recorded[layer]),
+            keys=torch.cat([states.keys, tail[0]], dim=1),
+            values=torch.cat([states.values, tail[1]], dim=1),
+            scaling=states.scaling,
+            output_weight=cast(nn.Linear, prefill.loaded.attentions[layer].o_proj).weight,
+            prompt_len=prefill.prompt_len,
+        )
 
-    Returns:
-        [variants, query_heads] float32.
-    """
-    kv_heads, _, value_dim = values.shape
-    query_heads = query.shape[0]
-    attention = log_attention(query, keys, scaling).view(kv_heads, -1, keys.shape[1])
-    # A head moves by sum_i (A_i - A'_i) V_i: one product per variant, no [entries, hidden] tensor.
-    weight = output_weight.float().view(-1, query_heads, value_dim)
-    result = []
-    for mask in keep_masks:
-        projected = torch.einsum("hv,dhv->hd", moved_heads(attention, values, mask), weight)
-        result.append(projected.abs().sum(-1))
-    return torch.stack(result) if result else query.new_empty(0, query_heads, dtype=torch.float32)
+    def extend(self, mask: Tensor | None) -> Tensor:
+        """A mask of the prompt with the tail, all of which is kept, [kv_heads, entries] bool."""
+        everything = torch.ones_like(self.keys[..., 0], dtype=torch.bool)
+        if mask is not None:
+            everything[:, : self.prompt_len] = mask
+        return everything
 
+    @cached_property
+    def log_attention(self) -> Tensor:
+        """Logarithm of the attention, which has no smallest number to fall below.
 
-def log_attention(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Logarithm of one decoding query's attention, which has no smallest number to fall below.
+        [kv_heads, group_size, entries] float32.
+        """
+        grouped = self.query.float().view(len(self.keys), -1, self.query.shape[1])
+        logits = (grouped @ self.keys.float().transpose(1, 2)) * self.scaling
+        return logits.log_softmax(-1)
 
-    Of [query_heads, head_dim] over keys [kv_heads, entries, head_dim], both after RoPE, to
-    [query_heads, entries] float32.
-    """
-    check_shape("query", query, "query_heads head_dim", {})
-    grouped = query.float().view(keys.shape[0], -1, query.shape[1])
-    return ((grouped @ keys.float().transpose(1, 2)) * scaling).log_softmax(-1).flatten(0, 1)
+    def moved_heads(self, keep_mask: Tensor) -> Tensor:
+        """How eviction moves each head's output before W_O: sum_i (A_i - A'_i) V_i.
 
+        A' is the softmax over the kept entries, defined however little attention they have. From
+        [kv_heads, entries] bool, no row empty, to [query_heads, value_dim] float32.
+        """
+        kept = self.log_attention.masked_fill(~keep_mask[:, None], -torch.inf).softmax(-1)
+        return ((self.log_attention.exp() - kept) @ self.values.float()).flatten(0, 1)
 
-def moved_heads(log_attention: Tensor, values: Tensor, keep_mask: Tensor) -> Tensor:
-    """How eviction moves each head's output before W_O: sum_i (A_i - A'_i) V_i.
+    def head_l1(self, keep_masks: Sequence[Tensor]) -> Tensor:
+        """Isolated output perturbation ||(A - A')V W_O||_1 of every head (CriticalKV, eq. 5-6).
 
-    A' is the softmax over the kept entries, defined however little attention they have.
-
-    Args:
-        log_attention: [kv_heads, group_size, entries] float32.
-        values: [kv_heads, entries, value_dim].
-        keep_mask: [kv_heads, entries] bool, no row empty.
-
-    Returns:
-        [query_heads, value_dim] float32.
-    """
-    kept = log_attention.masked_fill(~keep_mask[:, None], -torch.inf).softmax(-1)
-    difference = log_attention.exp() - kept
-    return (difference @ values.float()).flatten(0, 1)
+        A is the full run's attention; A' is A on the kept entries, renormalised. From masks
+        [kv_heads, entries] bool, at least one, to [variants, query_heads] float32.
+        """
+        # One product per variant of how a head moves: no [entries, hidden] tensor.
+        weight = self.output_weight.float().view(-1, len(self.query), self.values.shape[2])
+        moved = [torch.einsum("hv,dhv->hd", self.moved_heads(mask), weight) for mask in keep_masks]
+        return torch.stack([projected.abs().sum(-1) for projected in moved])
 
 
 def hidden_l1(hidden: Tensor, reference: Tensor) -> Tensor:
@@ -213,28 +216,13 @@ def _head_l1(
     decoder: Decoder, prefill: Prefill, reference: int, selections: Sequence[Selection]
 ) -> list[Float32Array]:
     """Per selection [layers, query_heads]; NaN in layers that are not evictable."""
-    loaded, context = prefill.loaded, decoder.context
-    info = loaded.info
+    info = prefill.loaded.info
     shape = (len(selections), info.layers, info.query_heads)
     result = np.full(shape, np.nan, dtype=np.float32)
-    for layer in info.evictable_layers:
-        states, query = prefill.layers[layer], context.recorded[layer]
-        tail_keys, tail_values = context.tail(layer, reference)
-        own = torch.ones_like(tail_keys[..., 0], dtype=torch.bool)
-        everything = torch.ones_like(states.keys[..., 0], dtype=torch.bool)
-        masks = [
-            torch.cat([everything if mask is None else mask, own], dim=1)
-            for mask in (chosen.keep_masks[layer] for chosen in selections)
-        ]
-        distances = head_l1(
-            cast(Tensor, query),
-            torch.cat([states.keys, tail_keys], dim=1),
-            torch.cat([states.values, tail_values], dim=1),
-            states.scaling,
-            cast(nn.Linear, loaded.attentions[layer].o_proj).weight,
-            masks,
-        )
-        result[:, layer] = distances.cpu().numpy()
+    for layer in info.evictable_layers if selections else ():
+        full = FullLayer.of(decoder, prefill, layer, reference)
+        masks = [full.extend(chosen.keep_masks[layer]) for chosen in selections]
+        result[:, layer] = full.head_l1(masks).cpu().numpy()
     return list(result)
 
 
@@ -251,3 +239,62 @@ def _collected(modules: Sequence[nn.Module], *, outputs: bool = False) -> Iterat
         for module in modules:
             hooks.enter_context(module.register_forward_hook(hook))
         yield collected
+
+
+# The rounding floor: control rows that keep everything, their attention summed otherwise. Half
+# precision rounds what every block hands on, so that the least change of an input grows from layer
+# to layer. The controls show how far: exact arithmetic would give them the full cache's outputs. A
+# copy of the full row would not do, for it sums in the same order and so rounds alike.
+
+# Where each control parts the prompt. What half precision rounds differs from order to order,
+# so it is tried twice; float32 rounds so little that one control tells enough.
+CUTS: tuple[float, ...] = (1 / 2, 1 / 3)
+
+
+class _PartedSlots(SlotCache):
+    """Slots of one row that keeps everything, attended to in two parts joined as tails are."""
+
+    def __init__(self, prompt: PromptSlots, capacity: int, window: int | None, cut: float) -> None:
+        super().__init__(prompt, 1, capacity, window)
+        self._cut = cut
+
+    def _attend_prompt(
+        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+    ) -> Part:
+        at = int(self._cut * keys.shape[1])
+        if mask is not None or not at:  # a query of a sliding layer may see nothing of a part
+            return super()._attend_prompt(queries, keys, values, scaling, mask)
+        one = partial(queries, keys[:, :at], values[:, :at], scaling)
+        other = partial(queries, keys[:, at:], values[:, at:], scaling)
+        return join(one, other), torch.logaddexp(one[1], other[1])
+
+
+def control_rows(prefilled: Prefill, first_place: int, capacity: int) -> list[Rows]:
+    """The controls at the end of the prompt; they share the prefill's own tensors."""
+    windows, cuts = prefilled.loaded.sliding_windows, CUTS
+    if prefilled.loaded.model.dtype == torch.float32:
+        cuts = CUTS[:1]
+    shared = [compact(each.keys, each.values, [Keep(None)]) for each in prefilled.layers]
+    return [
+        Rows(
+            [first_place + number],
+            [
+                _PartedSlots(prompt, capacity, window, cut)
+                for prompt, window in zip(shared, windows, strict=True)
+            ],
+            prefilled.prompt_len,
+        )
+        for number, cut in enumerate(cuts)
+    ]
+
+
+def rounding_floor(step: MeasuredStep, reference: int, first: int) -> RoundingFloor:
+    """How far the controls are from the full cache, the larger of them in each figure.
+
+    The controls are the rows from `first` on; `reference` is the full cache's.
+    """
+    moved = [hidden_l1(hidden[first:], hidden[reference]).amax() for hidden in step.hidden]
+    layers = [each.to(step.logits.device) for each in moved]  # of a model on several devices
+    kl = kl_divergence(step.logits[first:], step.logits[reference]).tolist()
+    check_finite(kl)
+    return RoundingFloor(layer_hidden_l1=torch.stack(layers).cpu().numpy(), kl=max(kl))

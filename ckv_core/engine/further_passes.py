@@ -24,11 +24,10 @@ class _PassReader(Reader):
         self._prefill, self._passes = prefill, passes
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
         self.statistics: dict[int, Tensor] = {}
-        self.current: FurtherPass | None = None
         self.at = 0  # tokens of the pass that were read before this chunk
 
     def begin(self, current: FurtherPass) -> None:
-        self.current = current
+        self._current, self.at = current, 0
         self._own.clear()
 
     def attend(
@@ -53,8 +52,7 @@ class _PassReader(Reader):
         if layer not in self.statistics:
             self.statistics[layer] = begun(self._passes, query[0], self._prefill.prompt_len)
         out, seen = self._causal(layer, start, query, (keys, values), scaling)
-        assert self.current is not None  # noqa: S101 - `begin` comes before
-        self._passes.see(self.statistics[layer], seen, self.current)
+        self._passes.see(self.statistics[layer], seen, self._current)
         return out
 
 
@@ -66,19 +64,18 @@ def further_passes(
     Whatever is read here is forgotten again, and a statistic that is not complete is not kept.
     """
     wanted = [each for each in planned if each[0] not in prefill.observed]
-    total = sum(len(one.token_ids) for _, passes in wanted for one in passes)
-    chunk = chunk_tokens(prefill.loaded.device)
-    count, done, number = sum(len(passes) for _, passes in wanted), 0, 0
+    sizes = [len(one.token_ids) for _, passes in wanted for one in passes]
+    total, count, done, number = sum(sizes), len(sizes), 0, 0
+    device, start = prefill.loaded.device, prefill.prompt_len
     for statistic, passes in wanted:
         reader = _PassReader(prefill, statistic, should_stop)
         for one in passes:
             number += 1
             reader.begin(one)
-            ids = torch.tensor([one.token_ids], device=prefill.loaded.device)
-            whole = prefill.prompt_len + len(one.token_ids)
-            for at in range(0, len(one.token_ids), chunk):
-                reader.at, part = at, ids[:, at : at + chunk]
-                reader.read(part, prefill.prompt_len + at, whole, is_seen=True)
+            ids, whole = torch.tensor([one.token_ids], device=device), start + len(one.token_ids)
+            for part in torch.split(ids, chunk_tokens(device), dim=1):
+                reader.read(part, start + reader.at, whole, is_seen=True)
+                reader.at += part.shape[1]
                 done += part.shape[1]
                 yield Progress("score", done / total, f"further pass {number} of {count}")
         prefill.observed[statistic] = reader.statistics

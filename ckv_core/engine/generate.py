@@ -8,11 +8,16 @@ from transformers import PreTrainedTokenizerBase
 
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.diagnostics import analyse
-from ckv_core.engine.first_step import MeasuredStep, measured_step, perturbations
+from ckv_core.engine.first_step import (
+    MeasuredStep,
+    control_rows,
+    measured_step,
+    perturbations,
+    rounding_floor,
+)
 from ckv_core.engine.generation import Generation, RunningRows, fetches_late, next_tokens
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.engine.rounding_floor import control_rows, rounding_floor
 from ckv_core.engine.rows import PolicyRow, PromptRows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, held_bytes
@@ -58,8 +63,7 @@ def generate(
         if rest:
             logits = decoder.read(rest)[: run.rows]
         tokens = next_tokens(logits)
-    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
-    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
+    generation = Generation.of(loaded, run.rows, request)
     generation.append(tokens)
     # Where all rows agree on the first token, the measured step is also their own next step.
     same = len(set(tokens)) == 1
@@ -199,9 +203,7 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
         yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
         with run.stopwatch.measure("follow_ups"):
             tail = prompt.token_ids[prompt.compressed_tokens :]
-            loaded, limit = run.loaded, run.request.max_new_tokens
-            ends = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
-            generation = Generation(loaded.tokenizer, run.rows, limit, ends)
+            generation = Generation.of(run.loaded, run.rows, run.request)
             for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
                 pass
         for row, found in enumerate(answers):

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.rows import Rows
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.records.cache_requests import AskRequest
+from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
@@ -45,6 +47,12 @@ class Generation:
         self._texts: list[list[str]] = [[] for _ in range(rows)]
         # Per row, the tokens that the newest stable text came from: (first, end).
         self._stable: list[tuple[int, int]] = [(0, 0)] * rows
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, rows: int, request: CompareRequest | AskRequest) -> Self:
+        """As long as a request wants it, and to the model's end tokens where they count."""
+        ends = frozenset() if request.ignore_eos else loaded.eos_token_ids
+        return cls(loaded.tokenizer, rows, request.max_new_tokens, ends)
 
     @property
     def running(self) -> bool:
@@ -126,12 +134,10 @@ def fetches_late(device: torch.device) -> bool:
 class Chosen:
     """The most likely token of every row, on its way to the host with the check that there is one.
 
-    Attributes:
-        tokens: [rows] int64, on the device.
+    From logits [rows, vocabulary] to `tokens` [rows] int64 on the device, which is not waited for.
     """
 
     def __init__(self, logits: Tensor) -> None:
-        """`logits` are [rows, vocabulary]; the device is not waited for."""
         best, self.tokens = logits.max(-1)  # NaN wins over every number
         # One tensor, so that the device is waited for once; float64 holds every token exactly.
         self._found = torch.stack([best.double(), self.tokens.double()])

@@ -41,7 +41,7 @@ def keep(
         CkvError: the request, the prompt, the model or the disk does not allow it.
         RunCancelledError: should_stop returned true; there is no file then.
     """
-    run = prepare(request.comparison(), loaded, should_stop)
+    run, prefills = prepare(request.comparison(), loaded, should_stop), prefills or PrefillCache(0)
     check_memory(run, prefills)
     prefilled = yield from read_prompt(run, prefills)
     yield Progress("select", None, run.specs[0].spec)
@@ -61,8 +61,7 @@ def keep(
     )
     token_ids = run.prompt.token_ids[: prefilled.prompt_len]
     cache = KeptCache(record, run.request.context, token_ids, rows)
-    if prefills is not None:
-        prefills.trim()
+    prefills.trim()
     yield Progress("select", None, "writing the file")
     path = Path(request.path)
     if path.exists():
@@ -91,9 +90,7 @@ def ask(
         cache = read_cache(Path(request.path), loaded)
     tail = question_tokens(cache, request, loaded)
     yield Progress("decode", 0.0, "question")
-    limit = request.max_new_tokens
-    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
-    generation = Generation(loaded.tokenizer, 1, limit, end_tokens)
+    generation, limit = Generation.of(loaded, 1, request), request.max_new_tokens
     with stopwatch.measure("decode"):
         for _ in answer(loaded, cache.rows, tail, generation, should_stop):
             if generation.due():

@@ -16,10 +16,10 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.engine.candidates import order_keys
 from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
+from ckv_core.engine.first_step import CUTS
 from ckv_core.engine.needle_probe import PROBE_TOKENS
 from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.rounding_floor import CUTS
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.engine.teacher_forced import teacher_forced_chunk
@@ -299,7 +299,7 @@ class Sizes:
         return stage + stage // _HELD_SHARE + HEAP_OVERHEAD_BYTES + threads
 
 
-def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
+def check_memory(run: Run, prefills: PrefillCache) -> dict[str, int]:
     """The estimate of a run; kept prefills but that of its prompt are dropped for their room.
 
     Returns:
@@ -315,7 +315,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
     # A run whose rows wait holds on to its prefill.
     waits = run.shared is not None and run.shared.rows > 0
     droppable = 0
-    if prefills is not None and not waits:
+    if not waits:
         droppable = prefills.nbytes
         if own_prefill := prefills.get(run.prompt.token_ids[: sizes.tokens], run.needs):
             # Of this prompt's own only what the estimate counts once more.
@@ -325,7 +325,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         if own.total > room:
             name = run.loaded.info.device if len(by_device) == 1 else str(device)
             raise NoRoomError(_refusal(own, room, name))
-    if prefills is not None and any(own.total > free[at] for at, own in by_device.items()):
+    if any(own.total > free[at] for at, own in by_device.items()):
         prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()
     return {
@@ -353,25 +353,22 @@ def _by_device(sizes: Sizes) -> dict[torch.device, Sizes]:
 
 
 def _refusal(sizes: Sizes, available: int, device: str) -> str:
-    """The sentences on a run that does not fit, with the largest numbers that would."""
+    """The sentences on a run that does not fit; by bisection the largest numbers that would."""
     fewer = []
-    # By bisection; 0 if none does.
     tokens = bisect(range(1, sizes.tokens), available, key=lambda n: replace(sizes, tokens=n).total)
     if tokens:
         fewer.append(f"shorten the context by {sizes.tokens - tokens:,} tokens to {tokens:,}")
 
-    def with_variants(count: int) -> int:
-        """Of the largest budgets."""
+    def with_variants(count: int) -> int:  # of the largest budgets
         rows, masks = min(sizes.rows, count + 1), min(sizes.masks, 2 * count)
         return replace(sizes, budgets=sizes.budgets[:count], rows=rows, masks=masks).total
 
     if count := bisect(range(1, len(sizes.budgets)), available, key=with_variants):
         points = "points" if sizes.run.request.kind == "sweep" else "variants"
         fewer.append(f"choose {count} of the {len(sizes.run.specs)} {points}")
-    advice = " or ".join(fewer) or "choose a smaller model"
     return (
         f"This run needs about {human_bytes(sizes.total)} of memory and {device} has "
         f"{human_bytes(available)} left (reading the prompt {human_bytes(sizes.prefill_peak)}, "
         f"of it the full cache {human_bytes(sizes.cache)}; the variants' caches "
-        f"{human_bytes(sizes.variants)}). Please {advice}."
+        f"{human_bytes(sizes.variants)}). Please {' or '.join(fewer) or 'choose a smaller model'}."
     )

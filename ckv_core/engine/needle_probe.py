@@ -45,11 +45,7 @@ _FILLER = (
 def probe(
     loaded: LoadedModel, should_stop: Callable[[], bool] = lambda: False
 ) -> Generator[Progress, None, HeadTable]:
-    """Read a few prompts with needles; keep the table of what the heads looked at, and give it.
-
-    Raises:
-        RunCancelledError: should_stop, called at every layer, returned True; no table is kept then.
-    """
+    """Read a few prompts with needles; keep the table of what the heads looked at, and give it."""
     info = loaded.info
     table = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
     prompts = [(*needle, depth) for needle in _NEEDLES for depth in _DEPTHS]

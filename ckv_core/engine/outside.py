@@ -45,12 +45,9 @@ def checked_scorer(spec: VariantSpec, least: int) -> Scorer:
 
 
 def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates) -> Tensor:
-    """Returns the rule's head budgets, checked where the rule is of another package.
+    """Returns the rule's head budgets; of another package's rule they are checked.
 
-    Raises:
-        EngineError: they are no budgets, or their sum is not the whole budget.
-
-    See `BudgetRule.head_budgets` for the shape.
+    EngineError where they are none or their sum is wrong; the shape is `BudgetRule.head_budgets`'.
     """
     with _naming(spec):
         given = rule.head_budgets(candidates, candidates.spare, spec.params)

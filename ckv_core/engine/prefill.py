@@ -186,8 +186,12 @@ class Reader:
     def read(self, token_ids: Tensor, start: int, length: int, *, is_seen: bool) -> Tensor:
         """Read [1, tokens] at positions from `start` on, of so many; the last one's logits."""
         watched = self.loaded.attentions if is_seen else ()
+
+        def take_hidden(states: Tensor) -> None:
+            self._hidden = states[0]
+
         positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
-        with read_as_whole(self.loaded.model, length), inputs_shown(watched, self._take_hidden):
+        with read_as_whole(self.loaded.model, length), inputs_shown(watched, take_hidden):
             output = self.loaded.model(
                 input_ids=token_ids,
                 position_ids=positions[None],
@@ -196,10 +200,6 @@ class Reader:
                 ckv_context=self,
             )
         return cast(Tensor, output.logits[0, -1])
-
-    def _take_hidden(self, states: Tensor) -> None:
-        """Of the attention that comes next, [1, tokens, hidden_size]."""
-        self._hidden = states[0]
 
     def _causal(
         self, layer: int, start: int, query: Tensor, states: tuple[Tensor, Tensor], scaling: float

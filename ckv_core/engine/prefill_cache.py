@@ -10,11 +10,14 @@ KEPT_PREFILL_BYTES = 2**30  # per model; about 20 prompts of 1,000 tokens on the
 
 
 class PrefillCache:
-    """Least recently used prefills are dropped first; bounded in bytes."""
+    """Least recently used prefills are dropped first; bounded in bytes, of which 0 keeps none."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefills: OrderedDict[tuple[int, ...], Prefill] = OrderedDict()
+
+    def __contains__(self, prefill: Prefill) -> bool:
+        return any(each is prefill for each in self._prefills.values())
 
     def get(self, token_ids: Sequence[int], needs: Needs) -> Prefill | None:
         """The prefill of exactly these tokens, if it is here with all that is needed."""

@@ -1,7 +1,7 @@
 """Text to tokens: one user message through the chat template, and where the context ends."""
 
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,17 +15,6 @@ from ckv_core.records.run_request import Scenario, check_context, check_text
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
 _SEPARATOR = "\n\n"
 TEMPLATE_BYTES = 2**30  # a prompt of 4 million characters takes 50 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class _Rendered:
-    """The prompt's text and where the user's own text lies in it."""
-
-    text: str
-    body: slice  # characters of the user's own text
-    # False for plain text, which gets the tokenizer's own special tokens (a leading BOS, say); a
-    # template writes its own.
-    from_template: bool
 
 
 def build_prompt(
@@ -43,9 +32,9 @@ def build_prompt(
     check_context(context)
     check_text("question", question)
     body = context + _SEPARATOR + question if question.strip() else context
-    rendered = _render(tokenizer, body)
-    ids, spans = _encode(tokenizer, rendered)
-    inner, context_start = rendered.text[rendered.body], rendered.body.start
+    text, own = _render(tokenizer, body)
+    ids, spans = zip(*_encode(tokenizer, text, own), strict=True)
+    inner, context_start = text[own], own.start
     if inner not in (body, body.strip()):
         raise ModelError("The model's chat template changes the text; choose another model.")
     trimmed = 0 if inner == body else len(body) - len(body.lstrip())  # templates trim edges
@@ -56,13 +45,13 @@ def build_prompt(
     last = next((i for i, (start, _) in enumerate(spans) if start >= context_end), len(spans))
     pieces, covered = [], 0  # characters between tokens go to the later one, so nothing is lost
     for _, end in spans:
-        pieces.append(rendered.text[covered : max(end, covered)])
+        pieces.append(text[covered : max(end, covered)])
         covered = max(end, covered)
     if pieces:
-        pieces[-1] += rendered.text[covered:]
+        pieces[-1] += text[covered:]
     return PromptInfo(
         scenario=scenario,
-        token_ids=tuple(ids),
+        token_ids=ids,
         compressed_tokens=len(ids) if scenario == "regular" else compressed,
         pieces=tuple(pieces),
         context_tokens=(first, last),
@@ -109,61 +98,45 @@ def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     return before, after
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
+def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> tuple[str, slice]:
+    """The prompt's text, and the characters of it that are the user's own."""
     if not tokenizer.chat_template:
-        return _Rendered(body + "\n", slice(0, len(body)), from_template=False)
+        return body + "\n", slice(0, len(body))
     prefix, suffix = _ends(tokenizer)
     text = _fill(tokenizer, body)
     end = len(text) - len(suffix)
     if not text.startswith(prefix) or not text.endswith(suffix) or end < len(prefix):
         raise ModelError("The model's chat template rearranges the text; choose another model.")
-    return _Rendered(text, slice(len(prefix), end), from_template=True)
+    return text, slice(len(prefix), end)
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase, rendered: _Rendered
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Token ids and their character spans in the rendered text."""
-    own_special = not rendered.from_template
-    ids, spans = _encode_part(tokenizer, rendered.text, 0, own_special=own_special)
-    special = set(tokenizer.all_special_ids)
-    if not any(
-        token in special and rendered.body.start <= start < end <= rendered.body.stop
-        for token, (start, end) in zip(ids, spans, strict=True)
-    ):
-        return ids, spans
-    ids, spans = [], []
-    borders = (0, rendered.body.start, rendered.body.stop, len(rendered.text))
-    for part, (start, end) in enumerate(pairwise(borders)):
-        is_body = part == 1
-        part_ids, part_spans = _encode_part(
-            tokenizer,
-            rendered.text[start:end],
-            start,
-            own_special=own_special and is_body,
-            as_plain_text=is_body,
-        )
-        ids += part_ids
-        spans += part_spans
-    return ids, spans
-
-
-def _encode_part(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    offset: int,
-    *,
-    own_special: bool,
-    as_plain_text: bool = False,
-) -> tuple[list[int], list[tuple[int, int]]]:
+    tokenizer: PreTrainedTokenizerBase, text: str, own: slice
+) -> list[tuple[int, tuple[int, int]]]:
+    """Token ids with their character spans in the text, of which the user's own part is `own`."""
     if not tokenizer.is_fast:
         raise ModelError("The model's tokenizer gives no character offsets; choose another model.")
-    encoded = tokenizer(
-        text,
-        add_special_tokens=own_special,
-        return_offsets_mapping=True,
-        split_special_tokens=as_plain_text,
-        verbose=False,
-    )
-    spans = [(start + offset, end + offset) for start, end in encoded["offset_mapping"]]
-    return list(encoded["input_ids"]), spans
+    # A template writes its own special tokens; plain text gets the tokenizer's (a leading BOS).
+    adds = not tokenizer.chat_template
+
+    def encoded(start: int, end: int, *, adds: bool, as_plain_text: bool) -> Iterator[Any]:
+        found = tokenizer(
+            text[start:end],
+            add_special_tokens=adds,
+            return_offsets_mapping=True,
+            split_special_tokens=as_plain_text,
+            verbose=False,
+        )
+        spans = ((first + start, last + start) for first, last in found["offset_mapping"])
+        return zip(found["input_ids"], spans, strict=True)
+
+    tokens = list(encoded(0, len(text), adds=adds, as_plain_text=False))
+    special = set(tokenizer.all_special_ids)
+    if any(
+        token in special and own.start <= start < end <= own.stop for token, (start, end) in tokens
+    ):
+        before = encoded(0, own.start, adds=False, as_plain_text=False)
+        inside = encoded(own.start, own.stop, adds=adds, as_plain_text=True)
+        after = encoded(own.stop, len(text), adds=False, as_plain_text=False)
+        tokens = [*before, *inside, *after]
+    return tokens

@@ -72,11 +72,7 @@ def select_all(
 ) -> list[Selection]:
     """Choose what every variant keeps; entries are sorted once for all variants and later runs.
 
-    The kept entries of a variant's evictable layers sum to
-    layers x kv_heads x min(budget, prompt_len).
-
-    `budgets`: per variant, entries per KV head. `now`: a clock in seconds; sorting counts for the
-    variant that first needs it. `should_stop`: called before each variant.
+    `budgets`: entries per KV head, which those of the evictable layers sum to; `now`: in seconds.
     """
     selections: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.
@@ -92,8 +88,7 @@ def select_all(
 def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list[Tensor | None]:
     """What stage 1 alone keeps, always-kept entries included: N' of the paper.
 
-    Of a variant whose selector has a single stage it is all that it keeps. Per layer
-    [kv_heads, prompt_len] bool; None where everything is kept.
+    All of a selector of one stage. [kv_heads, prompt_len] bool; None where everything is kept.
     """
     masks = list(selection.keep_masks)
     if spec.method.scorer is None or all(mask is None for mask in masks):
@@ -101,15 +96,13 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     _, candidates = _candidates(spec, prefill, selection.budget)
     arrays = {name: array[:, : candidates.kv_heads] for name, array in selection.arrays.items()}
     for place, layer in enumerate(prefill.loaded.info.evictable_layers):
-        mask = masks[layer]
-        if mask is None:
+        if (mask := masks[layer]) is None:
             continue
         budgets = mask[: candidates.kv_heads, candidates.columns].sum(-1)
         first = candidates.stage_one(spec.selector, place, budgets, arrays)
         if first is not None:
-            stage = torch.ones_like(mask)
+            masks[layer] = stage = torch.ones_like(mask)
             stage[:, candidates.columns] = first.to(mask.device)
-            masks[layer] = stage
     return masks
 
 

@@ -1,10 +1,10 @@
 """Teacher-forced fidelity: every variant reads the full cache's own continuation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.first_step import kl_divergence
@@ -19,25 +19,13 @@ _CANDIDATES = 5
 _VOCABULARY_LOGITS = 2**22  # of all rows that exist at a time, 16 MiB of float32
 
 
-class _Candidates:
-    """The most probable next tokens as records; each token's text is decoded once."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._texts: dict[int, str] = {}
-
-    def __call__(self, logits: Tensor) -> list[tuple[Candidate, ...]]:
-        """Best first, of one row's logits [positions, vocabulary]."""
-        probabilities, ids = logits.softmax(-1).topk(min(_CANDIDATES, logits.shape[-1]), dim=-1)
-        return [
-            tuple(map(self._candidate, tokens, shares))
-            for tokens, shares in zip(ids.tolist(), probabilities.tolist(), strict=True)
-        ]
-
-    def _candidate(self, token: int, probability: float) -> Candidate:
-        if token not in self._texts:
-            self._texts[token] = str(self._tokenizer.decode([token]))
-        return Candidate(token, self._texts[token], probability)
+def _candidates(logits: Tensor, text_of: Callable[[int], str]) -> list[tuple[Candidate, ...]]:
+    """The most probable next tokens, best first, of one row's logits [positions, vocabulary]."""
+    probabilities, ids = logits.softmax(-1).topk(min(_CANDIDATES, logits.shape[-1]), dim=-1)
+    return [
+        tuple(Candidate(token, text_of(token), share) for token, share in zip(*best, strict=True))
+        for best in zip(ids.tolist(), probabilities.tolist(), strict=True)
+    ]
 
 
 def teacher_forced(
@@ -53,7 +41,7 @@ def teacher_forced(
     context = DecodeContext(run.loaded, rows.start(capacity), run.should_stop)
     decoder = Decoder(run.loaded, context)
     tokens = torch.tensor(continuation, device=run.loaded.device)
-    describe = _Candidates(run.loaded.tokenizer)
+    text_of = cache(lambda token: str(run.loaded.tokenizer.decode([token])))
     figures: list[Tensor] = []
     best: list[list[tuple[Candidate, ...]]] = [[] for _ in range(run.rows)]
     with_candidates = run.request.kind == "compare"  # a sweep's points show no text
@@ -75,7 +63,7 @@ def teacher_forced(
             del full
             if with_candidates:
                 for index, steps in enumerate(best):
-                    steps.extend(describe(logits[index]))  # no name outlives the logits
+                    steps.extend(_candidates(logits[index], text_of))  # no name outlives the logits
             read = tokens[end - 1 : min(end - 1 + chunk, len(tokens) - 1)]
             if not len(read):
                 break

@@ -35,15 +35,9 @@ def compare_together(
     is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
     no room beside others, or fails in a batch, is run again alone.
 
-    `requests`: the next one is taken only when it can begin. `should_stop`: called at every
-    layer of every pass.
-
-    Yields:
-        (place of the request, its result or why it has none), in the order in which they end.
-        The time of decoding together is in no result's timings.
-
-    Raises:
-        RunCancelledError: should_stop returned true.
+    Yields (place of the request, its result or why it has none) in the order in which they end;
+    the time of decoding together is in no result's timings. `requests`: the next one is taken only
+    when it can begin. RunCancelledError where `should_stop`, called at every layer, returned true.
     """
     return _Together(loaded, should_stop, prefills).run(requests)
 

@@ -66,8 +66,7 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
     Raises:
         ModelError: unknown name, missing files, or a Hub that does not hand them out.
     """
-    given = name.strip()
-    if given == DEFAULT_MODEL:
+    if (given := name.strip()) == DEFAULT_MODEL:
         return Checkpoint(given, prepare_default_model(report))
     if (local := _local_path(given)) is not None:
         return _local_checkpoint(given, local)

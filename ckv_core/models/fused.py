@@ -232,8 +232,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        packed = _OPERATORS._reorder_linear_weight(linear.weight)
-        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.packed = _frozen(_OPERATORS._reorder_linear_weight(linear.weight))
         self.bias = linear.bias
 
     @property
@@ -255,17 +254,14 @@ def pack_linear_maps(model: nn.Module) -> None:
     names = [name for name, part in model.named_modules() if type(part) is nn.Linear]
     for name in names:
         linear = cast(nn.Linear, model.get_submodule(name))
-        if _can_pack(linear.weight):
+        weight = linear.weight
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and _works():
             model.set_submodule(name, PackedLinear(linear))
     if any(isinstance(part, PackedLinear) for part in model.modules()):
         # What was not packed is copied: a view of the weights' file keeps all of it in memory.
         for parameter in model.parameters():
             if parameter.layout == torch.strided:
                 parameter.data = parameter.data.clone()
-
-
-def _can_pack(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and _works()
 
 
 def _product(inputs: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:

@@ -57,12 +57,10 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         raw = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
         files = tuple(StoredFile(**file) for file in raw["files"])
-        manifest = Manifest(raw["source"], raw["sha256"], files)
-        if any((folder / file.name).stat().st_size != file.size for file in files):
-            return None
+        is_whole = all((folder / file.name).stat().st_size == file.size for file in files)
+        return Manifest(raw["source"], raw["sha256"], files) if is_whole else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return manifest
 
 
 def weights_sha256(files: Sequence[Path]) -> str:

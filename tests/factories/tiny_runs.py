@@ -11,6 +11,7 @@ from ckv_core.engine.compare import compare
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import RunRequest, Scenario
+from tests.factories.events import folded
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_of
 from tests.reference.comparison import Reference, build_prompt
@@ -40,9 +41,7 @@ BASE = RunRequest(
 
 
 def run(request: RunRequest, arch: str = "llama") -> RunResult:
-    result = RunResult()
-    for event in compare(request, tiny_model(arch)):
-        result.apply(event)
+    result = folded(compare(request, tiny_model(arch)))
     assert result.finished
     return result
 

@@ -27,13 +27,8 @@ from ckv_core.base import devices
 SOURCE = Path(__file__).with_name("device.cpp")
 NAME = "fakegpu"
 HALF = (torch.float16, torch.bfloat16)
-WAITS = (
-    "item",
-    "D2H",
-    "event",
-    "synchronize",
-    "nonzero",
-)  # what makes the host wait for the device
+# What makes the host wait for the device.
+WAITS = ("item", "D2H", "event", "synchronize", "nonzero")
 _REPORT = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 
 

@@ -28,6 +28,7 @@ from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.runner import EngineRunner
 from tests.factories.combinations import combinations
+from tests.factories.events import folded
 from tests.factories.models import saved_model, tiny_model_on
 from tests.fake_device.device import NAME, FakeDevices
 from tests.reference.report import report
@@ -82,6 +83,9 @@ def _request(specs: tuple[str, ...], scenario: str, *, analysed: bool) -> RunReq
     )
 
 
+SMALL = _request(("snapkv:budget=70",), "regular", analysed=False)
+
+
 @cache
 def model_on(arch: str, devices: int, dtype: torch.dtype = torch.float32) -> LoadedModel:
     """Four layers on the CPU (0), on one device, or the later ones on the second."""
@@ -105,32 +109,7 @@ def _spread(devices: int, model: PreTrainedModel) -> PreTrainedModel:
 
 
 def run(request: RunRequest, loaded: LoadedModel) -> RunResult:
-    result = RunResult()
-    for event in compare(request, loaded):
-        result.apply(event)
-    return result
-
-
-class Steps:
-    """The most that the host waits within a decoding step, beyond what its policies may."""
-
-    def __init__(self, fakes: FakeDevices) -> None:
-        self.fakes, self.most, self.places = fakes, 0, {}
-
-    def step(self, rows: RunningRows, *given: Any) -> None:
-        """In the place of `RunningRows.step`."""
-        before, places = self.fakes.waits, self.fakes.places.copy()
-        acting = sum(isinstance(part, PolicyRow) for part in rows._decoder.context.parts)
-        WHOLE(rows, *given)
-        # The first step feeds two tokens: its own, and the next one's while it is waited for.
-        fed = sum(
-            (self.fakes.places - places)[each] for each in self.fakes.places if each[0] == LATE
-        )
-        more = self.fakes.waits - before - acting * max(1, fed)
-        if more > self.most:
-            self.most = more
-            found = self.fakes.places - places
-            self.places = {f"{kind} {at}": count for (kind, at), count in found.items()}
+    return folded(compare(request, loaded))
 
 
 def compared(case: Case, fakes: FakeDevices) -> dict[str, object]:
@@ -138,10 +117,20 @@ def compared(case: Case, fakes: FakeDevices) -> dict[str, object]:
     expected = run(case.request, model_on(case.arch, 0))
     loaded = model_on(case.arch, case.devices)
     fakes.events.clear()
-    steps = Steps(fakes)
+    # The most that the host waits within a decoding step, beyond what its policies may, and where.
+    most, where = 0, {}
 
-    def step(rows: RunningRows, *given: Any) -> None:  # a function, or it would not get the rows
-        steps.step(rows, *given)
+    def step(rows: RunningRows, *given: Any) -> None:
+        nonlocal most, where
+        waits, places = fakes.waits, fakes.places.copy()
+        acting = sum(isinstance(part, PolicyRow) for part in rows._decoder.context.parts)
+        WHOLE(rows, *given)
+        found = fakes.places - places
+        # The first step feeds two tokens: its own, and the next one's while it is waited for.
+        fed = sum(count for (kind, _), count in found.items() if kind == LATE)
+        more = fakes.waits - waits - acting * max(1, fed)
+        if more > most:
+            most, where = more, {f"{kind} {at}": count for (kind, at), count in found.items()}
 
     with patch.object(RunningRows, "step", step):
         actual = run(case.request, loaded)
@@ -149,8 +138,8 @@ def compared(case: Case, fakes: FakeDevices) -> dict[str, object]:
     return {
         "specs": list(case.request.variants),
         "other": [one.spec for one, other in pairs if one.token_ids != other.token_ids],
-        "waits": steps.most,
-        "where": steps.places,
+        "waits": most,
+        "where": where,
         "events": dict(fakes.events),
     }
 
@@ -181,9 +170,8 @@ def placed(fakes: FakeDevices) -> dict[str, object]:
                 one = load_model(name, "cuda", **given)
             except CkvError as error:
                 return {"refused": f"{type(error).__name__}: {error}"}
-            request = _request(("snapkv:budget=70",), "regular", analysed=False)
             _make_room(fakes, (2**30, 2**30))
-            tokens = [each.token_ids for each in run(request, one).variants]
+            tokens = [each.token_ids for each in run(SMALL, one).variants]
             weights = [0, 0]
             for part in one.model.parameters():
                 weights[part.device.index] += part.nbytes
@@ -203,27 +191,22 @@ def placed(fakes: FakeDevices) -> dict[str, object]:
         runner.load(small, "cuda", "float32", lambda _step: None)
         runner.load(large, "cuda", "float32", lambda _step: None)
         found["after another"] = next(reversed(runner._models))[0]
-        found["estimates"] = refused_per_device(fakes)
+    # What a run says that fits on all devices but one.
+    told: list[str] = []
+    found["estimates"] = told
+    for rooms in ((2**29, 2**20), (2**20, 2**29), (2**29, 2**29)):
+        _make_room(fakes, rooms)
+        try:
+            run(SMALL, model_on("llama", 2))
+            told.append("")
+        except CkvError as error:
+            told.append(str(error))
+    fakes.total = [2**36, 2**36]
     return found
 
 
 def _make_room(fakes: FakeDevices, rooms: tuple[int, int]) -> None:
     fakes.total = [fakes.live(at) + room for at, room in enumerate(rooms)]
-
-
-def refused_per_device(fakes: FakeDevices) -> list[str]:
-    """What a run says that fits on all devices but one."""
-    request = _request(("snapkv:budget=70",), "regular", analysed=False)
-    told = []
-    for rooms in ((2**29, 2**20), (2**20, 2**29), (2**29, 2**29)):
-        _make_room(fakes, rooms)
-        try:
-            run(request, model_on("llama", 2))
-            told.append("")
-        except CkvError as error:
-            told.append(str(error))
-    fakes.total = [2**36, 2**36]
-    return told
 
 
 def main(*, every: bool) -> None:

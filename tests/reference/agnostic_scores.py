@@ -1,8 +1,9 @@
-"""Knorm, KeyDiff, LagKV and Expected Attention as literal loops over one KV head."""
+"""Knorm, KeyDiff, LagKV and Expected Attention of one KV head, as their definitions say."""
 
 import hashlib
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,15 +12,14 @@ from tests.reference.scores import Row
 
 def key_norms(keys: list[Row]) -> Row:
     """Method sheet 2.12: s = -||k||_2."""
-    return [-math.sqrt(sum(x * x for x in key)) for key in keys]
+    return [-math.hypot(*key) for key in keys]
 
 
 def key_difference(keys: list[Row]) -> Row:
     """Minus the cosine of each key to the mean of all keys of length one."""
-    units = [[x / math.sqrt(sum(v * v for v in key)) for x in key] for key in keys]
-    anchor = [sum(column) / len(units) for column in zip(*units, strict=True)]
-    size = math.sqrt(sum(v * v for v in anchor))
-    return [-sum(a * x for a, x in zip(anchor, unit, strict=True)) / size for unit in units]
+    units = np.array([np.array(key) / math.hypot(*key) for key in keys])
+    anchor = units.mean(0)
+    return (-(units @ anchor) / math.hypot(*anchor)).tolist()
 
 
 def lots(seed: int, layer: int, head: int, entries: int) -> Row:
@@ -39,22 +39,14 @@ def lag_relative(keys: list[Row], values: list[Row], lag: int) -> list[Row]:
     """
     found = []
     for p in range(len(keys) // lag - 1):
-        total = [0.0] * lag
+        total = np.zeros(lag)
         for states in (keys, values):
-            own, following = (states[q * lag : (q + 1) * lag] for q in (p, p + 1))
-            deviations = []
-            for row in own:
-                scaled = []
-                for channel, x in enumerate(row):
-                    reference = [other[channel] for other in following]
-                    width = max(reference) - min(reference)
-                    scaled.append((x - min(reference)) / (width or 1.0))
-                mean = sum(scaled) / len(scaled)
-                spread = sum((x - mean) ** 2 for x in scaled) / (len(scaled) - 1)
-                deviations.append(math.sqrt(spread))
-            weights = [math.exp(each - max(deviations)) for each in deviations]
-            total = [t + w / sum(weights) for t, w in zip(total, weights, strict=True)]
-        found.append(total)
+            own, following = (np.array(states[q * lag : (q + 1) * lag]) for q in (p, p + 1))
+            least, width = following.min(0), np.ptp(following, axis=0)
+            deviations = ((own - least) / np.where(width, width, 1.0)).std(axis=1, ddof=1)
+            weights = np.exp(deviations - deviations.max())
+            total += weights / weights.sum()
+        found.append(total.tolist())
     return found
 
 
@@ -105,10 +97,8 @@ def expected_attention(
     mean_attention = torch.zeros(n - sinks, dtype=torch.float64)
     for own in queries.double():
         seen = own[sinks:]
-        mean = seen.mean(0)
-        covariance = torch.zeros(dim, dim, dtype=torch.float64)
-        for query in seen:
-            covariance += torch.outer(query - mean, query - mean) / len(seen)
+        mean, spread = seen.mean(0), seen - seen.mean(0)
+        covariance = spread.T @ spread / len(seen)
         mean, covariance = turn @ mean, turn @ covariance @ turn.T
         logits = [
             scaling * float(mean @ key) + scaling**2 * float(key @ covariance @ key) / 2

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,9 @@ from torch import Tensor
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import VariantResult
 from tests.reference.comparison import Reference
-from tests.reference.forward import Kept, Tap, evictable_layers
+from tests.reference.forward import Heads, Kept, Tap, evictable_layers
 from tests.reference.head_alpha import head_alphas
-from tests.reference.scores import first_stage_score, layer_values, output_weight, window_mean
+from tests.reference.scores import first_stage_score, window_mean
 from tests.reference.selection import top_k
 
 Found = dict[str, np.ndarray]
@@ -29,36 +28,8 @@ def three(full: Tensor, evicted: Tensor) -> tuple[float, float, float]:
     return float((a - b).abs().sum()), float((a - b).norm()), cosine
 
 
-class Heads:
-    """Outputs of every head through W_O in one layer."""
-
-    def __init__(self, model: Any, layer: int, tap: Tap, cache: Any) -> None:
-        weight, values = output_weight(model, layer).double(), layer_values(cache, layer).double()
-        self.attention = tap.attention[layer][:, -1].double()  # [query_heads, entries]
-        self.group = len(self.attention) // len(values)
-        width = values.shape[-1]
-        self.values = values.repeat_interleave(self.group, 0)
-        self.weights = [
-            weight[:, h * width : (h + 1) * width].T for h in range(len(self.attention))
-        ]
-        projected = [v @ w for v, w in zip(self.values, self.weights, strict=True)]
-        self.norms = torch.stack(projected).abs().sum(-1)  # [query_heads, entries]
-
-    def keep(self, kept: Tensor) -> Tensor:
-        """[kv_heads, compressed] bool to [query_heads, entries] with the tail."""
-        tail = self.attention.shape[1] - kept.shape[1]
-        whole = torch.cat([kept, torch.ones(len(kept), tail, dtype=torch.bool)], dim=1)
-        return whole.repeat_interleave(self.group, 0)
-
-    def output(self, keep: Tensor) -> Tensor:
-        """[query_heads, hidden] of the attention on `keep`, renormalised."""
-        a = self.attention * keep
-        mixed = torch.einsum("hn,hnv->hv", a / a.sum(-1, keepdim=True), self.values)
-        return torch.stack([row @ w for row, w in zip(mixed, self.weights, strict=True)])
-
-    def losses(self, keep: Tensor) -> Tensor:
-        """Head L1 of `keep` [query_heads, entries]."""
-        return (self.output(torch.ones_like(keep)) - self.output(keep)).abs().sum(-1)
+class Searched(Heads):
+    """With what the oracles choose."""
 
     def best(self, score: Tensor, fixed: list[bool], counts: list[int]) -> Tensor:
         """Per group, the protected entries and those of largest mean score."""
@@ -107,7 +78,7 @@ class Literal:
             if "critical_auto" not in variant.spec:
                 found[at]["stage1_alpha"] = np.array([variant.params.get("alpha", 0.25)])
         for layer in evictable_layers(model):
-            heads = Heads(model, layer, *self.slow.full_step[:2])
+            heads = Searched(model, layer, *self.slow.full_step[:2])
             masks = [torch.tensor(kept[layer]) for _, kept in self.variants]
             for at, (variant, _) in enumerate(self.variants):
                 fixed = protected(variant, masks[at].shape[1])
@@ -210,7 +181,7 @@ def _bounds(heads: Heads, keep: Tensor, first: Tensor) -> Mapping[str, Tensor]:
     }
 
 
-def _oracles(heads: Heads, keep: Tensor, fixed: list[bool]) -> Mapping[str, Tensor]:
+def _oracles(heads: Searched, keep: Tensor, fixed: list[bool]) -> Mapping[str, Tensor]:
     counts = keep[:: heads.group].sum(-1).tolist()
     most = [min(3 * count, keep.shape[1]) for count in counts]
     start = heads.best(heads.attention * heads.norms, fixed, most)[:: heads.group]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from tests.reference.scores import layer_values, output_weight, value_norms
+from tests.reference.scores import layer_values, output_weight
 
 # [layer][kv head][position] for compressed positions; None = nothing is evicted in that layer.
 Kept = list[list[list[bool]] | None]
@@ -149,6 +149,38 @@ def decode(
     return found, held
 
 
+class Heads:
+    """Outputs of every head through W_O in one layer."""
+
+    def __init__(self, model: Any, layer: int, tap: Tap, cache: Any) -> None:
+        weight, values = output_weight(model, layer).double(), layer_values(cache, layer).double()
+        self.attention = tap.attention[layer][:, -1].double()  # [query_heads, entries]
+        self.group = len(self.attention) // len(values)
+        width = values.shape[-1]
+        self.values = values.repeat_interleave(self.group, 0)
+        self.weights = [
+            weight[:, h * width : (h + 1) * width].T for h in range(len(self.attention))
+        ]
+        projected = [v @ w for v, w in zip(self.values, self.weights, strict=True)]
+        self.norms = torch.stack(projected).abs().sum(-1)  # [query_heads, entries]
+
+    def keep(self, kept: Tensor) -> Tensor:
+        """[kv_heads, compressed] bool to [query_heads, entries] with the tail."""
+        tail = self.attention.shape[1] - kept.shape[1]
+        whole = torch.cat([kept, torch.ones(len(kept), tail, dtype=torch.bool)], dim=1)
+        return whole.repeat_interleave(self.group, 0)
+
+    def output(self, keep: Tensor) -> Tensor:
+        """[query_heads, hidden] of the attention on `keep`, renormalised."""
+        a = self.attention * keep
+        mixed = torch.einsum("hn,hnv->hv", a / a.sum(-1, keepdim=True), self.values)
+        return torch.stack([row @ w for row, w in zip(mixed, self.weights, strict=True)])
+
+    def losses(self, keep: Tensor) -> Tensor:
+        """Head L1 of `keep` [query_heads, entries]."""
+        return (self.output(torch.ones_like(keep)) - self.output(keep)).abs().sum(-1)
+
+
 def head_l1(
     model: Any, full_tap: Tap, full_cache: DynamicCache, kept: Kept | None
 ) -> list[list[float] | None]:
@@ -157,41 +189,20 @@ def head_l1(
     A' = N * A / sum(N * A), N true for kept entries, for every entry after the compressed
     prompt and for the step's own entry. None for layers from which nothing is evicted.
     """
-    result: list[list[float] | None] = []
-    for layer, attention in enumerate(full_tap.attention):
-        layer_kept = None if kept is None else kept[layer]
-        if layer_kept is None:
-            result.append(None)
-            continue
-        values = layer_values(full_cache, layer).double()
-        weight = output_weight(model, layer).double()
-        query_heads, head_dim = attention.shape[0], values.shape[-1]
-        group_size = query_heads // values.shape[0]
-        row = []
-        for head in range(query_heads):
-            a = attention[head, 0].double()
-            keep = torch.ones(len(a), dtype=torch.float64)
-            flags = layer_kept[head // group_size]
-            keep[: len(flags)] = torch.tensor(flags, dtype=torch.float64)
-            a_evicted = keep * a / (keep * a).sum()
-            w_head = weight[:, head * head_dim : (head + 1) * head_dim].T
-            moved = (a - a_evicted) @ values[head // group_size] @ w_head
-            row.append(float(moved.abs().sum()))
-        result.append(row)
-    return result
+    found: list[list[float] | None] = [None] * len(full_tap.attention)
+    for layer, own in enumerate(kept or []):
+        if own is not None:
+            heads = Heads(model, layer, full_tap, full_cache)
+            found[layer] = heads.losses(heads.keep(torch.tensor(own))).tolist()
+    return found
 
 
 def output_sizes(model: Any, full_tap: Tap, full_cache: DynamicCache) -> list[list[float]]:
     """C = sum_i A_i ||v_i W_O||_1 per evictable layer and query head: the size of roundings."""
     result: list[list[float]] = [[] for _ in full_tap.attention]
     for layer in evictable_layers(model):
-        attention = full_tap.attention[layer]
-        values = layer_values(full_cache, layer)
-        norms = value_norms(values, output_weight(model, layer), attention.shape[0])
-        result[layer] = [
-            sum(a * nu for a, nu in zip(row[0].tolist(), norm, strict=True))
-            for row, norm in zip(attention, norms, strict=True)
-        ]
+        heads = Heads(model, layer, full_tap, full_cache)
+        result[layer] = (heads.attention * heads.norms).sum(-1).tolist()
     return result
 
 

@@ -1,41 +1,36 @@
-"""CAKE, DefensiveKV, ChunkKV and LaProx as literal loops over the attention of a window's queries.
+"""CAKE, DefensiveKV, ChunkKV and LaProx from the attention of a window's queries, by definition.
 
 `rows` is [query_heads][window][entries], each row a softmax over all entries.
 """
 
 import math
 
+import numpy as np
+
 from tests.reference.scores import Row, group_reduced, pooled
+
+
+def past_of(rows: list[list[Row]]) -> np.ndarray:
+    """Without the window's own columns, [query_heads, window, past] float64."""
+    return np.array(rows)[..., : len(rows[0][0]) - len(rows[0])]
 
 
 def cake_scores(rows: list[list[Row]], group_size: int, gamma: float, kernel: int) -> list[Row]:
     """Method sheet 2.14: mean + gamma var over the window, average pooled, group mean."""
-    window, past = len(rows[0]), len(rows[0][0]) - len(rows[0])
     per_head = []
-    for head in rows:
-        row = []
-        for i in range(past):
-            column = [query[i] for query in head]
-            mean = sum(column) / window
-            spread = sum((x - mean) ** 2 for x in column) / (window - 1) if window > 1 else 0.0
-            row.append(mean + gamma * spread)
-        per_head.append(pooled(row, "avg", kernel))
+    for head in past_of(rows):
+        spread = head.var(0, ddof=1) if len(head) > 1 else 0.0
+        per_head.append(pooled((head.mean(0) + gamma * spread).tolist(), "avg", kernel))
     return group_reduced(per_head, group_size, "mean")
 
 
 def cake_preferences(layers: list[list[list[Row]]], tau1: float, tau2: float) -> list[float]:
     """P of each layer over the sum of all: dispersion^(1/tau1) x variance^(1/tau2)."""
     found = []
-    for rows in layers:
-        window, past = len(rows[0]), len(rows[0][0]) - len(rows[0])
-        dispersion = variance = 0.0
-        for head in rows:
-            for query in head:
-                dispersion -= sum(x * math.log(x + 1e-10) for x in query[:past])
-            for i in range(past):
-                mean = sum(query[i] for query in head) / window
-                variance += sum((query[i] - mean) ** 2 for query in head) / (window - 1)
-        found.append(dispersion ** (1 / tau1) * variance ** (1 / tau2))
+    for rows in map(past_of, layers):
+        dispersion = -(rows * np.log(rows + 1e-10)).sum()
+        variance = rows.var(1, ddof=1).sum()
+        found.append(float(dispersion ** (1 / tau1) * variance ** (1 / tau2)))
     return [each / sum(found) for each in found]
 
 
@@ -106,11 +101,10 @@ def laprox_scores(
         group_size: query heads of a KV head.
         kernel: of the average.
     """
-    past = len(rows[0][0]) - len(rows[0])
     per_head = []
-    for head, own in zip(rows, norms, strict=True):
-        columns = [math.sqrt(sum(query[i] ** 2 for query in head)) for i in range(past)]
-        per_head.append(pooled([c * own[i] for i, c in enumerate(columns)], "avg", kernel))
+    for head, own in zip(past_of(rows), norms, strict=True):
+        columns = np.linalg.norm(head, axis=0) * own[: head.shape[1]]
+        per_head.append(pooled(columns.tolist(), "avg", kernel))
     grouped = group_reduced(per_head, group_size, "mean")
     total = sum(map(sum, grouped))
     return [[each / total for each in row] for row in grouped]

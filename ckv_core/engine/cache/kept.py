@@ -165,7 +165,7 @@ class _Layer:
 
     def slots(self, groups: Sequence[Group]) -> PromptSlots:
         info = self.loaded.info
-        window = self.loaded.sliding_windows[self.index]
+        window, dtype = self.loaded.sliding_windows[self.index], self.loaded.model.dtype
         device = next(self.loaded.layers[self.index].parameters()).device
         held = [self._held(group, device) for group in groups]
         heads = sorted(head for _, of in held for head in of)
@@ -181,9 +181,7 @@ class _Layer:
                 raise self._wrong("has a sliding window and gaps in it")
         if is_whole and (window is not None or first.length == self.prompt_len):
             return compact(*first.decoded(), [Keep(None)])
-        none = torch.empty(
-            info.kv_heads, 0, info.head_dim, dtype=self.loaded.model.dtype, device=device
-        )
+        none = torch.empty(info.kv_heads, 0, info.head_dim, dtype=dtype, device=device)
         return held_slots(self.prompt_len, (none, none), held)
 
     def _held(self, group: Group, device: torch.device) -> tuple[Segment, list[int]]:
@@ -203,8 +201,7 @@ class _Layer:
         own = {name: tensor.to(device) for name, tensor in segment.tensors().items()}
         if not all(bool(each.isfinite().all()) for each in own.values()):
             raise self._wrong("has numbers that are not finite")
-        segment = segment.holding(own)
-        if not segment.is_sound():
+        if not (segment := segment.holding(own)).is_sound():
             raise self._wrong("has channels out of range")
         return segment, heads.tolist()
 

@@ -7,7 +7,7 @@ that keep everything share the prefill's tensors.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -208,25 +208,22 @@ def _packed(
     """The plain stacks that hold anything, as views of one tensor; None where no kernel serves."""
     keys, values = like
     kernel = usable_kernel(keys.device, keys.dtype, keys.shape[2])
-    plain = [(stack, cast(PlainSegment, stack.segment)) for stack in stacks if _is_packable(stack)]
+    plain = [stack for stack in stacks if _is_packable(stack)]
     if kernel is None or not plain or keys.shape[2] != values.shape[2]:
         return [], None
-    flat_keys = torch.cat([segment.keys.flatten(0, 1) for _, segment in plain])
-    flat_values = torch.cat([segment.values.flatten(0, 1) for _, segment in plain])
-    sizes = [segment.heads * segment.length for _, segment in plain]
+    held = [cast(PlainSegment, stack.segment) for stack in plain]
+    flat_keys = torch.cat([segment.keys.flatten(0, 1) for segment in held])
+    flat_values = torch.cat([segment.values.flatten(0, 1) for segment in held])
+    sizes = [segment.heads * segment.length for segment in held]
+    parts = zip(torch.split(flat_keys, sizes), torch.split(flat_values, sizes), strict=True)
     views = [
-        Stack(
-            PlainSegment(some_keys.view_as(segment.keys), some_values.view_as(segment.values)),
-            stack.slots,
-            stack.index,
-        )
-        for (stack, segment), some_keys, some_values in zip(
-            plain, torch.split(flat_keys, sizes), torch.split(flat_values, sizes), strict=True
-        )
+        PlainSegment(own_keys.view_as(each.keys), own_values.view_as(each.values))
+        for each, (own_keys, own_values) in zip(held, parts, strict=True)
     ]
-    lengths = [segment.length for _, segment in plain for _ in range(segment.heads)]
-    slots = torch.cat([stack.index for stack, _ in plain])
-    return views, pack(flat_keys, flat_values, slots, lengths, kernel)
+    stacked = [replace(stack, segment=own) for stack, own in zip(plain, views, strict=True)]
+    lengths = [segment.length for segment in held for _ in range(segment.heads)]
+    slots = torch.cat([stack.index for stack in plain])
+    return stacked, pack(flat_keys, flat_values, slots, lengths, kernel)
 
 
 class SlotCache:
@@ -272,14 +269,8 @@ class SlotCache:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Attention of the new tokens over each row's own entries and themselves.
 
-        Args:
-            query: [rows, query_heads, tokens, head_dim].
-            key: [rows, kv_heads, tokens, head_dim], appended until the next pass or `commit`.
-            value: [rows, kv_heads, tokens, value_dim].
-            scaling: factor of the logits.
-
-        Returns:
-            [rows, query_heads, tokens, value_dim].
+        Shapes as of `AttentionContext.attend`; what is appended stays until the next pass or
+        `commit`.
         """
         rows, query_heads, tokens, head_dim = query.shape
         end = self.seen = self.length + tokens
@@ -323,12 +314,8 @@ class SlotCache:
     ) -> Part:
         """Rows that keep everything: one product per KV head for all of them together.
 
-        Args:
-            keys: [kv_heads, prompt_len, head_dim].
-            values: [kv_heads, prompt_len, value_dim].
-            slots: [rows * kv_heads, group * tokens, head_dim]; so is the output.
-            tokens: new ones of each row.
-            scaling: factor of the logits.
+        Of keys and values [kv_heads, prompt_len, dim]; `slots` and the output are
+        [rows * kv_heads, group * tokens, dim].
         """
         kv_heads, prompt_len, _ = keys.shape
         queries = slots.view(-1, kv_heads, *slots.shape[1:]).transpose(0, 1)

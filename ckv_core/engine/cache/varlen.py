@@ -12,18 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.errors import is_out_of_memory
 
-try:
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
-except ImportError:  # torch before 2.10
-    AuxRequest = varlen_attn = None  # type: ignore[assignment, misc]
-
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
-
 
 # `varlen_attn` of torch 2.11 and later (2.10 lacks `scale`), with the log-sum-exp.
 Kernel = Callable[..., Any]
@@ -43,8 +38,7 @@ class Packed:
     def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
         """Attention of each head's queries [heads, queries, head_dim] over its own entries.
 
-        Returns:
-            Output, shaped alike, and log-sum-exp [heads, queries], both float32.
+        Gives the output, shaped alike, and log-sum-exp [heads, queries], both float32.
         """
         heads, count, head_dim = queries.shape
         starts = torch.arange(heads + 1, dtype=torch.int32, device=queries.device) * count
@@ -86,9 +80,8 @@ def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Ke
     It is tried once on each device, type and dimension: a GPU or build without it, a head size
     that it does not take and a PyTorch with another signature all show there.
     """
-    if varlen_attn is None or not is_cuda_like(device) or dtype not in _TYPES:
-        return None
-    return varlen_attn if _works(varlen_attn, device, dtype, head_dim) else None
+    fits = is_cuda_like(device) and dtype in _TYPES
+    return varlen_attn if fits and _works(varlen_attn, device, dtype, head_dim) else None
 
 
 @cache

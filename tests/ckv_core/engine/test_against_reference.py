@@ -103,9 +103,9 @@ REAL_VARIANTS: dict[Scenario, tuple[str, ...]] = {
     "regular": ("full", "adakv+critical"),
     "context-only": ("full", "pyramidkv+critical"),
 }
-REAL_TOKENS, BUDGET = 8, 128
-# The part about the pump room and what is around it, as short as the budget allows.
-START = report().index("Night work") - 300
+REAL_TOKENS, BUDGET = 12, 128
+# The part about the pump house and what is around it, as short as the budget allows.
+START = report().index(ANSWER) - 700
 REAL_TEXT = report()[START : START + 1300]
 
 

@@ -1,6 +1,5 @@
-"""Bounds against their literal formulas, the chain that the paper proves, the rounding floor."""
+"""The chain of bounds that the paper proves, oracles by their definition, the rounding floor."""
 
-import math
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -14,14 +13,8 @@ from torch import Tensor
 from ckv_core.engine import diagnostics, generate
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import Decoder
-from ckv_core.engine.diagnostics import bounds, greedy_mask, oracle_mask, sigma_oracle
-from ckv_core.engine.first_step import (
-    distances,
-    head_l1,
-    head_weights,
-    moved_heads,
-    project_heads,
-)
+from ckv_core.engine.diagnostics import bounds, greedy_mask, oracle_mask
+from ckv_core.engine.first_step import FullLayer
 from ckv_core.experiment.rounding import within_floor
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.models.loaded import LoadedModel
@@ -99,65 +92,6 @@ def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case):
     strong_heads(case)
 
 
-@given(cases)
-def test_bounds_equal_their_literal_formulas(case):
-    found = case.measured()
-    for head in range(4):
-        a, v = case.attention[head].tolist(), case.norms[head].tolist()
-        kept, first = case.kept[head // 2].tolist(), case.stage_one[head // 2].tolist()
-        total = sum(x * y for x, y in zip(a, v, strict=True))
-        sigma_n = sum(x for x, n in zip(a, kept, strict=True) if n)
-        sigma = sum(x for x, n in zip(a, first, strict=True) if n)
-        one = sum(a[i] * v[i] for i in range(ENTRIES) if first[i])
-        two = sum(a[i] * v[i] for i in range(ENTRIES) if kept[i] and not first[i])
-        mass_two = sum(a[i] for i in range(ENTRIES) if kept[i] and not first[i])
-        factor = 2 - 1 / sigma
-        expected = {
-            "sigma_stage1": sigma,
-            "sigma_kept": sigma_n,
-            "value_mass": total,
-            "theta": total - (2 - 1 / sigma_n) * (one + two),
-            "theta_hat": total - factor * one - factor * two,
-            "theta_relaxed": total - factor * one - min(v) * factor * mass_two,
-        }
-        for name, value in expected.items():
-            close = math.isclose(float(found[name][head]), value, rel_tol=1e-9, abs_tol=1e-9)
-            assert close, name
-
-
-@given(cases)
-def test_sigma_of_the_oracle_is_the_largest_mass_of_so_many_entries(case):
-    counts = case.stage_one.sum(-1)
-    best = sigma_oracle(case.attention, counts)
-    for head in range(4):
-        largest = sorted(case.attention[head].tolist(), reverse=True)[: int(counts[head // 2])]
-        assert float(best[head]) == pytest.approx(sum(largest))
-    assert (case.measured()["sigma_stage1"] <= best + 1e-12).all()
-
-
-@given(cases)
-def test_distances_equal_their_literal_formulas(case):
-    weight = torch.cat([w.T for w in case.weights], dim=1)  # [hidden, heads * value_dim]
-    assert torch.equal(head_weights(weight, 4), case.weights.float())
-    heads = torch.einsum("hn,hnv->hv", case.attention, case.values.repeat_interleave(2, 0))
-    moved = moved_heads_double(case.attention, case.values, case.kept)
-    both = project_heads(torch.stack([heads, moved]), case.weights.float())
-    for head in range(4):
-        assert both[1, head].tolist() == pytest.approx(
-            (moved[head] @ case.weights[head]).tolist(), rel=1e-4, abs=1e-3
-        )
-    full, change = both.double()
-    found = distances(full, change)
-    for head in range(4):
-        a, d = full[head].tolist(), change[head].tolist()
-        b = [x - y for x, y in zip(a, d, strict=True)]
-        dot = sum(x * y for x, y in zip(a, b, strict=True))
-        cosine = 1 - dot / (math.hypot(*a) * math.hypot(*b))
-        assert float(found["l1"][head]) == pytest.approx(sum(map(abs, d)))
-        assert float(found["l2"][head]) == pytest.approx(math.hypot(*d))
-        assert float(found["cosine"][head]) == pytest.approx(cosine, abs=1e-9)
-
-
 @given(cases, st.integers(1, ENTRIES))
 def test_an_oracle_keeps_what_it_must_and_the_best_of_the_rest(case, count):
     protected = torch.zeros(ENTRIES, dtype=torch.bool)
@@ -230,14 +164,6 @@ def test_large_values_that_nearly_cancel_do_not_change_what_the_oracle_keeps():
                 assert set(mask.nonzero()[:, 0].tolist()) == kept
 
 
-def test_moved_heads_equals_its_definition():
-    case = Case(3, 2.0, 0.3)
-    logarithms = case.attention.log().float().view(2, 2, -1)
-    moved = moved_heads(logarithms, case.values.float(), case.kept)
-    expected = moved_heads_double(case.attention, case.values, case.kept)
-    assert torch.allclose(moved.double(), expected, rtol=1e-4, atol=1e-5)
-
-
 # --- attention below the smallest float ---------------------------------------------------
 
 
@@ -255,8 +181,7 @@ def peaked() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_head_l1_is_defined_where_the_kept_mass_underflows():
     query, keys, values, kept = peaked()
-    weight = torch.eye(4)
-    (found,) = head_l1(query, keys, values, 1.0, weight, [kept])
+    (found,) = FullLayer(query, keys, values, 1.0, torch.eye(4), 6).head_l1([kept])
     logits = (query.double() @ keys[0].double().T)[0]
     assert logits.softmax(-1)[kept[0]].float().sum() == 0  # the fault that this test is about
     full = logits.softmax(-1) @ values[0].double()

@@ -193,9 +193,10 @@ def test_one_nan_weight_fails_the_run(part, new_tokens):
 def test_the_full_caches_text_read_by_a_variant_that_overflows_fails_the_run(monkeypatch):
     feed_all = Decoder.feed_all
 
-    def overflowing(self: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
-        logits = feed_all(self, token_ids)
-        logits[0, -1, 5] = torch.inf
+    def overflowing(self: Decoder, token_ids: torch.Tensor, **of_step: bool) -> torch.Tensor:
+        logits = feed_all(self, token_ids, **of_step)
+        if not of_step:
+            logits[0, -1, 5] = torch.inf
         return logits
 
     monkeypatch.setattr(Decoder, "feed_all", overflowing)

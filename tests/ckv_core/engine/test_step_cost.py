@@ -68,7 +68,7 @@ def running(variants: tuple[str, ...], arch: str = "llama") -> RunningRows:
     tokens = [5] * len(variants)
     generation = Generation(loaded.tokenizer, len(tokens), 20, frozenset())
     generation.append(tokens)
-    rows = RunningRows(decoder, generation, tokens)
+    rows = RunningRows(decoder, [generation], tokens)
     rows.step()  # what is made once is made
     generation.append(rows.tokens)
     return rows
@@ -81,7 +81,7 @@ def counted_step(
     """Operators and fetches of one step of some rows, and the blocks of the model."""
     rows = running(variants, arch)
     for part in rows._decoder.context.parts:
-        if isinstance(part, Rows):
+        if type(part) is Rows:
             assert max(len(layer.prompt.stacks) for layer in part.layers) <= 6
     with Operators() as operators, Waits() as waits:
         rows.step()

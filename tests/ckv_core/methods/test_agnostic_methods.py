@@ -228,7 +228,7 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
         per_head = [leverages.tile_attention(each, keys, tile, attended=kvpress) for each in own]
         means = [sum(column) / group for column in zip(*per_head, strict=True)]
         if kvpress:
-            sized = [a * leverages.dot(v, v) ** 0.5 for a, v in zip(means, values, strict=True)]
+            sized = [a * math.hypot(*v) for a, v in zip(means, values, strict=True)]
             means = pooled(sized, "avg", 3)
         attention.append(means)
         own_sketch = None if mixed[head] is None else mixed[head].tolist()

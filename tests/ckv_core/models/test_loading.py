@@ -21,7 +21,7 @@ from ckv_core.models.geometry import check_config, read_geometry
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, Step
-from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
+from tests.ckv_core.models.tiny_gguf import read_gguf_weights, write_tiny_gguf
 from tests.factories.models import (
     ARCHITECTURES,
     load_tokenizer,
@@ -90,7 +90,7 @@ def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(tmp_pat
     path.parent.mkdir()
     write_tiny_gguf(path)
     loaded = load_model(str(path if by_file else path.parent), "cpu")
-    expected = read_gguf_weights(path, HEADS, KV_HEADS)
+    expected = read_gguf_weights(path)
     assert loaded.info.dtype == "float32"
     for name, weight in expected.items():
         assert torch.equal(_weight(loaded, name, _rows(expected)), weight)

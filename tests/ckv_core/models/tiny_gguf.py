@@ -1,6 +1,5 @@
 """A tiny Llama GGUF with a byte-level tokenizer, and an independent reader of its weights."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -90,23 +89,18 @@ def _tensor_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def read_gguf_weights(
-    path: Path, heads: int, kv_heads: int, layers: Collection[int] = range(LAYERS)
-) -> dict[str, Tensor]:
+def read_gguf_weights(path: Path) -> dict[str, Tensor]:
     """Dequantised weights by transformers' names, read with the gguf package alone.
 
-    Of the layers, only these. A GGUF interleaves the two RoPE halves of each head's query and key
-    rows; undone here.
+    A GGUF interleaves the two RoPE halves of each head's query and key rows; undone here.
     """
     weights: dict[str, Tensor] = {}
     for tensor in GGUFReader(path).tensors:
         parts = tensor.name.split(".")
-        if parts[0] == "blk" and int(parts[1]) not in layers:
-            continue
         values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
         if parts[0] == "blk":
             if parts[2] in ("attn_q", "attn_k"):
-                count = heads if parts[2] == "attn_q" else kv_heads
+                count = HEADS if parts[2] == "attn_q" else KV_HEADS
                 rows = values.reshape(count, -1, 2, values.shape[-1])
                 values = rows.transpose(1, 2).reshape(values.shape)
             weights[f"model.layers.{parts[1]}.{_NAMES[parts[2]]}.weight"] = values
