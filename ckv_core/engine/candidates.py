@@ -52,7 +52,7 @@ def order_keys(spec: VariantSpec) -> tuple[Hashable, ...]:
 
 
 class PromptCandidates:
-    """Those of one variant in one prompt; `parts.base.Candidates` tells what each thing is."""
+    """The candidates of one variant in one prompt; see `parts.base.Candidates`."""
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         self._spec = spec
@@ -101,7 +101,7 @@ class PromptCandidates:
     def stage_one(
         self, selector: Selector, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """What its first stage alone keeps in one layer; see `Selector.stage_one`."""
+        """Choose by the first stage alone in one layer; see `Selector.stage_one`."""
         return selector.stage_one(self, place, head_budgets, arrays)
 
     def scores(self, place: int) -> Tensor:
@@ -122,7 +122,7 @@ class PromptCandidates:
 
 
 class SharedCandidates(PromptCandidates):
-    """As if a layer had one KV head, whose scores are the mean of those of all its heads."""
+    """A layer counts as one KV head, whose scores are the mean of those of all its heads."""
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         super().__init__(spec, prefill, budget)
@@ -166,7 +166,7 @@ class PageCandidates(SharedCandidates):
         return totals / sizes
 
     def keep(self, layers: slice, head_budgets: Tensor) -> Kept:
-        """What the selector keeps as pages, cut where the budget of entries ends.
+        """The selector chooses pages, which are cut where the budget of entries ends.
 
         Protected pages come first, then as many whole pages as the rest of the budget holds, as the
         selector chooses; what is left goes to the best other page, from its first entry on.
@@ -303,12 +303,8 @@ class Chooser:
     ) -> Tensor:
         """The newest entries, as many as the window has, and the best of the others.
 
-        Args:
-            layer: index of the decoder layer.
-            states: keys and values of the entries, [kv_heads, entries, dim].
-            queries: the newest, [query_heads, window, head_dim].
-            scaling: factor of the logits.
-            count: of True in each row of what is given back, [kv_heads, entries] bool.
+        Of keys and values [kv_heads, entries, dim] and the newest queries
+        [query_heads, window, head_dim]; `count` are True in each row of [kv_heads, entries].
         """
         view = GeneratedLayer(self.loaded, layer, LayerStates(*states, queries, scaling))
         candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)

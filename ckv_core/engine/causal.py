@@ -50,7 +50,7 @@ def causal_attention(
 
 
 def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """What `causal_attention` tells of a kernel that does not, in blocks of queries.
+    """Compute the log-sum-exp that a kernel of `causal_attention` does not tell, by blocks.
 
     Of queries [query_heads, tokens, head_dim], the last of the keys [kv_heads, entries, head_dim],
     to [query_heads, tokens] float32.
@@ -72,7 +72,7 @@ def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
 def sliding_attention(
     query: Tensor, keys: Tensor, values: Tensor, window: int, scaling: float
 ) -> Tensor:
-    """As `causal_attention`, each position over the newest `window` up to its own."""
+    """Each position attends to the newest `window` up to its own; else as `causal_attention`."""
     tokens, entries, masked = query.shape[2], keys.shape[2], functional.scaled_dot_product_attention
     out = query.new_empty(*query.shape[:3], values.shape[3])
     # Some queries at a time see a slice of the entries: no mask is made of the whole chunk.

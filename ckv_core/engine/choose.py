@@ -53,7 +53,7 @@ def score(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
 def choose(
     run: Run, prefilled: Prefill, measured: frozenset[VariantKey] = frozenset()
 ) -> tuple[list[Selection], dict[int, Selection]]:
-    """What every variant keeps, and what the base of every variant with CriticalKV would keep.
+    """Choose for every variant, and for the base of every variant with CriticalKV.
 
     A base that is itself a variant is not chosen twice; one of `measured` is left out.
     """

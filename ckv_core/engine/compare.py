@@ -167,7 +167,7 @@ class _Merged:
         self._rows: list[tuple[object, ...]] = [("", (), (), None)] * len(run.specs)
 
     def event(self, event: RunEvent, group: list[int]) -> RunEvent:
-        """The same event with the sweep's own numbering of variants."""
+        """Returns the event with the sweep's own numbering of variants."""
         if isinstance(event, FloorMeasured):
             return event
         if isinstance(event, Generated):

@@ -39,7 +39,7 @@ class DecodeContext:
 
     @property
     def places(self) -> list[int]:
-        """Of the rows in the pass, one part after another."""
+        """Returns the places of the rows in the pass, one part after another."""
         return [place for part in self.parts for place in part.places]
 
     @contextmanager
@@ -105,7 +105,7 @@ class Decoder:
         self.context = context
 
     def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
-        """As `feed_all`, but gives the logits after the last new token, [rows, vocabulary]."""
+        """Call `feed_all` for the logits after the last new token alone, [rows, vocabulary]."""
         return self.feed_all(token_ids, commit=commit)[:, -1]
 
     def feed_all(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
@@ -142,7 +142,7 @@ class Decoder:
     def _in_turn(
         self, groups: list[list[Rows]], token_ids: Tensor, work: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """What `work` makes of each group's tokens [rows, tokens], with the rows in order again."""
+        """Let `work` take each group's tokens [rows, tokens]; returns the rows in order again."""
         if len(groups) == 1:
             return work(token_ids)
         row_of = {place: row for row, place in enumerate(sorted(self.context.places))}

@@ -114,7 +114,7 @@ def greedy_mask(
     candidates: Tensor,
     count: int,
 ) -> Tensor:
-    """What a greedy search for the smallest head L1 keeps in one KV head.
+    """A greedy search for the smallest head L1 chooses what one KV head keeps.
 
     From the candidates kept, each round computes for every entry that may go the sum over the
     query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the

@@ -16,7 +16,7 @@ KeepMask = NDArray[np.bool_]
 
 
 def own_mask(own: ExternalSelection, model: ModelInfo, prompt: PromptInfo) -> KeepMask:
-    """What one such variant keeps, [layers, kv_heads, compressed_tokens]; else all true.
+    """Returns one such variant's entries, [layers, kv_heads, compressed_tokens]; else all true.
 
     ConfigError where the positions are of another model or prompt, or do not fit these.
     """

@@ -112,11 +112,8 @@ def distances(reference: Tensor, moved: Tensor) -> dict[str, Tensor]:
     """How far vectors lie from the full run's, [...] per name in METRICS.
 
     Cosine distance 1 - cos(a, b) is computed as half the squared distance of the unit vectors,
-    which loses no digits where the vectors almost agree.
-
-    Args:
-        reference: [..., dim], the full run's vectors.
-        moved: [..., dim], reference minus the evicted run's vectors.
+    which loses no digits where the vectors almost agree. `reference` [..., dim] are the full run's
+    vectors, `moved` those minus the evicted run's.
     """
     units = torch.nn.functional.normalize(reference, dim=-1)
     other = torch.nn.functional.normalize(reference - moved, dim=-1)
@@ -185,12 +182,8 @@ def perturbations(
 ) -> Iterator[tuple[int, Perturbation]]:
     """(row, perturbation) of each variant; EngineError where the step's logits are not finite.
 
-    Args:
-        step: the measured step.
-        decoder: holds the full run's queries and tail.
-        prefill: holds the full run's prompt entries.
-        reference: the row that holds the full cache.
-        selections: (row, what it keeps, what its base keeps or None).
+    `reference` is the full cache's row; selections are (row, what it keeps, what its base keeps or
+    None).
     """
     # A base that is itself a variant is the same object, and measured once.
     wanted = {id(kept): kept for _, *pair in selections for kept in pair if kept is not None}
@@ -228,7 +221,7 @@ def _head_l1(
 
 @contextmanager
 def _collected(modules: Sequence[nn.Module], *, outputs: bool = False) -> Iterator[list[Tensor]]:
-    """What goes into each module, or comes out of it, for the last token: [rows, width]."""
+    """Collects what goes into each module, or comes out, for the last token: [rows, width]."""
     collected: list[Tensor] = []
 
     def hook(_module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:

@@ -161,7 +161,7 @@ def _measured(
     prefilled: Prefill,
     chosen: tuple[list[Selection], dict[int, Selection]],
 ) -> Iterator[RunEvent]:
-    """What the step shows of every row but the full cache's; `chosen` as `choose` gives it."""
+    """Measure every row but the full cache's; `chosen` is what `choose` gives."""
     selections, bases = chosen
     kept = [(row, each, bases.get(row)) for row, each in enumerate(selections)]
     evicted = [each for each in kept if each[0] != run.reference]

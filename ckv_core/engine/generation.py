@@ -50,7 +50,7 @@ class Generation:
 
     @classmethod
     def of(cls, loaded: LoadedModel, rows: int, request: CompareRequest | AskRequest) -> Self:
-        """As long as a request wants it, and to the model's end tokens where they count."""
+        """The generation ends as the request says, and at the model's end tokens if they count."""
         ends = frozenset() if request.ignore_eos else loaded.eos_token_ids
         return cls(loaded.tokenizer, rows, request.max_new_tokens, ends)
 
@@ -80,7 +80,7 @@ class Generation:
                 self.stopped[row] = "length"
 
     def _new_text(self, row: int) -> str:
-        """What the newest token adds; nothing while a character is incomplete.
+        """Returns the text that the newest token adds; nothing while a character is incomplete.
 
         Decodes from the last stable piece of text on, for all of it would cost more with every
         token; that piece itself is decoded too, since some tokenizers drop the blank before a
@@ -102,7 +102,7 @@ class Generation:
         return "".join(self._texts[row])
 
     def token_texts(self, row: int) -> tuple[str, ...]:
-        """What each token of one row added to its text."""
+        """Returns the text that each token of one row added."""
         return tuple(self._texts[row])
 
     def due(self) -> bool:

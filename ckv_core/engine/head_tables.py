@@ -69,7 +69,7 @@ def kept_table(model: ModelInfo, name: str) -> HeadTable | None:
 
 
 def table_of(model: ModelInfo, name: str) -> HeadTable:
-    """The same; ConfigError where there is none, which says how to bring one."""
+    """Returns the table; ConfigError where there is none, which says how to bring one."""
     table = kept_table(model, name)
     if table is None:
         raise ConfigError(

@@ -101,7 +101,7 @@ def ask(
 
 
 def question_tokens(cache: KeptCache, request: AskRequest, loaded: LoadedModel) -> tuple[int, ...]:
-    """What is read after the context; PromptError where the context's own tokens would change."""
+    """Returns what is read after the context; PromptError where that's own tokens would change."""
     prompt = build_prompt(loaded.tokenizer, cache.context, request.question, "context-only")
     if prompt.token_ids[: prompt.compressed_tokens] != cache.token_ids:
         raise PromptError(

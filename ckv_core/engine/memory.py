@@ -114,7 +114,7 @@ class Sizes:
 
     @property
     def work(self) -> int:
-        """What the parts of one variant ask for while they work."""
+        """The most that the parts of one variant ask for while they work."""
         return max((spec.work_bytes(self.shape) for spec in self.run.specs), default=0)
 
     @property
@@ -138,7 +138,7 @@ class Sizes:
 
     @property
     def states(self) -> int:
-        """What prefill leaves, and what was gathered from it."""
+        """The cache and the last queries, with what was gathered from the prompt."""
         gathered = (*self.run.needs.observers, *self.run.needs.passes)
         return self._read + sum(statistic_bytes(each, self.shape) for each in gathered)
 

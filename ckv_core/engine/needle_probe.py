@@ -65,7 +65,7 @@ def probe(
 def _counted(
     reading: Generator[Progress, None, Prefill], done: int, count: int
 ) -> Generator[Progress, None, Prefill]:
-    """What one reading gives; its progress as that of all."""
+    """Returns what one reading gives; its progress counts as a part of that of all."""
     while True:
         try:
             share = next(reading).fraction or 0.0

@@ -67,7 +67,7 @@ def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates)
 def checked_keep(
     spec: VariantSpec, candidates: Candidates, layers: slice, head_budgets: Tensor
 ) -> Kept:
-    """What the selector keeps; EngineError where one of another package keeps not each budget.
+    """Returns what the selector keeps; another package's must keep each budget, or EngineError.
 
     See `Selector.keep` for the arguments.
     """

@@ -82,7 +82,7 @@ def chunk_tokens(device: torch.device) -> int:
 
 @dataclass(slots=True)
 class LayerStates:
-    """What prefill leaves of one layer."""
+    """One layer after prefill."""
 
     # keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of the
     # prompt, or of a sliding layer the last ones.
@@ -94,7 +94,7 @@ class LayerStates:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What variants ask of a prefill."""
+    """The queries and statistics that variants ask of a prefill."""
 
     window: int = 0  # last queries
     observers: tuple[Observer, ...] = ()  # all different
@@ -319,16 +319,8 @@ def prefill(
 ) -> Generator[Progress, None, Prefill]:
     """Process a prompt of at least one token in chunks, with progress after each.
 
-    Args:
-        loaded: the model.
-        token_ids: [prompt_len].
-        needs: what to keep and to observe.
-        should_stop: called at every layer.
-        prefix: taken over instead of read; at least the needed window (and KEPT_QUERIES) follows
-            it. None with observers, which would not see it.
-
-    Returns:
-        The states that variants are selected from (the generator's return value).
+    `should_stop` is called at every layer. `prefix` is taken over instead of read: at least the
+    needed window (and KEPT_QUERIES) follows it. None with observers, which would not see it.
     """
     reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)

@@ -93,7 +93,7 @@ def _fill(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
 
 
 def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """What the chat template writes before and after a user's text."""
+    """Returns the text that the chat template writes before and after a user's."""
     before, _, after = _fill(tokenizer, _PROBE).partition(_PROBE)
     return before, after
 

@@ -56,7 +56,7 @@ class Acting:
 
     @property
     def own_parameters(self) -> Parameters:
-        """Those of the policy: what it may not see is not in its budget."""
+        """Returns the policy's: what it may not see is not in its budget."""
         if not self.passages:
             return self.parameters
         held = sum(map(len, self.passages))
@@ -144,7 +144,7 @@ class PolicyRow(Rows):
                 slots.evict(keep, counts_here)
 
     def _answer(self, index: int, slots: EvictingSlots) -> Tensor | None:
-        """What to go on with in one layer, [kv_heads, entries] bool, False for padding."""
+        """Ask what stays in one layer, [kv_heads, entries] bool, False for padding."""
         policy, everything = self.acting.policy, slots.positions()
         free = self.acting.free(everything)
 
@@ -219,7 +219,7 @@ class PolicyRow(Rows):
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """What one row keeps of each layer, and what goes on evicting from it."""
+    """A row's choice in each layer, and the policy that goes on evicting from it."""
 
     keeps: Sequence[Keep]
     acting: Acting | None = None

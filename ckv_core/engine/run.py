@@ -1,4 +1,4 @@
-"""What the stages of one comparison hand to one another."""
+"""The state of one comparison, which its stages hand to one another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one variant keeps."""
+    """The entries that one variant keeps."""
 
     budget: int  # requested entries per KV head, on average
     # Per layer [kv_heads, prompt_len] bool; None where everything is kept.
@@ -86,7 +86,7 @@ def select_all(
 
 
 def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list[Tensor | None]:
-    """What stage 1 alone keeps, always-kept entries included: N' of the paper.
+    """Choose by stage 1 alone, always-kept entries included: N' of the paper.
 
     All of a selector of one stage. [kv_heads, prompt_len] bool; None where everything is kept.
     """
@@ -157,7 +157,7 @@ def _candidates(
 def _keep(
     spec: VariantSpec, candidates: PromptCandidates, head_budgets: Tensor, prefill: Prefill
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """What is kept in the evictable layers, [layers, kv_heads, prompt_len] bool, and the arrays."""
+    """Returns the kept sets [evictable layers, kv_heads, prompt_len] bool, and the arrays."""
     layers, heads = candidates.layers, prefill.loaded.info.kv_heads
     prompt_len = prefill.prompt_len
     kept = torch.ones((layers, heads, prompt_len), dtype=torch.bool, device=prefill.device)

@@ -89,12 +89,7 @@ def teacher_forced_chunk(rows: int, vocabulary: int) -> int:
 def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:
     """Place of a token among all by logit, 1 = best; of equal logits the lower id is first.
 
-    Args:
-        logits: [rows, positions, vocabulary].
-        tokens: [positions] token ids.
-
-    Returns:
-        [rows, positions] int64.
+    Of logits [rows, positions, vocabulary] and token ids [positions], [rows, positions] int64.
     """
     ids = tokens.expand(logits.shape[:2])[..., None]
     own = logits.gather(-1, ids)

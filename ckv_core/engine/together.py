@@ -119,7 +119,7 @@ class _Together:
 
 
 def _expected(error: Exception) -> CkvError:
-    """What somebody can read of an error that ends one run; others, and a stop, are raised."""
+    """Returns an error that ends one run, for a reader; others, and a stop, are raised."""
     if is_out_of_memory(error):
         return CkvError(OUT_OF_MEMORY)
     if isinstance(error, RunCancelledError) or not isinstance(error, CkvError):

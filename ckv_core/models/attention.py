@@ -23,7 +23,7 @@ _IGNORED = frozenset(
 
 
 class AttentionContext(Protocol):
-    """What one forward pass does with the queries, keys and values of each layer."""
+    """A forward pass hands it the queries, keys and values of each layer."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float

@@ -55,7 +55,7 @@ class FusedAttention(nn.Module):
         ckv_context: AttentionContext,
         **_others: object,
     ) -> tuple[Tensor, None]:
-        """As transformers calls its own: [rows, tokens, hidden] to the same, and no weights."""
+        """Transformers calls it so: [rows, tokens, hidden] to the same, and no weights."""
         query_heads, kv_heads, _ = self.sizes
         heads = self.qkv_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
         turning, values = heads.split([query_heads + kv_heads, kv_heads], dim=2)
@@ -111,7 +111,7 @@ def fuse(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> None:
 
 
 def _candidate(part: Any, keywords: dict[str, Any] | None) -> tuple[nn.Module, Trial] | None:
-    """What may take a part's place, and what to try both with."""
+    """Returns what may take a part's place, and a trial for both; None where nothing may."""
     if keywords and _are_linear(part, _MAPS) and hasattr(part, "scaling"):
         return FusedAttention(part), lambda attention: _attended(attention, keywords)
     if _are_linear(part, _GATED) and {"act_fn", "down_proj"} <= dict(part.named_children()).keys():
@@ -186,7 +186,7 @@ def _on_random(weight: Tensor) -> Trial:
 
 
 def _random(like: Tensor) -> Tensor:
-    """The same at every call, whatever the device; no other random number is moved."""
+    """Returns equal numbers at every call, on every device; no other random number is moved."""
     generator = torch.Generator().manual_seed(like.numel())
     return torch.randn(like.shape, generator=generator).to(like)
 

@@ -33,7 +33,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a prepared model folder holds; written last, inside the folder."""
+    """The content of a prepared model folder; written last, inside the folder."""
 
     source: str  # where the weights came from, for the reader
     sha256: str  # of the weights files

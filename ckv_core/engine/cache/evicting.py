@@ -67,7 +67,7 @@ class Piece:
         )
 
     def cut(self, mask: Tensor, counts: Sequence[int]) -> "list[Piece]":
-        """What a mask [heads, length] bool keeps, by its count of True, which the host knows."""
+        """Returns what a mask [heads, length] bool keeps, by count of True, known to the host."""
         by_count: dict[int, list[int]] = {}
         for at, count in enumerate(counts):
             by_count.setdefault(count, []).append(at)
@@ -187,7 +187,7 @@ class EvictingSlots:
 
     @property
     def grown_bytes(self) -> int:
-        """Of these, what no other decoding shares."""
+        """Returns the bytes of those that no other decoding shares."""
         return sum(piece.segment.nbytes for piece in self._growing)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -264,7 +264,7 @@ class EvictingSlots:
         return self._padded([piece.positions for piece in self._pieces], -1)
 
     def carried(self) -> dict[str, Tensor]:
-        """What a policy wrote about each entry, [kv_heads, entries] by name; 0 for new ones."""
+        """Returns what a policy wrote of each entry, [kv_heads, entries] by name; new ones: 0."""
         return {
             name: self._padded([piece.carried[name] for piece in self._pieces], 0)
             for name in self._growing[0].carried
@@ -363,7 +363,7 @@ class EvictingSlots:
         return padded
 
     def _split(self, padded: Tensor) -> list[Tensor]:
-        """What `_padded` joined, [heads, length] for each piece."""
+        """Parts what `_padded` joined, [heads, length] for each piece."""
         if len(self._pieces) == 1:
             return [padded]
         of_pieces = []

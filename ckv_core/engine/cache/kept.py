@@ -156,7 +156,7 @@ def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedMo
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one layer's groups must be like."""
+    """Checks the groups of one layer."""
 
     index: int
     spec: VariantSpec
@@ -206,7 +206,7 @@ class _Layer:
         return segment, heads.tolist()
 
     def _segment(self, group: Group, length: int, heads: int) -> Segment:
-        """What the store makes of as many zeros has the names, shapes and types to expect."""
+        """The store encodes as many zeros: those have the names, shapes and types to expect."""
         info, dtype = self.loaded.info, self.loaded.model.dtype
         store = self.spec.store if self.index in info.evictable_layers else PLAIN
         zeros = torch.zeros(heads, length, info.head_dim, dtype=dtype)

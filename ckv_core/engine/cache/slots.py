@@ -22,7 +22,7 @@ from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What one row keeps of one layer's prompt, and how it holds it."""
+    """A row's choice of one layer's prompt entries, and the store that holds them."""
 
     mask: Tensor | None  # [kv_heads, prompt_len] bool, or None for everything
     store: Store = PLAIN

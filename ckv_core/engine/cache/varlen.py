@@ -62,12 +62,8 @@ def pack(
 ) -> Packed:
     """Describe heads that lie one after another; the tensors are not copied.
 
-    Args:
-        keys: [entries of all heads, head_dim].
-        values: alike.
-        slots: [heads] int64, row * kv_heads + KV head.
-        lengths: entries of each head, none of them 0.
-        kernel: what attends to them.
+    Of keys and values [entries of all heads, head_dim], with `slots` as of Packed and entries of
+    each head, none of them 0.
     """
     ends = list(accumulate(lengths, initial=0))
     starts = torch.tensor(ends, dtype=torch.int32, device=keys.device)
