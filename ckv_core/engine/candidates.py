@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ckv_core.engine.head_tables import table_of
 from ckv_core.engine.outside import checked_keep, checked_scorer
-from ckv_core.engine.prefill import LayerStates, Prefill
+from ckv_core.engine.prefill import LayerStates, Memo, Prefill
 from ckv_core.errors import EngineError
 from ckv_core.methods.attention import (
     full_window_attention,
@@ -64,20 +64,21 @@ class PromptCandidates:
         # They lie together, but for a span in the middle that is protected.
         together = last - first + 1 == len(free)
         self.columns: slice | Tensor = slice(first, last + 1) if together else free
-        self._evictable = prefill.loaded.info.evictable_layers
-        self.layers = len(self._evictable)
+        evictable = prefill.loaded.info.evictable_layers
+        self._views: list[GeneratedLayer] = [PromptLayer(prefill, layer) for layer in evictable]
+        self.layers = len(evictable)
         self.entries = len(free)
         self.protected = prefill.prompt_len - self.entries
         self.spare = budget - self.protected
         self._key = _score_key(spec, self.parameters)
-        self._prefill = prefill
+        self._memo, self._device = prefill.memo, prefill.device
 
     def view(self, place: int) -> LayerView:
-        return PromptLayer(self._prefill, self._evictable[place])
+        return self._views[place]
 
     def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        table = table_of(self._prefill.loaded.info, name)
-        return [table[layer] for layer in self._evictable]
+        table = table_of(self._views[0].loaded.info, name)
+        return [table[view.layer] for view in self._views]
 
     def first(self) -> Tensor:
         if self.scorer.by_position:
@@ -86,13 +87,13 @@ class PromptCandidates:
 
     def joint(self) -> Tensor:
         key = ("joint", self._key)
-        return self._prefill.memo.order(key, lambda: self._sort(self.scores, joint=True)).flatten(1)
+        return self._memo.order(key, lambda: self._sort(self.scores, joint=True)).flatten(1)
 
     def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
         def scores(place: int) -> Tensor:
             return self._evictable_part(score(self.view(place)))
 
-        return self._prefill.memo.order((key, self._key), lambda: self._sort(scores))
+        return self._memo.order((key, self._key), lambda: self._sort(scores))
 
     def keep(self, layers: slice, head_budgets: Tensor) -> Kept:
         """Applies the variant's selector to some layers; see `Selector.keep`."""
@@ -114,7 +115,7 @@ class PromptCandidates:
     def _sort(self, scores: Callable[[int], Tensor], *, joint: bool = False) -> Tensor:
         """Score and sort layer by layer: only one layer's scores exist at a time."""
         shape = (self.layers, self.kv_heads, self.entries)
-        orders = torch.empty(shape, dtype=torch.int32, device=self._prefill.device)
+        orders = torch.empty(shape, dtype=torch.int32, device=self._device)
         for place in range(self.layers):
             score = scores(place)
             orders[place] = order(score.flatten() if joint else score).view(shape[1:])
@@ -278,17 +279,12 @@ class GeneratedCandidates(PromptCandidates):
     layers = 1
 
     def __init__(self, spec: VariantSpec, layer: GeneratedLayer, spare: int) -> None:
-        self._spec, self._layer, self.parameters = spec, layer, spec.params
+        self._spec, self._views, self.parameters = spec, [layer], spec.params
+        self._memo, self._key, self._device = Memo(), (), layer.keys.device
         self.kv_heads, self.spare, self.protected = layer.kv_heads, spare, spec.queries
         self.entries = layer.keys.shape[1] - spec.queries
         self.scorer = checked_scorer(spec, self.entries)
         self.columns = slice(0, self.entries)
-
-    def view(self, place: int) -> LayerView:  # noqa: ARG002 - there is one
-        return self._layer
-
-    def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:  # noqa: ARG002
-        return order(self._evictable_part(score(self._layer)))[None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,14 +193,13 @@ def read_prompt(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, P
         run.stopwatch.timings_ms["prefill"] = 0.0
         yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
     else:
-        prefix = prefills.prefix(token_ids, run.needs)
+        prefix, needs, tokens = prefills.prefix(token_ids, run.needs), run.needs, len(token_ids)
         run.prefix_tokens = 0 if prefix is None else prefix.tokens
-        done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
-        yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
+        done = f"{run.prefix_tokens:,} of {tokens:,} tokens"
+        yield Progress("prefill", run.prefix_tokens / tokens, done)
+        reading = prefill(run.loaded, list(token_ids), needs, run.should_stop, prefix)
         with run.stopwatch.measure("prefill"):
-            prefilled = yield from prefill(
-                run.loaded, list(token_ids), run.needs, run.should_stop, prefix
-            )
+            prefilled = yield from reading
         prefills.put(token_ids, prefilled)
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)

@@ -270,15 +270,14 @@ class PromptRows:
 
 
 def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
-    """Copy what each row keeps of a prompt."""
+    """Copy what each row keeps of a prompt: of sliding layers everything, in no store."""
     steady = [row for row, plan in enumerate(plans) if plan.acting is None]
     windows = prefilled.loaded.sliding_windows
-    whole = Keep(None)  # sliding layers: nothing is evicted, and no store is used
 
     def compacted(rows: Sequence[int]) -> list[PromptSlots]:
         slots = []
         for index, (states, window) in enumerate(zip(prefilled.layers, windows, strict=True)):
-            keeps = [plans[row].keeps[index] if window is None else whole for row in rows]
+            keeps = [plans[row].keeps[index] if window is None else Keep(None) for row in rows]
             slots.append(compact(states.keys, states.values, keeps))
         return slots
 

@@ -173,29 +173,31 @@ _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 def check_config(config: PreTrainedConfig, name: str) -> int:
     """Refuse a model by its config alone, with every reason that the config shows: ModelError.
 
-    The model is also built without weights (on the meta device), so that its modules are
-    checked before gigabytes are downloaded.
-
-    Returns:
-        How many numbers its weights are; tied ones counted once.
+    The model is also built without weights, so that its modules are checked before gigabytes are
+    downloaded. Returns how many numbers its weights are; tied ones counted once.
     """
-    reasons = list(_reasons(config))
-    if reasons:
+    if reasons := list(_reasons(config)):
         raise ModelError(
             f"{name!r} ({config.model_type}) cannot be used: {'; '.join(reasons)}. Choose a model "
             "such as Llama, Mistral, Qwen2, Qwen3, Phi3 or Gemma3."
         )
-    with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, trust_remote_code=False, attn_implementation=ATTENTION_NAME
-        )
-    if not skeleton._supports_attention_backend:
+    model = skeleton(config)
+    if not model._supports_attention_backend:
         raise ModelError(
-            f"{type(skeleton).__name__} computes attention itself instead of calling the attention "
+            f"{type(model).__name__} computes attention itself instead of calling the attention "
             f"function of transformers, so {name!r} cannot be captured; choose another model."
         )
-    read_geometry(skeleton, name)
-    return int(skeleton.num_parameters())
+    read_geometry(model, name)
+    return int(model.num_parameters())
+
+
+def skeleton(config: PreTrainedConfig, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """Build a model without numbers, on the meta device."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION_NAME
+        )
+    return model
 
 
 def _reasons(config: PreTrainedConfig) -> Iterator[str]:

@@ -41,7 +41,7 @@ from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
 from ckv_core.models.checks import check_parameters, check_sizes, checked_sha256, weight_shapes
 from ckv_core.models.conversion import convert_gguf
-from ckv_core.models.geometry import check_config
+from ckv_core.models.geometry import check_config, skeleton
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.steps import STEP_S, Meter, Report, Step, read_limit_s, silent
 from ckv_core.models.store import (
@@ -231,23 +231,16 @@ def resolved_dtype(dtype: str, place: str) -> torch.dtype:
 def device_map(config: PreTrainedConfig, dtype: torch.dtype, name: str) -> dict[str, torch.device]:
     """The GPU of each module: as few GPUs as hold the weights, each as full as the others.
 
-    Raises:
-        ModelTooLargeError: all GPUs together are too small.
+    ModelTooLargeError where all GPUs together are too small.
     """
-    with torch.device("meta"):
-        skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION_NAME
-        )
+    model = skeleton(config, dtype)
     free = {device: int(_WEIGHTS_SHARE * available_bytes(device)) for device in gpus()}
-    needed = _nbytes(skeleton)
+    needed = _nbytes(model)
     for device, room in free.items():
         if needed <= room:
             return {"": device}
-    parts = _parts(skeleton)
     for count in range(2, len(free) + 1):
-        rooms = dict(list(free.items())[:count])
-        placed = _in_turn(parts, rooms)
-        if placed is not None:
+        if placed := _in_turn(_parts(model), dict(list(free.items())[:count])):
             return placed
     rooms_text = " + ".join(human_bytes(room) for room in free.values())
     raise ModelTooLargeError(

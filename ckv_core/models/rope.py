@@ -124,11 +124,9 @@ class LayerRotary:
 
     def _is_as_in(self, attention: nn.Module) -> bool:
         """Whether the layer's queries, without RoPE and turned here, are its queries with it."""
-        weight = next(attention.parameters())
-        generator = torch.Generator().manual_seed(0)
+        weight, generator = next(attention.parameters()), torch.Generator().manual_seed(0)
         projection = cast(nn.Linear, getattr(attention, "q_proj", None) or attention.qkv_proj)
-        states = torch.randn(1, _TOKENS, projection.in_features, generator=generator)
-        states = states.to(weight)
+        states = torch.randn(1, _TOKENS, projection.in_features, generator=generator).to(weight)
         angles = self._from(states.float(), _FROM, _TOKENS)
         plain = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
         queries = []
