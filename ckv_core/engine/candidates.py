@@ -226,16 +226,12 @@ class GeneratedLayer:
         return window_rows(self.window_queries(window), self.keys, self.scaling)
 
     def window_attention(self, window: int) -> Tensor:
-        return self.statistic(
-            f"window {window}",
-            lambda: window_attention(self.window_queries(window), self.keys, self.scaling),
-        )
+        states = (self.window_queries(window), self.keys, self.scaling)
+        return self.statistic(f"window {window}", lambda: window_attention(*states))
 
     def full_window_attention(self, window: int) -> Tensor:
-        return self.statistic(
-            f"full window {window}",
-            lambda: full_window_attention(self.window_queries(window), self.keys, self.scaling),
-        )
+        states = (self.window_queries(window), self.keys, self.scaling)
+        return self.statistic(f"full window {window}", lambda: full_window_attention(*states))
 
     def value_norms(self, order: int = 1) -> Tensor:
         projection = cast(nn.Linear, self.loaded.attentions[self.layer].o_proj)

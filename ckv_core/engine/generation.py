@@ -200,9 +200,7 @@ class RunningRows:
     def step(self, logits: Tensor | None = None) -> None:
         """Choose the next token of every row that goes on.
 
-        Where tokens are fetched late, the device is given the next step before this one's are read:
-        what a row that has stopped gets there is thrown away. `logits` [rows, vocabulary] are of
-        all rows, if the last tokens have been fed already.
+        `logits` [rows, vocabulary] are of all rows, if the last tokens have been fed already.
         """
         stopped = [reason for each in self._generations for reason in each.stopped]
         running = [at for at, row in enumerate(self._rows) if stopped[row] is None]
@@ -218,6 +216,7 @@ class RunningRows:
                 last = [[self.tokens[row]] for row in self._rows]
                 logits = self._decoder.feed(torch.tensor(last, device=self._decoder.loaded.device))
             chosen = Chosen(logits)
+        # What a row that stops here gets of the next step is thrown away.
         if self._late and max(each.left for each in self._generations) > 1:
             fed = chosen.tokens[:, None].to(self._decoder.loaded.device)  # of a model on several
             self._coming = Chosen(self._decoder.feed(fed))

@@ -325,13 +325,11 @@ def prefill(
     reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
-    chunk = chunk_tokens(loaded.device)
-    for start in range(reader.first, len(token_ids), chunk):
-        end = min(start + chunk, len(token_ids))
-        reader.start = start
-        is_seen = bool(needs.observers)
-        logits = reader.read(ids[:, start:end], start, len(token_ids), is_seen=is_seen).float()
-        yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
+    whole, is_seen = len(token_ids), bool(needs.observers)
+    for part in torch.split(ids[:, reader.first :], chunk_tokens(loaded.device), dim=1):
+        logits = reader.read(part, reader.start, whole, is_seen=is_seen).float()
+        reader.start += part.shape[1]
+        yield Progress("prefill", reader.start / whole, f"{reader.start:,} of {whole:,} tokens")
     trim()
     layers = [states for states in reader.layers if states is not None]
     return Prefill(loaded, layers, logits, reader.observed)
