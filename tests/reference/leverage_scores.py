@@ -55,4 +55,4 @@ def leverage(keys: list[Row], mixed: list[Row] | None, ridge: float) -> Row:
 def standardised(rows: list[Row]) -> list[Row]:
     """Less the mean of all, over their standard deviation."""
     deviation = np.std(rows, ddof=1)
-    return [[(x - np.mean(rows)) / max(deviation, 1e-6) for x in row] for row in rows]
+    return ((np.array(rows) - np.mean(rows)) / max(deviation, 1e-6)).tolist()

@@ -247,7 +247,7 @@ def test_every_reading_is_documented_and_nothing_else_is():
     lab = analysed("llama", "regular")
     runs = [
         read(swept(SWEEP)),
-        read(lab, lab.prompt.pieces[40]),
+        read(lab, lab.prompt.pieces[41]),
         read(result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])),
     ]
     assert not [name for name in NOTHING if not any(each[name] for each in runs)]
