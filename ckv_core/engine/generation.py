@@ -16,8 +16,8 @@ from ckv_core.engine.rows import Rows
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.cache_requests import AskRequest
-from ckv_core.records.compare_request import CompareRequest
 from ckv_core.records.events import Generated
+from ckv_core.records.run_request import RunRequest
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
 _INCOMPLETE = "\ufffd"  # what a tokenizer prints for a character whose bytes are not all there
@@ -49,7 +49,7 @@ class Generation:
         self._stable: list[tuple[int, int]] = [(0, 0)] * rows
 
     @classmethod
-    def of(cls, loaded: LoadedModel, rows: int, request: CompareRequest | AskRequest) -> Self:
+    def of(cls, loaded: LoadedModel, rows: int, request: RunRequest | AskRequest) -> Self:
         """The generation ends as the request says, and at the model's end tokens if they count."""
         ends = frozenset() if request.ignore_eos else loaded.eos_token_ids
         return cls(loaded.tokenizer, rows, request.max_new_tokens, ends)
