@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -15,14 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError
-from ckv_core.models.default_model import (
-    IGNORED_PATTERNS,
-    SMALL_PATTERNS,
-    WEIGHT_PATTERNS,
-    prepare_default_model,
-    progress_bar,
-)
-from ckv_core.models.steps import STALL_S, Meter, Report, Step
+from ckv_core.models.default_model import hub_snapshot, prepare_default_model
+from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.run_request import DEFAULT_MODEL
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -144,20 +137,11 @@ def _local_checkpoint(given: str, path: Path) -> Checkpoint:
 
 
 def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Checkpoint:
-    patterns = [*SMALL_PATTERNS, *(WEIGHT_PATTERNS if with_weights else ())]
     if with_weights:
         sentence = f"Fetching {hub_id} from the Hugging Face Hub or its local cache."
         report(Step(sentence, limit_s=STALL_S))
-    # What the report raises stops the download; what there is of a file stays for the next one.
     try:
-        # Looks into the local cache by itself where the Hub does not answer.
-        snapshot = snapshot_download(
-            hub_id,
-            allow_patterns=patterns,
-            ignore_patterns=list(IGNORED_PATTERNS),
-            local_files_only=constants.HF_HUB_OFFLINE,
-            tqdm_class=progress_bar(Meter(report, f"Downloading {hub_id}")),
-        )
+        snapshot = hub_snapshot(hub_id, report, with_weights=with_weights)
     except GatedRepoError as error:
         raise ModelError(
             f"{hub_id!r} is gated: accept its licence on huggingface.co and set HF_TOKEN."
@@ -175,5 +159,5 @@ def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Check
     except (HfHubHTTPError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{hub_id!r} could not be downloaded ({reason}); try again.") from error
-    check_folder(hub_id, Path(snapshot), with_weights=with_weights)
-    return Checkpoint(hub_id, Path(snapshot))
+    check_folder(hub_id, snapshot, with_weights=with_weights)
+    return Checkpoint(hub_id, snapshot)

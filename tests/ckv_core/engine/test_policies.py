@@ -221,25 +221,6 @@ def fed_tokens(seed: int = 3) -> Tensor:
     return torch.tensor([prompt_ids(STEPS, seed + row) for row in range(len(ROWS))])
 
 
-def test_a_text_read_in_one_go_is_as_if_fed_token_by_token(llama_rows, whole):
-    """Rows with a policy take single tokens, the others chunks, and every row gets its own."""
-    with torch.inference_mode():
-        together = started(tiny_model("llama"), llama_rows).feed_all(fed_tokens())
-        torch.testing.assert_close(together, whole, **CLOSE)
-        # A later decoding starts again from what selection left.
-        assert torch.equal(whole, _decoded(tiny_model("llama"), llama_rows, fed_tokens()))
-
-
-def test_a_pass_that_is_not_kept_leaves_no_trace(llama_rows, whole):
-    loaded, fed = tiny_model("llama"), fed_tokens()
-    with torch.inference_mode():
-        decoder = started(loaded, llama_rows)
-        looked = decoder.feed(fed[:, :1], commit=False)
-        assert torch.equal(looked, decoder.feed(fed[:, :1]))
-        decoder.feed(fed[:, 2:3], commit=False)
-        assert torch.equal(decoder.feed(fed[:, 1:2]), whole[:, 1])
-
-
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(len(ROWS))))

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.models import checkpoint
+from ckv_core.models import default_model
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
     """An empty CKV_HOME, and no Hub."""
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(default_model.constants, "HF_HUB_OFFLINE", True)
     return tmp_path / "home"

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError, RunCancelledError
-from ckv_core.models import checkpoint, loading
+from ckv_core.models import default_model, loading
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.geometry import context_limit
 from ckv_core.models.loading import load_model
@@ -128,7 +128,7 @@ def test_a_damaged_file_of_the_hubs_cache_is_named_with_what_to_delete(
     blob.parent.mkdir()
     (folder / "model.safetensors").rename(blob)
     (folder / "model.safetensors").symlink_to(blob)
-    monkeypatch.setattr(checkpoint, "snapshot_download", lambda *_, **__: str(folder))
+    monkeypatch.setattr(default_model, "snapshot_download", lambda *_, **__: str(folder))
     with pytest.raises(ModelError, match=f"not the published one. Delete {blob}"):
         load_model("org/model", "cpu")
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ckv_core.base.home import models_folder
 from ckv_core.errors import ConfigError, ModelError, RunCancelledError
-from ckv_core.models import checkpoint, steps
+from ckv_core.models import default_model, steps
 from ckv_core.models.checkpoint import find_checkpoint
 from ckv_core.models.geometry import check_config, read_geometry
 from ckv_core.models.loaded import LoadedModel, wrap_model
@@ -179,7 +179,7 @@ def test_an_unknown_name_is_told_what_can_be_given(name):
 )
 def test_what_the_hub_refuses_becomes_one_sentence(error, words, monkeypatch):
     raised = error.__new__(error, "no") if isinstance(error, type) else error
-    monkeypatch.setattr(checkpoint, "snapshot_download", Mock(side_effect=raised))
+    monkeypatch.setattr(default_model, "snapshot_download", Mock(side_effect=raised))
     with pytest.raises(ModelError, match=words) as caught:
         load_model("org/model", "cpu")
     assert "\n" not in str(caught.value)
@@ -187,7 +187,7 @@ def test_what_the_hub_refuses_becomes_one_sentence(error, words, monkeypatch):
 
 def test_a_hub_model_is_checked_before_its_weights_are_fetched(folder, monkeypatch):
     download = Mock(return_value=str(folder))
-    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    monkeypatch.setattr(default_model, "snapshot_download", download)
     assert load_model("org/model", "cpu").info.name == "org/model"
     asked = [call.kwargs["allow_patterns"] for call in download.mock_calls]
     fetched = [any("safetensors" in pattern for pattern in patterns) for patterns in asked]
@@ -242,7 +242,7 @@ def fetch(report: Report, monkeypatch: pytest.MonkeyPatch, parts: int = 4) -> No
         written.close()
         raise OSError("nothing was there")
 
-    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    monkeypatch.setattr(default_model, "snapshot_download", download)
     monkeypatch.setattr(steps, "TELL_EVERY_S", 0.0)
     find_checkpoint("org/model", report, with_weights=True)
 
