@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -127,10 +126,9 @@ def _update_known(fresh: Mapping[str, str]) -> None:
             # Files that changed or went leave their old keys behind; drop those.
             known = ((Path(key.rsplit("|", 3)[0]), key, sha) for key, sha in _read_known().items())
             kept = {key: sha for path, key, sha in known if path.exists() and _key(path) == key}
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".weights-sha256-")
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(kept | dict(fresh), stream, indent=1)
-            Path(temporary).replace(path)
+            beside = path.with_suffix(f".{os.getpid()}")
+            beside.write_text(json.dumps(kept | dict(fresh), indent=1), "utf-8")
+            beside.replace(path)
 
 
 # A second process waits this long for the first one's conversion or download.
