@@ -1,6 +1,5 @@
 """Comparisons of the engine's results with the reference; shared by the tests."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,26 +29,6 @@ def kept_of(result: RunResult, variant: VariantResult) -> Kept | None:
     if variant.retained is None:
         return None
     return kept_from_mask(variant.retained.mask(), result.model.evictable_layers)
-
-
-def assert_heads_close(
-    actual: list[list[float | None]],
-    expected: list[list[float] | None],
-    sizes: list[list[float]],
-    tolerance: float,
-) -> None:
-    """Head L1 within a relative tolerance; layers that are not evictable hold NaN or None.
-
-    Floor: A - A' cancels in float32 (2^-24 per entry), so an L1 below about a millionth of the
-    head's own output, `sizes` = sum of A times value norm, is made of roundings.
-    """
-    for layer, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-        if theirs is None:
-            assert all(value is None or math.isnan(value) for value in ours), layer
-            continue
-        for head, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            allowed = tolerance * b + 1e-6 * sizes[layer][head]
-            assert abs(a - b) <= allowed, f"layer {layer} head {head}: {a}, expected {b}"
 
 
 def check_run(reference: Reference, result: RunResult, steps: int) -> None:
@@ -83,8 +62,18 @@ def check_distances(reference: Reference, kept: Kept, measured: Perturbation) ->
 
 
 def _check_heads(reference: Reference, kept: Kept, found: np.ndarray) -> None:
+    """Head L1 within a relative tolerance; layers that are not evictable hold NaN.
+
+    Floor: A - A' cancels in float32 (2^-24 per entry), so an L1 below about a millionth of the
+    head's own output, `sizes` = sum of A times value norm, is made of roundings.
+    """
     expected = head_l1(reference.model, *reference.full_step[:2], kept)
-    assert_heads_close(found.tolist(), expected, reference.sizes, L1_TOLERANCE)
+    for layer, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        if theirs is None:
+            assert np.isnan(ours).all(), layer
+            continue
+        allowed = L1_TOLERANCE * np.array(theirs) + 1e-6 * np.array(reference.sizes[layer])
+        assert (np.abs(ours - theirs) <= allowed).all(), f"layer {layer}: {ours}, not {theirs}"
 
 
 def _check_kept(reference: Reference, result: RunResult, variant: VariantResult) -> None:

@@ -39,16 +39,9 @@ def build_prompt(tokenizer: Any, context: str, question: str, scenario: str) -> 
     )
     token_ids = list(encoded["input_ids"])
     context_end = text.index(message) + len(context)
-    starts = [start for start, _ in encoded["offset_mapping"]]
-    behind = sum(start < context_end for start in starts)
-    if scenario == "regular":
-        return ReferencePrompt(token_ids, len(token_ids), behind)
-    compressed = 0
-    for _, token_end in encoded["offset_mapping"]:
-        if token_end > context_end:
-            break
-        compressed += 1
-    return ReferencePrompt(token_ids, compressed, behind)
+    behind = sum(start < context_end for start, _ in encoded["offset_mapping"])
+    inside = sum(end <= context_end for _, end in encoded["offset_mapping"])
+    return ReferencePrompt(token_ids, len(token_ids) if scenario == "regular" else inside, behind)
 
 
 @dataclass

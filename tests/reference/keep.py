@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
+import numpy as np
 from transformers import DynamicCache
 
 from tests.reference.agnostic_scores import key_difference
@@ -161,14 +162,8 @@ def entries(kept: Kept) -> int:
 
 def agreement(kept: Kept, other: Kept) -> float:
     """Share of `kept`'s entries that `other` keeps too, evictable layers only."""
-    same = sum(
-        a and b
-        for mine, theirs in zip(kept, other, strict=True)
-        if mine is not None and theirs is not None
-        for row, other_row in zip(mine, theirs, strict=True)
-        for a, b in zip(row, other_row, strict=True)
-    )
-    return same / entries(kept)
+    layers = [pair for pair in zip(kept, other, strict=True) if None not in pair]
+    return sum((np.array(mine) & np.array(theirs)).sum() for mine, theirs in layers) / entries(kept)
 
 
 Scores = Sequence[Sequence[float]]  # [kv_heads][positions]
