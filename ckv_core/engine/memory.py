@@ -18,7 +18,7 @@ from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.first_step import CUTS
 from ckv_core.engine.needle_probe import PROBE_TOKENS
-from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, chunk_tokens, sliding_room
+from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, Needs, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
@@ -45,6 +45,7 @@ class Sizes:
 
     run: Run
     info: ModelInfo
+    needs: Needs
     itemsize: int
     vocabulary: int
     hidden: int
@@ -59,6 +60,7 @@ class Sizes:
     window: int  # last queries kept
     windows: frozenset[int]  # observation windows that are scored
     norms: int  # kinds of value norms that are needed
+    orders: int  # of the entries by score, that the prefill keeps
     layers: int
     evictable: int
     # Of them, those whose entries lie on the device that is looked at.
@@ -83,6 +85,7 @@ class Sizes:
         return cls(
             run=run,
             info=info,
+            needs=run.needs,
             itemsize=loaded.model.dtype.itemsize,
             vocabulary=vocabulary,
             hidden=hidden,
@@ -95,6 +98,7 @@ class Sizes:
             window=max(KEPT_QUERIES, run.needs.window),
             windows=frozenset(spec.queries for spec in run.specs if spec.queries),
             norms=len({order for spec in run.specs for order in spec.norm_orders}),
+            orders=min(KEPT_ORDERS, len({key for spec in run.specs for key in order_keys(spec)})),
             layers=info.layers,
             evictable=len(info.evictable_layers),
             own_layers=info.layers,
@@ -139,7 +143,7 @@ class Sizes:
     @property
     def states(self) -> int:
         """The cache and the last queries, with what was gathered from the prompt."""
-        gathered = (*self.run.needs.observers, *self.run.needs.passes)
+        gathered = (*self.needs.observers, *self.needs.passes)
         return self._read + sum(statistic_bytes(each, self.shape) for each in gathered)
 
     @property
@@ -157,7 +161,7 @@ class Sizes:
     def prefill_peak(self) -> int:
         """While the prompt is read."""
         seen = min(self.chunk, self.tokens)
-        observers = self.run.needs.observers
+        observers = self.needs.observers
         observing = max((each.work_bytes(self.shape, seen) for each in observers), default=0)
         return self.states + self._reading() + observing
 
@@ -171,7 +175,7 @@ class Sizes:
         further = max(len(one.token_ids) for _, each in self.run.further_passes for one in each)
         together = replace(self, tokens=self.tokens + further)
         entries = 2 * together.tokens + self.own_layers * further
-        gathering = max(each.work_bytes(self.shape, self.chunk) for each in self.run.needs.passes)
+        gathering = max(each.work_bytes(self.shape, self.chunk) for each in self.needs.passes)
         reading = self._activations(min(self.chunk, further), 1) + together._chunk_attention()
         return self.states + entries * self.info.kv_heads * self.entry + reading + gathering
 
@@ -210,8 +214,7 @@ class Sizes:
         specs, info = self.run.specs, self.info
         kinds = 2 if any(spec.selector.needs_full_window for spec in specs) else 1
         scores = (len(self.windows) * kinds + self.norms) * self.own_layers * info.query_heads
-        orders = min(KEPT_ORDERS, len({key for spec in specs for key in order_keys(spec)}))
-        return self.tokens * (scores * FLOAT + orders * self.evictable * info.kv_heads * ORDER)
+        return self.tokens * (scores * FLOAT + self.orders * self.evictable * info.kv_heads * ORDER)
 
     @property
     def kept_sets(self) -> int:
