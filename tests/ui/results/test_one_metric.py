@@ -2,7 +2,7 @@
 
 import io
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from math import fsum
 
@@ -95,11 +95,16 @@ def in_file(key: str, count: int) -> float:
         for row in rows_of(points_csv(points(count)))
         if (row["spec"], row["metric"], row["minus"]) == (SPEC, key, "")
     ]
+    (own,) = [each.mean(key) for each in points(count).rows if each.spec == SPEC]
+    ends = ["" if end is None else str(end) for end in (own.low, own.high)]
+    assert [row["low"], row["high"], row["samples"]] == [*ends, str(count)]
     return float(row["mean"])
 
 
 def in_json(key: str, count: int) -> float:
     (row,) = [row for row in points_json(points(count))["variants"] if row["spec"] == SPEC]
+    (own,) = [each.mean(key) for each in points(count).rows if each.spec == SPEC]
+    assert row["metrics"][key] == asdict(own)
     return row["metrics"][key]["mean"]
 
 

@@ -177,19 +177,11 @@ def test_what_is_read_first_is_shown_and_the_rest_is_there_on_demand():
     assert "agreement" not in extra  # nothing was generated
 
 
-def test_the_file_has_every_mean_and_difference_with_its_ends():
+def test_the_file_has_every_difference_of_a_pair():
     found = take_together(runs_of(MIN_PROMPTS))
     rows = rows_of(points_csv(found))
-    critical = next(row for row in found.rows if row.spec == CRITICAL)
     own = [row for row in rows if row["spec"] == CRITICAL]
-    (mean,) = [row for row in own if row["metric"] == "final" and not row["minus"]]
-    final = critical.mean("final")
-    assert [float(mean[key]) for key in ("mean", "low", "high")] == [
-        final.mean,
-        final.low,
-        final.high,
-    ]
-    assert (mean["budget"], mean["budget_unit"], mean["samples"]) == ("64", "tokens", "10")
+    assert {(row["budget"], row["budget_unit"]) for row in own} == {("64", "tokens")}
     (pair,) = [each for each in found.pairs if each.row.spec == CRITICAL]
     (difference,) = [row for row in own if row["metric"] == "final" and row["minus"]]
     assert difference["minus"] == pair.other.spec == "snapkv:budget=64"
