@@ -11,7 +11,7 @@ from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from ckv_core.records.identity import Settings
 from ckv_core.records.metrics import ANALYSIS_ARRAYS, Metric, metrics_in
-from ckv_core.records.outcomes import has_exact_match, tally
+from ckv_core.records.outcomes import tally
 from ckv_core.records.records import Float32Array
 from ckv_core.records.variants import spec_without
 
@@ -53,12 +53,6 @@ def known_metrics(result: RunResult) -> list[Metric]:
         for metric in SWEPT.values()
         if any(metric.read(variant) is not None for variant in points)
     ]
-
-
-def shown_metrics(result: RunResult) -> list[Metric]:
-    """The known ones without an exact match that even the full cache does not have."""
-    left_out = set() if has_exact_match(result.variants) else {"exact_match"}
-    return [metric for metric in known_metrics(result) if metric.key not in left_out]
 
 
 def matched_metrics(result: RunResult) -> list[Metric]:
