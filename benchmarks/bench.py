@@ -107,8 +107,8 @@ def changed_alpha(loaded: LoadedModel, rounds: int) -> None:
     prefills, times = PrefillCache(2**30), []
     run(loaded, prefills, max_new_tokens=1)
     for number in range(rounds * 2):
-        alpha = {"budget": str(BUDGET), "alpha": f"0.{number + 30}"}
-        wanted = request(defaults=alpha, max_new_tokens=1)
+        alphas = (f"0.{number + 30}",)
+        wanted = request(budgets=(str(BUDGET),), alphas=alphas, max_new_tokens=1)
         start = last = time.perf_counter()
         for event in compare(wanted, loaded, prefills=prefills):
             if isinstance(event, VariantSelected):
@@ -120,20 +120,17 @@ def changed_alpha(loaded: LoadedModel, rounds: int) -> None:
 
 def sweep_cost(loaded: LoadedModel, rounds: int) -> None:
     """36 points of about 2,000 tokens, nothing generated, against reading that prompt."""
-    points = tuple(
-        f"{method}+critical:budget={budget},alpha={alpha}"
-        for method in ("snapkv", "pyramidkv", "adakv")
-        for budget in (64, 128, 256, 512)
-        for alpha in (0.25, 0.5, 0.75)
-    )
+    grid = {
+        "variants": ("snapkv+critical", "pyramidkv+critical", "adakv+critical"),
+        "budgets": ("64", "128", "256", "512"),
+        "alphas": ("0.25", "0.5", "0.75"),
+    }
     times, reading = [], []
     for _ in range(rounds):
-        milliseconds, result = run(
-            loaded, kind="sweep", variants=points, max_new_tokens=0, ignore_eos=False
-        )
+        milliseconds, result = run(loaded, **grid, max_new_tokens=0, ignore_eos=False)
         times.append(milliseconds)
         reading.append(result.timings_ms["prefill"])
-    rows = [(len(points), spread(times), spread(reading), ratios(times, reading))]
+    rows = [(len(result.variants), spread(times), spread(reading), ratios(times, reading))]
     header = ("points", "ms, median (range)", "of it prefill", "sweep / its prefill")
     table("A sweep: 4 budgets, 3 alphas, 3 methods, no generation", header, rows)
 
@@ -172,8 +169,8 @@ def against_budget(loaded: LoadedModel, rounds: int) -> None:
     found: dict[int, list[tuple[float, ...]]] = {n: [] for n in (64, 128, 256, 512, 1_024)}
     for _ in range(rounds):
         for budget, values in found.items():
-            defaults = {"budget": str(budget)}
-            milliseconds, result = run(loaded, prefills, defaults=defaults, max_new_tokens=32)
+            wanted = {"budgets": (str(budget),), "max_new_tokens": 32}
+            milliseconds, result = run(loaded, prefills, **wanted)
             times = result.timings_ms
             values.append((milliseconds, times["select"], times["decode"] / 31))
     rows = [

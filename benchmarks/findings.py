@@ -22,6 +22,7 @@ from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.events import RunResult
+from ckv_core.records.grid import at_points
 from ckv_core.records.records import Float32Array, VariantResult
 from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from ckv_core.records.variants import VariantSpec
@@ -111,10 +112,9 @@ def measure(
     request = RunRequest(
         context=prompt["context"],
         question=prompt["question"],
-        kind="sweep",
-        variants=tuple(spec for steps in specs for spec in steps.values()),
         max_new_tokens=0,
     )
+    request = at_points(request, [spec for steps in specs for spec in steps.values()])
     result = RunResult()
     for event in compare(request, loaded):
         result.apply(event)

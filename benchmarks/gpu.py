@@ -209,7 +209,7 @@ def _run(loaded: LoadedModel, length: int, new_tokens: int = NEW_TOKENS) -> RunR
     request = RunRequest(
         context="water, " * (length // 7),  # the tokenizer has a token per byte
         variants=VARIANTS,
-        defaults={"budget": "10%"},
+        budgets=("10%",),
         max_new_tokens=new_tokens,
         ignore_eos=True,
     )

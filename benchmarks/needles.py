@@ -19,6 +19,7 @@ from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.events import RunResult
+from ckv_core.records.grid import at_points
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import DEFAULT_MODEL, SCENARIOS, RunRequest
 from ckv_core.records.variants import VariantSpec
@@ -75,13 +76,10 @@ def measure(
         question=needle.question,
         answer=needle.answer,
         scenario=scenario,  # type: ignore[arg-type]
-        kind="sweep",
-        variants=(
-            "full",
-            *(VariantSpec.parse(variant, {"budget": budget}).spec for budget, variant in points),
-        ),
         max_new_tokens=new_tokens,
     )
+    specs = [VariantSpec.parse(variant, {"budget": budget}).spec for budget, variant in points]
+    request = at_points(request, ["full", *specs])
     result = RunResult()
     for event in compare(request, loaded):
         result.apply(event)

@@ -45,7 +45,7 @@ def request(**changes: object) -> RunRequest:
         "question": QUESTION,
         "scenario": "context-only",
         "variants": VARIANTS,
-        "defaults": {"budget": str(BUDGET)},
+        "budgets": (str(BUDGET),),
         "max_new_tokens": NEW_TOKENS,
         "ignore_eos": True,
     }

@@ -16,11 +16,11 @@ from benchmarks.tables import ratios, spread, table
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.together import compare_together
 from ckv_core.experiment.cluster import Cluster
-from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_engine import LocalEngine
-from ckv_core.experiment.study_runner import request_of, run_samples, run_study
+from ckv_core.experiment.study_runner import run_samples, run_study
 from ckv_core.models.loading import load_model
-from ckv_core.records.run_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 
 SHARES = (10, 20, 50)  # percent
 # Not PyramidKV: with its layers of unequal length kvpress 0.5.5 fails at 50 %, at the question.
@@ -36,9 +36,9 @@ VARIANTS = (
 )
 
 
-def study_of(length: int, samples: int) -> Study:
+def study_of(length: int, samples: int) -> RunRequest:
     """Multi-key needles of this length."""
-    return Study(
+    return RunRequest(
         name="throughput",
         data={"task": "niah_multikey_1", "length": length, "samples": samples, "seed": 1},
         scenario="context-only",
@@ -48,7 +48,7 @@ def study_of(length: int, samples: int) -> Study:
     )
 
 
-def against_kvpress(python: str, study: Study) -> None:
+def against_kvpress(python: str, study: RunRequest) -> None:
     """Sample by sample, the model loaded on both sides."""
     engine = LocalEngine(DEFAULT_MODEL, "cpu")
     samples = engine.samples(study)
@@ -79,11 +79,11 @@ def against_kvpress(python: str, study: Study) -> None:
     table(f"{title} of {prompt.tokens:,} tokens", header, rows)
 
 
-def together_and_alone(study: Study) -> None:
+def together_and_alone(study: RunRequest) -> None:
     """Samples that share decode batches, and each with a batch of its own."""
     loaded = load_model(DEFAULT_MODEL, "cpu")
     samples = LocalEngine(DEFAULT_MODEL, "cpu").samples(study)
-    requests = [request_of(study, sample, study.points()) for sample in samples]
+    requests = [study.of_sample(sample.context, sample.question) for sample in samples]
     [*compare_together(requests[:1], loaded)]  # a process is slow at first
     times: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(3):
@@ -99,7 +99,7 @@ def together_and_alone(study: Study) -> None:
     table(f"Samples that share a decode batch: {len(study.points())} points", header, rows)
 
 
-def against_workers(study: Study, rounds: int) -> None:
+def against_workers(study: RunRequest, rounds: int) -> None:
     """Ray's workers of one thread, one against two; the start of the cluster is not counted."""
     torch.set_num_threads(1)
     times: dict[int, list[float]] = {1: [], 2: []}
@@ -111,7 +111,7 @@ def against_workers(study: Study, rounds: int) -> None:
     table("A study on workers of one thread each, models loaded", header, rows)
 
 
-def _on_cluster(study: Study, workers: int) -> float:
+def _on_cluster(study: RunRequest, workers: int) -> float:
     """Milliseconds between the first commit and the last, over the share of samples between."""
     commits: list[float] = []
     with closing(Cluster("local", "cpu", workers=workers)) as cluster:

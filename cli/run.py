@@ -18,11 +18,11 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
-from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_file import read_study
 from ckv_core.experiment.study_runner import Cost, cost, open_samples, part_of, run_study
 from ckv_core.records.events import Progress
-from ckv_core.records.run_request import DEFAULT_MODEL
+from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from storage import repository
 from storage.database import Database, opened
 from storage.recorder import Recorder
@@ -116,7 +116,7 @@ def _run(
 
 @contextmanager
 def _engine(
-    study: Study, address: str, device: str, workers: int | None, threads: int
+    study: RunRequest, address: str, device: str, workers: int | None, threads: int
 ) -> "Iterator[Cluster | LocalEngine]":
     """This process with the model, or a cluster."""
     if address:
@@ -134,7 +134,7 @@ def _report(step: "Step") -> None:
     running.show_progress(Progress("load", step.fraction, step.sentence))
 
 
-def _given_samples(study: Study, path: str, database: Database) -> tuple[Sample, ...] | None:
+def _given_samples(study: RunRequest, path: str, database: Database) -> tuple[Sample, ...] | None:
     """Of its data file (beside the study file), of runs or lm_eval; None for a task of ours."""
     if "runs" in study.data:
         return samples_of_runs(database.read_with(repository.load_requests, study.data["runs"]))
@@ -157,7 +157,10 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _show_cost(
-    study: Study, samples: Sequence[Sample], standing: set[Key], engine: "Cluster | LocalEngine"
+    study: RunRequest,
+    samples: Sequence[Sample],
+    standing: set[Key],
+    engine: "Cluster | LocalEngine",
 ) -> Cost:
     todo = open_samples(study, samples, standing)
     counts = {sample.id: len(points) for sample, points in todo}

@@ -26,6 +26,7 @@ from ckv_core.errors import ConfigError, StorageError
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
+from ckv_core.records.grid import at_points
 from ckv_core.records.run_request import RunRequest
 from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
 from storage.models import END_STATES, SLUG_LENGTH
@@ -205,8 +206,9 @@ def _read_result(data: bytes, where: str = "") -> BundledRun:
         model=result.model.name,
         variants=tuple(variant.spec for variant in result.variants),
         max_new_tokens=max((len(variant.token_ids) for variant in result.variants), default=0),
-        kind=result.kind,
     )
+    if result.kind == "sweep":
+        request = at_points(request, request.variants)
     if len(request.context) > MAX_TEXT_CHARS:
         _refuse(f"{where}its text has over {MAX_TEXT_CHARS:,} characters")
     run = StoredRun(

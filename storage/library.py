@@ -23,9 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.experiment.study import MAX_NAME
 from ckv_core.experiment.study_file import read_name
+from ckv_core.records.codec import revived
 from ckv_core.records.outcomes import Tally
+from ckv_core.records.run_request import MAX_NAME, RunRequest
 from storage import audit, search, usage
 from storage.models import (
     ACTIVE_STATES,
@@ -243,7 +244,7 @@ def _points(session: Session, key: int, kind: str) -> tuple[tuple[str, ...], Res
     try:
         request, title = session.execute(select(Run.request, Run.title).where(Run.id == key)).one()
         if kind != SAMPLES:
-            return tuple(map(str, request["variants"])), None
+            return tuple(spec.spec for spec in revived(RunRequest, request).specs), None
         study = study_of(request, title)
         return tuple(p.spec for p in study.points()), count_results(session, key, study)
     except SPOILT:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
-from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import study_values
 from ckv_core.records.codec import plain, record_json
 from ckv_core.records.events import (
@@ -113,7 +113,7 @@ class Recorder:
         with self.database.write() as session:
             return create_run(session, request, title, _now(), lineage=lineage, **columns)
 
-    def save(self, study: Study, samples: Sequence[Sample], owner: str | None = None) -> str:
+    def save(self, study: RunRequest, samples: Sequence[Sample], owner: str | None = None) -> str:
         """Make a run of many samples, or extend the one of that name; returns its slug.
 
         Variants, budgets, tolerance and further samples may change, and the results stay. Samples
@@ -142,7 +142,11 @@ class Recorder:
         return slug
 
     def _save(
-        self, study: Study, samples: Sequence[Sample], owner: str | None, facts: Facts | None = None
+        self,
+        study: RunRequest,
+        samples: Sequence[Sample],
+        owner: str | None,
+        facts: Facts | None = None,
     ) -> str:
         """Store what `save` gets, some samples at a time: others write meanwhile."""
         # Digests of long texts take time, so they are made before anybody waits.
@@ -459,7 +463,7 @@ def _update_run(session: Session, run_id: int, columns: rows.Columns) -> None:
 
 def _save_study(
     session: Session,
-    study: Study,
+    study: RunRequest,
     given: Sequence[rows.Columns],
     owner: str | None,
     facts: Facts | None,
@@ -501,12 +505,12 @@ def _save_study(
     return row.slug, new
 
 
-def _definition(study: Study) -> JsonObject:
+def _definition(study: RunRequest) -> JsonObject:
     return {key: value for key, value in study_values(study).items() if key != "name"}
 
 
 def _new_samples(
-    session: Session, run_id: int, study: Study, given: Sequence[rows.Columns]
+    session: Session, run_id: int, study: RunRequest, given: Sequence[rows.Columns]
 ) -> list[rows.Columns]:
     """The samples that are not there yet, with their places.
 

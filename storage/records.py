@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ckv_core.base.checked import By, Checked, Plain, chars, many, require
 from ckv_core.errors import CkvError
-from ckv_core.experiment.study import Study
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.outcomes import Tally
@@ -195,7 +194,7 @@ class StoredStudy:
 
     slug: str
     owner: str | None
-    study: Study
+    study: RunRequest
     state: RunState
     created_at: datetime
     model: Mapping[str, Any] | None

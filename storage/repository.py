@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_file import read_values
 from ckv_core.records.codec import revived
 from ckv_core.records.events import RunResult
@@ -204,7 +204,7 @@ def count_by_state(session: Session) -> dict[str, int]:
 # --- runs of many samples -----------------------------------------------------------------
 
 
-def study_of(definition: JsonObject, title: str) -> Study:
+def study_of(definition: JsonObject, title: str) -> RunRequest:
     """The study of a run's row; its title is the study's name."""
     return read_values({"name": title, **definition})
 
@@ -251,7 +251,7 @@ def done_keys(session: Session, slug: str) -> set[Key]:
     return {(sample, variant, budget or None) for sample, variant, budget in found}
 
 
-def count_results(session: Session, run_id: int, study: Study) -> ResultCounts:
+def count_results(session: Session, run_id: int, study: RunRequest) -> ResultCounts:
     """Samples and points of a run, and how many results of the points there are."""
     samples = session.scalar(select(func.count()).where(SampleRow.run_id == run_id))
     points = {(point.variant, point.budget or "") for point in study.points()}

@@ -8,7 +8,13 @@ from typer import Option, Typer
 
 from ckv_core.base.terminal import say
 from ckv_core.cli import running
-from ckv_core.cli.options import EXAMPLES, JsonOption, check_json_path, command, request_of
+from ckv_core.cli.options import (
+    EXAMPLES,
+    JsonOption,
+    check_json_path,
+    command,
+    request_of,
+)
 from ckv_core.cli.tables import (
     indented,
     print_ablation,
@@ -30,6 +36,7 @@ from ckv_core.records.grid import sweep_cost
 from ckv_core.records.metrics import Group
 from ckv_core.records.passages import spans_of
 from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.run_request import ARGUMENTS
 
 app = Typer()
 _ANALYSED: tuple[Group, ...] = ("mass", "bound", "oracle", "forced", "selection")
@@ -37,10 +44,6 @@ SEVERAL = """
 Several budgets or alphas (--budget 64,128,10% --alpha 0,0.25) run each SPEC at each of them, from
 one prefill; kept sets are then not stored, and --max-new-tokens 0 only measures.
 """
-FIELDS = (
-    "context question answer protect variants ablation budget alpha own_indices max_new_tokens "
-    "ignore_eos analysis follow_ups scenario model device dtype"
-)
 EvidenceOption = Annotated[
     list[str] | None,
     Option(
@@ -51,7 +54,7 @@ EvidenceOption = Annotated[
 ]
 
 
-@command(app, "compare", FIELDS, EXAMPLES + SEVERAL)
+@command(app, "compare", " ".join((*ARGUMENTS, "ablation")), EXAMPLES + SEVERAL)
 def _compare(
     chosen: dict[str, Any], evidence: EvidenceOption = None, json: JsonOption = None
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from typer import Option, Typer
 from typer.exceptions import TyperException
@@ -18,8 +18,7 @@ from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.experiment.ablation import ablation
 from ckv_core.methods.plug_ins import fault
 from ckv_core.records.external_selection import ExternalSelection, read_external_selection
-from ckv_core.records.grid import with_points
-from ckv_core.records.run_request import RunRequest, meaning
+from ckv_core.records.run_request import LISTS, RunRequest, meaning
 from ckv_core.records.variants import VariantSpec
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
@@ -69,9 +68,11 @@ def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
     """A field as an argument, of the type and with the default that a request has for it."""
     hint = get_type_hints(RunRequest).get(key, str)
     default = {key: "", **_DEFAULTS, **defaults}[key]
-    own = {"metavar": "TEXT", **_GIVEN.get(key, {})}
-    names = [own.pop("name")] if "name" in own else []
-    option = Option(*names, **{**own, "help": own.get("help") or meaning(key)})
+    has_words = hint is bool or get_origin(hint) is Literal  # which the help lists, or none
+    own = {"metavar": None if has_words else "TEXT", "help": "", **_GIVEN.get(key, {})}
+    # A flag has one name, so that there is no --no-...
+    name = own.pop("name", f"--{key.replace('_', '-')}" if hint is bool else None)
+    option = Option(*filter(None, [name]), **own | {"help": own["help"] or meaning(key)})
     return inspect.Parameter(
         key,
         inspect.Parameter.KEYWORD_ONLY,
@@ -144,7 +145,7 @@ def _own_indices(path: str) -> tuple[ExternalSelection, ...]:
 JsonOption = Annotated[
     str | None, Option(metavar="FILE|-", help="write the result as JSON; - for stdout")
 ]
-_DEFAULTS = {each.name: each.default for each in fields(RunRequest)}
+_DEFAULTS = {each.name: each.default for each in fields(RunRequest)} | {"context": MISSING}
 # By field of a request, or of what makes its variants: how the command line differs.
 _GIVEN: dict[str, dict[str, Any]] = {
     "context": {"metavar": "FILE|-", "parser": read_text, "help": "UTF-8 text file; - for stdin"},
@@ -160,8 +161,6 @@ _GIVEN: dict[str, dict[str, Any]] = {
         "parser": lambda text: () if text.strip() == "none" else comma_list(text),
     },
     "follow_ups": {"name": "--follow-up"},
-    "ignore_eos": {"name": "--ignore-eos", "metavar": None},
-    "scenario": {"metavar": None},
     "budget": {"metavar": "N|N%"},
     "alpha": {"metavar": "A"},
     "max_new_tokens": {"metavar": "T"},
@@ -172,13 +171,9 @@ _GIVEN: dict[str, dict[str, Any]] = {
 
 
 def request_of(chosen: Mapping[str, Any]) -> RunRequest:
-    """The request that these options give; of several budgets or alphas a sweep.
-
-    Raises:
-        ConfigError: a wrong SPEC, budget or alpha.
-    """
+    """The request that these options give; ConfigError for a wrong SPEC, budget or alpha."""
     given = dict(chosen)
-    budgets, alphas = (comma_list(given.pop(name, "")) for name in ("budget", "alpha"))
+    budgets, alphas = (comma_list(given.pop(name, "")) for name in LISTS)
     one = {"budget": budgets, "alpha": alphas} if max(len(budgets), len(alphas)) < 2 else {}
     defaults = {name: values[0] for name, values in one.items() if values}
     if base := given.pop("ablation", ""):
@@ -187,4 +182,4 @@ def request_of(chosen: Mapping[str, Any]) -> RunRequest:
         given["variants"] += tuple(s.spec for s in steps if s.settings() not in there)
     for name in {"own_indices", "analysis"} & given.keys():
         given[name] = tuple(chain.from_iterable(given[name]))
-    return with_points(RunRequest(**given), budgets, alphas)
+    return RunRequest(**given, budgets=budgets, alphas=alphas)

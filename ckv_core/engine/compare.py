@@ -239,7 +239,7 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
     own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
     budgets = [
         resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
-        for spec in specs[: len(request.variants)]
+        for spec in specs[: len(request.points())]
     ]
     return Run(
         request=request,

@@ -235,7 +235,9 @@ def analyse(
     everything in N'.
     """
     rows = [row for row in range(len(run.specs)) if row != run.reference]
-    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
+    request = run.request
+    alphas = request.alphas if request.kind == "compare" else ()
+    alpha = ALPHA.parse(next(iter(alphas), str(ALPHA.default)))
     # Where a variant has a score and no stage 1 of its own, the run's alpha makes one.
     specs = [
         spec

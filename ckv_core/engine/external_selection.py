@@ -75,7 +75,7 @@ def _warnings(run: Run, kept: KeepMask, prompt_len: int) -> tuple[str, ...]:
             f"All {prompt_len} positions of the compressed prompt are kept: nothing was evicted.",
         )
     info, itemsize = run.loaded.info, run.loaded.model.dtype.itemsize
-    text = run.request.defaults.get("budget", DEFAULT_BUDGET)
+    text = next(iter(run.request.budgets), DEFAULT_BUDGET)
     layers, kv_heads, _ = kept.shape
     budget = Budget.parse(text).resolve(
         prompt_len, 2 * info.head_dim * itemsize * layers * kv_heads

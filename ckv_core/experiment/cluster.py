@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import (
     PromptSize,
     Results,
@@ -24,6 +24,7 @@ from ckv_core.experiment.study_runner import (
     run_samples,
 )
 from ckv_core.methods.plug_ins import fault
+from ckv_core.records.run_request import RunRequest
 
 if TYPE_CHECKING:
     from ckv_core.experiment.study_engine import LocalEngine
@@ -135,17 +136,19 @@ class Cluster:
         except self._ray.exceptions.RayActorError:
             raise CkvError(f"A worker of the cluster was lost. {LOST.partition('; ')[0]}") from None
 
-    def samples(self, study: Study) -> tuple[Sample, ...]:
+    def samples(self, study: RunRequest) -> tuple[Sample, ...]:
         """The samples of a study's task, made by a worker with the model's tokens."""
         found: tuple[Sample, ...] = self._answer_of(study, "samples", study)
         return found
 
-    def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, PromptSize]:
         """Of the prompts that can be tokenised, by sample; counted by a worker."""
         found: dict[str, PromptSize] = self._answer_of(study, "sizes", study, samples)
         return found
 
-    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Generator[Results]:
+    def results(
+        self, study: RunRequest, todo: Sequence[Todo], served: Served
+    ) -> Generator[Results]:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules.
 
         Raises:
@@ -173,7 +176,7 @@ class Cluster:
             for sample, points in job:
                 yield failed_sample(sample, points, CkvError(LOST))
 
-    def _outcomes(self, study: Study, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:
+    def _outcomes(self, study: RunRequest, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:
         data = self._ray.data
         # What a lost worker did not bring is recorded as that sample's failure.
         data.DataContext.get_current().max_errored_blocks = -1
@@ -195,7 +198,7 @@ class Cluster:
         for row in ran.iter_rows():
             yield row["at"], pickle.loads(row["outcome"])  # noqa: S301 - of our own worker
 
-    def _answer_of(self, study: Study, name: str, *values: object) -> Any:
+    def _answer_of(self, study: RunRequest, name: str, *values: object) -> Any:
         """Return what an engine of the cluster answers.
 
         Raises:

@@ -22,10 +22,10 @@ from ckv_core.experiment.decide import (
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.samples import FULL_POINT, full_row, source
 from ckv_core.experiment.stats import Interval
-from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.outcomes import raise_sentence
-from ckv_core.records.variants import VariantSpec
+from ckv_core.records.run_request import RunRequest
 
 Outcome = Literal["keeps", "undecided", "loses", "unmeasured"]
 _RANK: dict[Outcome, int] = {"keeps": 0, "undecided": 1, "unmeasured": 2, "loses": 3}
@@ -78,7 +78,7 @@ class Decision:
 
 
 def decide_study(
-    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
+    study: RunRequest, samples: Sequence[Sample], results: Collection[SampleResult]
 ) -> Decision:
     """Decide with the results that are there, all or some.
 
@@ -122,7 +122,9 @@ def decide_study(
     )
 
 
-def _choose(study: Study, samples: Sequence[Sample], by_key: Mapping[Key, SampleResult]) -> Choice:
+def _choose(
+    study: RunRequest, samples: Sequence[Sample], by_key: Mapping[Key, SampleResult]
+) -> Choice:
     def scores(variant: str, budget: str | None) -> list[float]:
         found = [by_key[sample.id, variant, budget].score for sample in samples]
         return [np.nan if score is None else score for score in found]
@@ -141,10 +143,10 @@ def _choose(study: Study, samples: Sequence[Sample], by_key: Mapping[Key, Sample
     )
 
 
-def _methods(study: Study, choice: Choice) -> list[MethodDecision]:
+def _methods(study: RunRequest, choice: Choice) -> list[MethodDecision]:
     _, *points = study.points()
-    variants = list(dict.fromkeys(point.variant for point in points))
-    names = display_names([VariantSpec.parse(variant) for variant in variants])
+    specs = study.variant_specs()
+    (_, *variants), (_, *names) = specs, display_names([*specs.values()])  # but the full cache
     budgets = list(dict.fromkeys(point.budget or "" for point in points))
     methods = [
         _method(variant, name, dict(zip(budgets, found, strict=True)), choice.n)
@@ -177,7 +179,7 @@ def _rank(method: MethodDecision) -> tuple[float, ...]:
 
 
 def _sentence(
-    study: Study, choice: Choice, methods: Sequence[MethodDecision], full: float, of: str
+    study: RunRequest, choice: Choice, methods: Sequence[MethodDecision], full: float, of: str
 ) -> str:
     """Of a decision with sources enough; `of` names them."""
     first, tolerance = methods[0], study.tolerance / 100
@@ -193,7 +195,7 @@ def _sentence(
     return sentences.lost(first.name, first.budget, least, tolerance, len(methods), of)
 
 
-def _about_results(study: Study, results: Collection[SampleResult]) -> Iterator[str]:
+def _about_results(study: RunRequest, results: Collection[SampleResult]) -> Iterator[str]:
     """Results without a score."""
     cut = [each for each in results if each.outcome == "cut"]
     if cut:
@@ -211,7 +213,7 @@ def _about_results(study: Study, results: Collection[SampleResult]) -> Iterator[
 
 
 def _about_size(
-    study: Study, samples: Sequence[Sample], methods: Sequence[MethodDecision], what: str
+    study: RunRequest, samples: Sequence[Sample], methods: Sequence[MethodDecision], what: str
 ) -> Iterator[str]:
     """What so many samples can show; of what is shown already it needs no word."""
     if study.read_once or any(method.outcome == "keeps" for method in methods):
@@ -227,7 +229,7 @@ def _about_full(full: Interval | None) -> Iterator[str]:
 
 
 def _about_order(
-    study: Study, samples: Sequence[Sample], places: Sequence[int], results: int, what: str
+    study: RunRequest, samples: Sequence[Sample], places: Sequence[int], results: int, what: str
 ) -> Iterator[str]:
     """What changed, and what does not count."""
     if study.earlier_tolerances:

@@ -16,11 +16,11 @@ from ckv_core.experiment.samples import l1_answers, point_of, read_results
 from ckv_core.experiment.savings import Saving, savings
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.stats import CONFIDENCE
-from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult, Study
+from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult
 from ckv_core.experiment.study_file import STUDY_KEYS, study_of, study_values
 from ckv_core.records.codec import record_json
 from ckv_core.records.records import ModelInfo, Versions
-from ckv_core.records.run_request import MAX_SWEEP_POINTS
+from ckv_core.records.run_request import MAX_SWEEP_POINTS, RunRequest
 
 SCHEMA = 1
 _WHOLE = "file of a study"
@@ -30,7 +30,7 @@ BOUNDS = JsonBounds(containers=2**20, values=2**23)
 
 
 def export(
-    study: Study,
+    study: RunRequest,
     samples: Sequence[Sample],
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
@@ -81,7 +81,7 @@ def export(
 class Exported:
     """A study as a file has it; model and environment are None where it never ran."""
 
-    study: Study
+    study: RunRequest
     samples: tuple[Sample, ...]
     results: tuple[SampleResult, ...]
     model: ModelInfo | None

@@ -15,8 +15,8 @@ from typing import Any
 
 from ckv_core.base.home import home_folder
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.experiment.study import MAX_ANSWER_CHARS, MAX_ANSWERS, Sample, Study
-from ckv_core.records.run_request import check_context
+from ckv_core.experiment.study import MAX_ANSWER_CHARS, MAX_ANSWERS, Sample
+from ckv_core.records.run_request import RunRequest, check_context
 
 LM_EVAL = "lm_eval"  # metric of samples that the harness scores
 FEWSHOT_SEED = 1234  # the harness's own default
@@ -28,7 +28,7 @@ def has_harness() -> bool:
     return importlib.util.find_spec(LM_EVAL) is not None
 
 
-def harness_samples(study: Study) -> tuple[Sample, ...]:
+def harness_samples(study: RunRequest) -> tuple[Sample, ...]:
     r"""The first samples of a task, with the prompts that lm_eval makes of them.
 
     Where the prompt has the document's context once and then a blank line, that is where context

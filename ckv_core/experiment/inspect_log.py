@@ -9,15 +9,16 @@ from typing import Any
 
 from ckv_core.experiment.points import Row
 from ckv_core.experiment.samples import point_of, read_results
-from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import study_values
+from ckv_core.records.run_request import FULL, Point, RunRequest
 
 VERSION = 2
 _STOPS = {"eos": "stop", "length": "max_tokens"}
 
 
 def inspect_log(
-    study: Study,
+    study: RunRequest,
     samples: Sequence[Sample],
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
@@ -48,7 +49,7 @@ def inspect_log(
     }
 
 
-def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _spec(study: RunRequest, samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "created": facts["created_at"],
         "task": study.name,
@@ -65,7 +66,7 @@ def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> 
     }
 
 
-def _score(study: Study, row: Row) -> dict[str, Any]:
+def _score(study: RunRequest, row: Row) -> dict[str, Any]:
     score, point = row.mean("score"), point_of(row)
     metrics = {"mean": score.mean, "low_95": score.low, "high_95": score.high} if score else {}
     return {
@@ -82,7 +83,7 @@ def _score(study: Study, row: Row) -> dict[str, Any]:
     }
 
 
-def _sample(study: Study, sample: Sample, results: Sequence[SampleResult]) -> dict[str, Any]:
+def _sample(study: RunRequest, sample: Sample, results: Sequence[SampleResult]) -> dict[str, Any]:
     full = next((each for each in results if each.variant == FULL), None)
     prompt = f"{sample.context}\n\n{sample.question}" if sample.question else sample.context
     failed = {_name(r): r.reason or r.outcome for r in results if r.score is None}

@@ -12,7 +12,6 @@ from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import metric_rows
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
-from ckv_core.records.grid import with_points
 from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 
 if TYPE_CHECKING:
@@ -70,15 +69,13 @@ def compare(
     Raises:
         CkvError: an argument is wrong or the run failed; one sentence says what to do.
     """
-    request = with_points(
-        RunRequest(
-            context=context,
-            question=question,
-            variants=tuple(dict.fromkeys(("full", *methods))),
-            model=model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
-            **settings,
-        ),
-        [str(budget) for budget in budgets],
+    request = RunRequest(
+        context=context,
+        question=question,
+        variants=tuple(dict.fromkeys(("full", *methods))),
+        budgets=tuple(str(budget) for budget in budgets),
+        model=model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+        **settings,
     )
     request.validate()
     from ckv_core.engine.compare import compare as events_of

@@ -8,8 +8,9 @@ from ckv_core.experiment import sentences
 from ckv_core.experiment.decision import Decision, MethodDecision, decide_study
 from ckv_core.experiment.points import Points, with_bases
 from ckv_core.experiment.samples import l1_answers, read_results
-from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.verdict import Group, Member, State, Verdict
+from ckv_core.records.run_request import FULL, RunRequest
 
 _STATES: dict[str, State] = {
     "keeps": "kept",
@@ -23,7 +24,7 @@ _STATES: dict[str, State] = {
 class Reading:
     """`slug` names the run in addresses; it is empty of a file."""
 
-    study: Study
+    study: RunRequest
     samples: Sequence[Sample]
     results: Sequence[SampleResult]
     slug: str = ""

@@ -10,10 +10,11 @@ import numpy as np
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.points import Points, Row, Values
 from ckv_core.experiment.stats import Interval, difference_interval, rank_correlation
-from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.identity import identify
 from ckv_core.records.records import VariantResult
+from ckv_core.records.run_request import FULL, Point, RunRequest
 from ckv_core.records.variants import VariantSpec
 
 FULL_POINT = Point(FULL, None)
@@ -28,7 +29,7 @@ _MEASURED = {
 
 
 def read_results(
-    study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
+    study: RunRequest, samples: Sequence[Sample], results: Collection[SampleResult]
 ) -> Points:
     """Read results, all or those that are there so far; only of `samples`, all or some."""
     sources = {sample.id: source(sample) for sample in samples}
@@ -37,13 +38,15 @@ def read_results(
         point = Point(result.variant, result.budget)
         if result.sample in sources and point in found:
             found[point].append(result)
-    places = {variant: at for at, variant in enumerate(dict.fromkeys(p.variant for p in found))}
+    specs = study.variant_specs()
+    places = {variant: at for at, variant in enumerate(specs)}
+    names = dict(zip(specs, display_names([*specs.values()]), strict=True))
     return Points(
         model=study.model,
         n=len({*sources.values()}),
         rows=[
-            _row(point, name, places[point.variant], own, sources)
-            for (point, own), name in zip(found.items(), _names(found), strict=True)
+            _row(point, spec, names[point.variant], places[point.variant], own, sources)
+            for (point, own), spec in zip(found.items(), study.specs, strict=True)
         ],
         notes=(),
         scenarios=frozenset({study.scenario}),
@@ -54,7 +57,7 @@ def full_row(samples: Sequence[Sample], results: Collection[SampleResult]) -> Ro
     """The full cache alone."""
     sources = {sample.id: source(sample) for sample in samples}
     own = [each for each in results if each.variant == FULL and each.sample in sources]
-    return _row(FULL_POINT, "Full cache", 0, own, sources)
+    return _row(FULL_POINT, VariantSpec.parse(FULL), "Full cache", 0, own, sources)
 
 
 def source(sample: Sample) -> str:
@@ -85,21 +88,14 @@ def l1_answers(results: Iterable[SampleResult]) -> Interval | None:
     return difference_interval(means) if means else None
 
 
-def _names(points: Collection[Point]) -> list[str]:
-    variants = [*dict.fromkeys(point.variant for point in points if point != FULL_POINT)]
-    names = display_names([VariantSpec.parse(variant) for variant in variants])
-    of_variant = dict(zip(variants, names, strict=True)) | {FULL: "Full cache"}
-    return [of_variant[point.variant] for point in points]
-
-
 def _row(
     point: Point,
+    spec: VariantSpec,
     name: str,
     place: int,
     results: Sequence[SampleResult],
     sources: Mapping[str, str],
 ) -> Row:
-    spec = VariantSpec.parse(point.spec)
     variant = VariantResult(
         spec=point.spec,
         label=spec.label,

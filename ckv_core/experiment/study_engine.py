@@ -8,13 +8,12 @@ from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError
-from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import (
     PromptSize,
     Results,
     Served,
     Todo,
-    request_of,
     run_samples,
 )
 from ckv_core.experiment.tasks import make_samples
@@ -39,7 +38,7 @@ class LocalEngine:
         self.parameters: int = self._loaded.parameters
         self.environment = environment()
 
-    def samples(self, study: Study) -> tuple[Sample, ...]:
+    def samples(self, study: RunRequest) -> tuple[Sample, ...]:
         """The samples of a study's task, made to length with this model's tokens."""
 
         def count(context: str, question: str) -> int:
@@ -48,17 +47,17 @@ class LocalEngine:
 
         return make_samples(study.data, count)
 
-    def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, PromptSize]:
         """Of the prompts that can be tokenised, by sample."""
         sizes = {}
         for sample in samples:
             try:
-                sizes[sample.id] = self._size(request_of(study, sample, study.points()))
+                sizes[sample.id] = self._size(study.of_sample(sample.context, sample.question))
             except CkvError:
                 continue  # it becomes that sample's failure
         return sizes
 
-    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+    def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         served(self.info, self.environment)
         yield from run_samples(study, todo, self)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
@@ -23,9 +23,10 @@ from ckv_core.base.checked import (
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.scores import METRICS
-from ckv_core.experiment.study import MAX_SAMPLES, Name, Study
+from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.tasks import TASKS
-from ckv_core.records.run_request import DEFAULT_MODEL
+from ckv_core.records.codec import record_json, revived
+from ckv_core.records.run_request import DEFAULT_MODEL, OF_ONE, Name, RunRequest
 
 MAX_DEPTH = 8  # a study has three levels
 MAX_FILE_CHARS = 100_000
@@ -34,7 +35,9 @@ MAX_PARTS = 10_000  # values and keys; a study names up to 5,000 runs
 _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxX_:.]{40}")
 MAX_LENGTH = 1_000_000  # tokens
 _WHOLE = "study file"
-STUDY_KEYS = {each.name for each in fields(Study)}
+STUDY_KEYS = tuple(each.name for each in fields(RunRequest) if each.name not in OF_ONE)
+# Where a file leaves them out; answers of tasks are short.
+_DEFAULTS = {"max_new_tokens": 32}
 Length = int | list[int]
 Samples = Annotated[int, within(1, MAX_SAMPLES)]
 Word = Annotated[str, loose(200, 1)]
@@ -90,7 +93,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return values
 
 
-def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
+def read_study(text: str, default_model: str = DEFAULT_MODEL) -> RunRequest:
     """The study that a YAML text describes, which is hostile.
 
     Raises:
@@ -99,50 +102,35 @@ def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
     return study_of(_load(text), default_model)
 
 
-def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
+def study_of(values: object, default_model: str = DEFAULT_MODEL) -> RunRequest:
     """The study that plain values of a file describe; `read_study` has the arguments."""
     if not isinstance(values, dict):
         raise wrong(_WHOLE, (), "key: value lines are expected", values)
-    given = _known(values, Study, "")
-    data = _read_data(given.get("data"))
-    study = read(Study, {"model": default_model} | given | {"data": data}, _WHOLE)
+    given = _known(values, STUDY_KEYS, "")
+    if "name" not in given:
+        raise wrong(_WHOLE, ("name",), "a value is expected", None)
+    given["data"] = _read_data(given.get("data"))
+    study = read(RunRequest, {"model": default_model} | _DEFAULTS | given, _WHOLE)
     if study.metric not in METRICS:
         raise wrong(_WHOLE, ("metric",), f"one of {', '.join(METRICS)} is expected", study.metric)
     study.validate()
     return study
 
 
-def write_study(study: Study) -> str:
+def write_study(study: RunRequest) -> str:
     """The YAML text that `read_study` reads back."""
     return str(yaml.safe_dump(study_values(study), sort_keys=False, allow_unicode=True))
 
 
-def study_values(study: Study) -> dict[str, Any]:
-    """The definition as plain JSON values, by the keys of the file."""
-    rare = {
-        "read_once": study.read_once,
-        "earlier_tolerances": list(study.earlier_tolerances),
-        "earlier_variants": list(study.earlier_variants),
-    }
-    return {
-        "name": study.name,
-        "model": study.model,
-        "data": dict(study.data),
-        "scenario": study.scenario,
-        "variants": list(study.variants),
-        "budgets": list(study.budgets),
-        "max_new_tokens": study.max_new_tokens,
-        "metric": study.metric,
-        "tolerance": study.tolerance,
-        **{key: value for key, value in rare.items() if value},
-    }
+def study_values(study: RunRequest) -> dict[str, Any]:
+    """The definition as plain JSON values, by the keys of the file; what is empty is left out."""
+    values, without = record_json(study), record_json(RunRequest())
+    return {key: values[key] for key in STUDY_KEYS if values[key] or without[key]}
 
 
-def read_values(values: Mapping[str, Any]) -> Study:
+def read_values(values: Mapping[str, Any]) -> RunRequest:
     """What `study_values` gave; of a trusted place, such as our own database."""
-    known = ("variants", "budgets", "earlier_tolerances", "earlier_variants")
-    lists = {key: tuple(values[key]) for key in known if key in values}
-    return Study(**{**values, **lists})
+    return revived(RunRequest, values)
 
 
 def read_name(name: object, whole: str) -> str:
@@ -192,13 +180,13 @@ def _read_data(value: object) -> Plain:
     if len(kinds) != 1:
         raise wrong(_WHOLE, ("data",), f"one of {', '.join(_DATA)} is expected", value)
     record = _DATA[kinds[0]]
-    found: Any = read(record, _known(value, record, "data."), _WHOLE, at=("data",))
+    known = [each.name for each in fields(record)]
+    found: Any = read(record, _known(value, known, "data."), _WHOLE, at=("data",))
     return {key: value for key, value in asdict(found).items() if value is not None}
 
 
-def _known(values: Mapping[Any, Any], record: type, place: str) -> Plain:
-    """The members that are not null; a key that the record lacks is refused."""
-    known = {each.name for each in fields(record)}
+def _known(values: Mapping[Any, Any], known: Collection[str], place: str) -> Plain:
+    """The members that are not null; a key that is not known is refused."""
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
         raise ConfigError(

@@ -11,14 +11,13 @@ from typing import Protocol
 
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.experiment.scores import is_before_answer, score
-from ckv_core.experiment.study import FULL, Key, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import Outcome, RunResult
 from ckv_core.records.grid import estimate_seconds
 from ckv_core.records.outcomes import raise_sentence
 from ckv_core.records.records import ModelInfo, VariantResult
-from ckv_core.records.run_request import RunRequest
-from ckv_core.records.variants import VariantSpec
+from ckv_core.records.run_request import FULL, Point, RunRequest
 
 Todo = tuple[Sample, Sequence[Point]]  # a sample, and its points that are to be computed
 Results = Sequence[SampleResult]  # of one sample
@@ -38,7 +37,7 @@ class PromptSize:
 class Engine(Protocol):
     """What computes whole samples: the model of this process, the app's worker, or a cluster."""
 
-    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+    def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of all given points of a sample, as samples end.
 
         `served` gets the model and the versions before the results, and may refuse them.
@@ -97,25 +96,14 @@ class Progress:
     seconds_left: float | None
 
 
-def request_of(study: Study, sample: Sample, points: Sequence[Point]) -> RunRequest:
-    """These points of a sample as one request to the engine."""
-    return RunRequest(
-        context=sample.context,
-        question=sample.question,
-        scenario=study.scenario,
-        model=study.model,
-        variants=tuple(point.spec for point in points),
-        max_new_tokens=study.max_new_tokens,
-        kind="sweep",
-    )
-
-
 def part_of(samples: Sequence[Sample], number: int, of: int) -> list[Sample]:
     """One of several equal parts; number is from 1."""
     return [sample for at, sample in enumerate(samples) if at % of == number - 1]
 
 
-def open_samples(study: Study, samples: Sequence[Sample], standing: Collection[Key]) -> list[Todo]:
+def open_samples(
+    study: RunRequest, samples: Sequence[Sample], standing: Collection[Key]
+) -> list[Todo]:
     """Samples with their points that have no result yet, where there are any."""
     points = study.points()
     todo = [
@@ -126,7 +114,7 @@ def open_samples(study: Study, samples: Sequence[Sample], standing: Collection[K
 
 
 def cost(
-    study: Study,
+    study: RunRequest,
     sizes: Mapping[str, PromptSize],
     counts: Mapping[str, int],
     parameters: int | None = None,
@@ -149,7 +137,7 @@ def cost(
 
 def run_study(
     engine: Engine,
-    study: Study,
+    study: RunRequest,
     samples: Sequence[Sample],
     standing: Collection[Key],
     commit: Commit,
@@ -174,7 +162,9 @@ def run_study(
         yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
 
 
-def run_samples(study: Study, todo: Iterable[Todo], model: Model) -> Iterator[list[SampleResult]]:
+def run_samples(
+    study: RunRequest, todo: Iterable[Todo], model: Model
+) -> Iterator[list[SampleResult]]:
     """Results of the given points of each sample, in the order in which samples end.
 
     What cannot run fails with its reason, alone where it can.
@@ -190,7 +180,7 @@ def run_samples(study: Study, todo: Iterable[Todo], model: Model) -> Iterator[li
             one = _pending(study, sample, points, model)
             if one.fit:
                 pending.append(one)
-                yield request_of(study, sample, one.fit)
+                yield study.of_sample(sample.context, sample.question, one.fit)
             else:
                 never.append(one)
 
@@ -206,7 +196,7 @@ def run_samples(study: Study, todo: Iterable[Todo], model: Model) -> Iterator[li
 class _PendingSample:
     """Points of a sample, and why some cannot run on it."""
 
-    study: Study
+    study: RunRequest
     sample: Sample
     points: Sequence[Point]
     refused: Mapping[Point, CkvError]
@@ -228,10 +218,13 @@ class _PendingSample:
         ]
 
 
-def _pending(study: Study, sample: Sample, points: Sequence[Point], model: Model) -> _PendingSample:
+def _pending(
+    study: RunRequest, sample: Sample, points: Sequence[Point], model: Model
+) -> _PendingSample:
     refused: Mapping[Point, CkvError]
     try:
-        refused = _unfit(points, model.size(request_of(study, sample, points)))
+        request = study.of_sample(sample.context, sample.question, points)
+        refused = _unfit(request, model.size(request))
     except RunCancelledError:  # stopped while it was counted, which is no result
         raise
     except CkvError as error:
@@ -249,14 +242,12 @@ def failed_sample(
     return [_failed(sample, point, (refused or {}).get(point, reason)) for point in points]
 
 
-def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, CkvError]:
+def _unfit(request: RunRequest, size: PromptSize) -> dict[Point, CkvError]:
     """Why points cannot run on a prompt of this size: the budget holds not what is always kept."""
     reasons: dict[Point, CkvError] = {}
-    for point in points:
-        if point.budget is None:
-            continue
+    for point, spec in zip(request.points(), request.specs, strict=True):
         try:
-            VariantSpec.parse(point.spec).check_prompt(size.compressed, size.question)
+            spec.check_prompt(size.compressed, size.question)
         except ConfigError as error:
             reasons[point] = error
     return reasons
@@ -274,7 +265,7 @@ def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
 
 
 def _scored(
-    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+    study: RunRequest, sample: Sample, point: Point, variant: VariantResult, run: RunResult
 ) -> SampleResult:
     try:
         return _result(study, sample, point, variant, run)
@@ -283,7 +274,7 @@ def _scored(
 
 
 def _result(
-    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+    study: RunRequest, sample: Sample, point: Point, variant: VariantResult, run: RunResult
 ) -> SampleResult:
     receipt, moved = variant.receipt, variant.perturbation
     is_full = point.variant == FULL

@@ -26,11 +26,10 @@ class KeepRequest:
             self.run,
             scenario="context-only",
             question=self.run.question if self.run.question.strip() else STAND_IN,
-            kind="compare",
             analysis=(),
             follow_ups=(),
         )
-        if len(comparison.variants) != 1 or comparison.own_indices:
+        if len(comparison.specs) != 1 or comparison.own_indices:
             raise ConfigError("A cache is kept of one variant with a SPEC; name one.")
         (spec,) = comparison.validate()
         if spec.policy is not None:

@@ -1,14 +1,12 @@
-"""A sweep before it runs: the grid of points, the request, and what it will cost. No torch."""
+"""A sweep before it runs: the grid around given points, and what it will cost. No torch."""
 
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 
-from ckv_core.errors import ConfigError, about
-from ckv_core.methods import PARAMETERS
+from ckv_core.errors import CkvError
 from ckv_core.records.run_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, RunRequest
-from ckv_core.records.variants import VariantSpec, spec_without
+from ckv_core.records.variants import VariantSpec, spec_without, written_parameters
 
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
 # Seconds of the default model in float32 on two CPU cores, torch 2.13: prefill of 2,064 tokens 3.3
@@ -22,100 +20,25 @@ BOUNDS, BOUNDS_TOKEN = 0.04, 1.5e-5  # the same where bounds and oracles are mea
 STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per step and row
 
 
-def with_points(
-    request: RunRequest, budgets: Sequence[str], alphas: Sequence[str] = ()
-) -> RunRequest:
-    """The request at one budget and alpha, or the sweep of its variants at several of either.
+def at_points(request: RunRequest, specs: Sequence[str]) -> RunRequest:
+    """The request at these points alone, as the smallest grid that holds them where there is one.
 
-    Args:
-        request: its defaults hold neither budget nor alpha.
-        budgets: as in a SPEC; none for the default.
-        alphas: the same.
-
-    Raises:
-        ConfigError: a wrong value or variant, too many points, or an analysis of one point.
+    A SPEC that this version cannot read stays as it is.
     """
-    grid = SweepGrid(
-        methods=request.variants,
-        budgets=_distinct("budget", budgets),
-        alphas=_distinct("alpha", alphas),
+    written = [written_parameters(spec) for spec in specs]
+    listed = replace(request, variants=tuple(specs), places=tuple(range(MAX_SWEEP_POINTS)))
+    grid = replace(
+        listed,
+        variants=tuple(dict.fromkeys(spec_without(spec, "budget", "alpha") for spec in specs)),
+        budgets=tuple(dict.fromkeys(own["budget"] for own in written if "budget" in own)),
+        alphas=tuple(dict.fromkeys(own["alpha"] for own in written if "alpha" in own)),
     )
-    if max(len(grid.budgets), len(grid.alphas)) <= 1:
-        own = {"budget": grid.budgets, "alpha": grid.alphas}
-        given = {name: texts[0] for name, texts in own.items() if texts}
-        return replace(request, defaults={**request.defaults, **given})
-    if others := sorted({*request.analysis} - {"bounds"}):
-        with about("analysis"):
-            raise ConfigError(
-                f"The analysis {' and '.join(others)} needs one budget and one alpha; at several, "
-                "take bounds alone."
-            )
-    return replace(request, kind="sweep", variants=grid.variants(request.defaults), defaults={})
-
-
-def _distinct(name: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Each value of a parameter once, as a SPEC has it; ConfigError for a wrong one."""
-    with about(name):
-        values = [PARAMETERS[name].parse(text) for text in texts]
-    return tuple(dict.fromkeys(f"{v:g}" if isinstance(v, float) else str(v) for v in values))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepGrid:
-    methods: tuple[str, ...]  # SPECs; one that gives a budget or alpha keeps it
-    budgets: tuple[str, ...]  # as in a SPEC; none for the default
-    alphas: tuple[str, ...] = ()  # the same; only `+critical` methods take them
-
-    def variants(self, defaults: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """SPECs of all points, `full` first; a point that two rows of the grid share is one.
-
-        Rows share it too where one of them writes out a setting that is the default.
-
-        Args:
-            defaults: values of further parameters that a SPEC leaves out.
-
-        Raises:
-            ConfigError: a wrong value or method, none that evicts, or too many points.
-        """
-        points: dict[tuple[object, ...], str] = {}
-        for method in self.methods:
-            spec = VariantSpec.parse(method, defaults)
-            if not spec.method.evicts:
-                continue
-            free = {"alpha": self.alphas, "budget": self.budgets}
-            varied = [
-                [{name: text} for text in texts]
-                for name, texts in free.items()
-                if texts and name in spec.params and name not in spec.given
-            ]
-            for values in product(*varied):
-                point = VariantSpec.parse(spec.spec, dict(ChainMap(*values)))
-                points.setdefault(point.settings(), point.spec)
-        if not points:
-            with about("variants"):
-                raise ConfigError("Choose at least one method that evicts.")
-        if len(points) >= MAX_SWEEP_POINTS:
-            raise ConfigError(
-                f"The sweep has {len(points) + 1} points, the full cache among them; the limit is "
-                f"{MAX_SWEEP_POINTS}. Take fewer budgets, alphas or methods."
-            )
-        return ("full", *points.values())
-
-    @classmethod
-    def around(cls, variants: tuple[str, ...]) -> "SweepGrid":
-        """The smallest grid that holds these points; that of a sweep's request gives it again."""
-        methods: dict[tuple[object, ...], str] = {}
-        budgets: dict[str, None] = {}
-        alphas: dict[str, None] = {}
-        for spec in map(VariantSpec.parse, variants):
-            if not spec.method.evicts:
-                continue
-            settings = spec.settings("budget", "alpha")
-            methods.setdefault(settings, spec_without(spec.spec, "budget", "alpha"))
-            budgets[str(spec.params["budget"])] = None
-            if "alpha" in spec.params:
-                alphas[f"{spec.params['alpha']:g}"] = None
-        return cls(methods=tuple(methods.values()), budgets=tuple(budgets), alphas=tuple(alphas))
+    for whole in (grid, listed):
+        with suppress(CkvError, KeyError):
+            known = {spec.settings(): place for place, spec in enumerate(whole.specs)}
+            places = [known[VariantSpec.parse(spec).settings()] for spec in specs]
+            return replace(whole, places=tuple(places))
+    return replace(listed, places=tuple(range(len(specs))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +85,7 @@ def sweep_cost(
     request: RunRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
 ) -> Cost:
     """Points and seconds of a sweep, the model loaded and the prompt not yet processed."""
-    points, has_bounds = len(request.variants), "bounds" in request.analysis
+    points, has_bounds = len(request.points()), "bounds" in request.analysis
     new = request.max_new_tokens
     return Cost(
         points=points,

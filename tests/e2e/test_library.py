@@ -22,7 +22,7 @@ def page(context) -> Page:
 @pytest.fixture
 def slugs(app) -> dict[str, str]:
     """Two runs; stored for each test, since one deletes all."""
-    asked = {"first": request(), "other": request(question="other?", defaults={"budget": "64"})}
+    asked = {"first": request(), "other": request(question="other?", budgets=("64",))}
     return {name: store_run(app.services, each, done_result()) for name, each in asked.items()}
 
 

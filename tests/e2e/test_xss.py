@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.experiment.result_json import to_json
+from ckv_core.records.grid import at_points
 from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantResult
 from ckv_core.records.run_request import Kind, RunRequest
 from storage.database import default_url, open_database
@@ -84,9 +85,9 @@ def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, reason: 
         answer=HOSTILE,
         model=HOSTILE[:200],
         variants=tuple(variant.spec for variant in result.variants),
-        kind=kind,
         follow_ups=() if kind == "sweep" else (HOSTILE,),
     )
+    asked = at_points(asked, asked.variants) if kind == "sweep" else asked
     result.model = dataclasses.replace(result.model, name=HOSTILE[:200])
     result.prompt = dataclasses.replace(
         result.prompt,

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
-from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.events import Progress, RunResult, TokensCounted
+from ckv_core.records.grid import at_points
 from ckv_core.records.outcomes import Tally
 from ckv_core.records.records import RetainedSet
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import FULL, RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus
 from storage.models import Base
@@ -50,7 +51,7 @@ def request(**changes) -> RunRequest:
         question="what?",
         answer="two",
         variants=("full", "snapkv", "snapkv+critical"),
-        defaults={"budget": "4"},
+        budgets=("4",),
     )
     return replace(asked, **changes)
 
@@ -86,7 +87,7 @@ def running(**changes) -> RunSnapshot:
 
 def sweep_snapshot(**changes: object) -> RunSnapshot:
     result = changes.pop("result", None) or sweep_result(generated=True)
-    asked = request(kind="sweep", variants=tuple(v.spec for v in result.variants), defaults={})
+    asked = at_points(request(budgets=()), [variant.spec for variant in result.variants])
     return snapshot(
         **{"slug": SWEEP_SLUG, "title": "A sweep", "request": asked, "result": result} | changes
     )
@@ -313,7 +314,7 @@ async def collect(views: AsyncIterator[RunSnapshot]) -> list[RunSnapshot]:
 # --- a study on needles: scores by rule, so that what the page says is known ------------------
 
 LENGTHS, DEPTHS, PER_CELL = (1024, 2048), (0.05, 0.35, 0.65, 0.95), 5
-STUDY = Study(
+STUDY = RunRequest(
     name="needles <b>*two*</b>",
     data={"file": "samples.jsonl"},
     variants=("snapkv", "snapkv+critical:stage2=raw", "keydiff"),
@@ -375,7 +376,7 @@ def study_results(of: list[Sample]) -> list[SampleResult]:
     ]
 
 
-def store_study(services: Services, study: Study = STUDY, done: int = COUNT) -> str:
+def store_study(services: Services, study: RunRequest = STUDY, done: int = COUNT) -> str:
     """Save it with the results of some samples, as if the worker had run them; its slug."""
     store, found = services.studies._store, study_samples()
     slug = store.save(study, found)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ckv_core.records.events import RunResult
-from ckv_core.records.grid import SweepGrid
 from ckv_core.records.records import (
     Candidate,
     FollowUp,
@@ -20,6 +19,7 @@ from ckv_core.records.records import (
     RetainedSet,
     VariantResult,
 )
+from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
 
 # --- records, small unless told otherwise ---------------------------------------------------
@@ -347,7 +347,7 @@ def swept_point(text: str, heads: Sequence[float]) -> VariantResult:
     return replace(found, receipt=receipt(100)) if text == "full" else found
 
 
-def swept(grid: SweepGrid) -> RunResult:
+def swept(request: RunRequest) -> RunResult:
     """KV head 0 likes alpha 0, KV head 1 likes 0.5; CriticalKV halves everything."""
 
     def point(text: str) -> VariantResult:
@@ -364,7 +364,7 @@ def swept(grid: SweepGrid) -> RunResult:
             analysis={"sigma_stage1": sigma},
         )
 
-    points = [point(text) for text in grid.variants() if text != "full"]
+    points = [point(spec.spec) for spec in request.specs[1:]]
     prompt = prompt_info(("w1 ", "w2 ", "w3 "), token_ids=(1, 2, 3))
     return RunResult(
         model=SWEPT_MODEL,

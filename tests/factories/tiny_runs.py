@@ -34,7 +34,7 @@ BASE = RunRequest(
     context=report()[2000:2200],
     question="Who counted the vessels?",
     variants=VARIANTS,
-    defaults={"budget": "48"},
+    budgets=("48",),
     max_new_tokens=9,
     ignore_eos=True,
 )

@@ -92,7 +92,7 @@ def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...])
         question=example["question"],
         scenario=scenario,  # one of SCENARIOS
         variants=variants,
-        defaults={"budget": "10%"},
+        budgets=("10%",),
         max_new_tokens=NEW_TOKENS,
     )
 

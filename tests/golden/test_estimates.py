@@ -33,8 +33,9 @@ TOGETHER: dict[str, dict[str, object]] = {
         "follow_ups": ("And then?",),
     },
     "sweep": {
-        "variants": tuple(f"snapkv:budget={budget}" for budget in range(40, 60)),
-        "kind": "sweep",
+        "variants": ("snapkv",),
+        "budgets": tuple(map(str, range(40, 60))),
+        "places": tuple(range(1, 21)),
         "max_new_tokens": 0,
     },
 }
@@ -48,7 +49,7 @@ Estimates = dict[str, dict[str, list[int]]]
 
 
 def requests() -> Iterator[tuple[str, RunRequest]]:
-    plain = {"context": TEXT, "question": "When?", "defaults": {"budget": "20%"}}
+    plain = {"context": TEXT, "question": "When?", "budgets": ("20%",)}
     for spec in ALONE:
         scenario = "regular" if "window=4" in spec else "context-only"
         yield (

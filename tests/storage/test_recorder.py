@@ -66,7 +66,7 @@ def test_a_loaded_run_equals_its_folded_events(opened, stream):
         defaults=st.dictionaries(TEXTS, TEXTS, max_size=2),
         max_new_tokens=st.integers(1, 1024),
         ignore_eos=st.booleans(),
-        kind=st.sampled_from(["compare", "sweep"]),
+        budgets=st.lists(st.sampled_from(["64", "10%", "4MiB"]), max_size=3).map(tuple),
         analysis=st.lists(st.sampled_from(["bounds", "forced"]), max_size=2).map(tuple),
         follow_ups=st.lists(TEXTS, max_size=2).map(tuple),
         own_indices=st.lists(own_variants(), max_size=2).map(tuple),

@@ -9,8 +9,9 @@ from sqlalchemy import func, select, text, update
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.export import Exported
-from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.run_request import RunRequest
 from storage import library, repository
 from storage.models import ResultRow, Run, SampleRow
 from storage.recorder import Recorder, fail_unfinished
@@ -19,7 +20,7 @@ from storage.repository import load_request, load_run
 from storage.usage import usage_of
 from tests.storage.conftest import at_once, make
 
-STUDY = Study(
+STUDY = RunRequest(
     name="needles",
     data={"file": "samples.jsonl"},
     variants=("snapkv", "adakv"),
@@ -294,7 +295,6 @@ def test_what_the_app_is_to_run_is_remembered_and_not_deleted(studies, opened):
     ("spoilt", "said"),
     [
         ('{"name": "x", "variants": ["snapkv:new_key=1"], "budgets": ["10%"], "data": {}}', "new_"),
-        ('{"name": "x", "variants": ["snapkv"], "budgets": ["10%"], "data": {}, "no": 1}', "no"),
         ("[1]", "TypeError"),
     ],
 )

@@ -5,7 +5,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, cast, get_origin, get_type_hints
 
@@ -18,8 +18,7 @@ from ckv_core.base.checked import chars, one_of, read, within
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.result_json import to_json
 from ckv_core.methods.parameters import DEFAULT_BUDGET
-from ckv_core.records.grid import with_points
-from ckv_core.records.run_request import RunRequest, meaning
+from ckv_core.records.run_request import ARGUMENTS, LISTS, RunRequest, meaning
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort
@@ -28,9 +27,8 @@ from ui.accounts.turns import in_turn
 from ui.api.answers import Result, run_json
 from ui.compare.form_values import read_list
 from ui.compare.offers import DEFAULT_VARIANTS
-from ui.run.routes import NOT_YET
 from ui.runs.query import TEXT_CHARS, run_row
-from ui.server.route_answers import UNKNOWN_RUN
+from ui.server.route_answers import NOT_YET, UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.settings import Settings
@@ -88,7 +86,7 @@ class Api:
         """
         given = inspect.signature(self.compare).bind(*values, **named)
         given.apply_defaults()
-        return self._start(compare_request(given.arguments, self._settings))
+        return self._start(request_of(given.arguments, self._settings))
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.
@@ -189,17 +187,16 @@ class Api:
         return self._services.snapshot(str(slug))
 
 
-def compare_request(arguments: dict[str, Any], settings: Settings) -> RunRequest:
+def request_of(arguments: dict[str, Any], settings: Settings) -> RunRequest:
     """Of `Api.compare`'s arguments; still to be validated."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    lists = [
-        read_list(read(ShortText, given.pop(name, ""), WHOLE, at=(name,)))
-        for name in ("budget", "alpha")
-    ]
-    own = {"variants": DEFAULT_VARIANTS, "device": settings.device}
-    request = read(RunRequest, own | given, WHOLE)
-    request = replace(request, model=request.model.strip() or settings.model)
-    return with_points(request, lists[0] or ("",), lists[1])
+    for name, field in LISTS.items():
+        given[field] = read_list(read(ShortText, given.pop(name, ""), WHOLE, at=(name,)))
+    given["budgets"] = given["budgets"] or ("",)  # which is refused
+    given["model"] = str(given.get("model") or "").strip() or settings.model
+    return read(
+        RunRequest, {"variants": DEFAULT_VARIANTS, "device": settings.device} | given, WHOLE
+    )
 
 
 _ANY = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -210,11 +207,9 @@ def _declare_arguments() -> None:
     hints: dict[str, Any] = get_type_hints(RunRequest)
     defaults: dict[str, Any] = {each.name: each.default for each in fields(RunRequest)}
     defaults |= {"budget": DEFAULT_BUDGET, "alpha": "", "model": ""}
-    first = ("context", "question", "variants", "budget", "alpha")
-    names = dict.fromkeys((*first, *hints))
     kinds: dict[str, Any] = {}
     parameters = [inspect.Parameter("self", _ANY)]
-    for name in [each for each in names if each not in ("defaults", "device", "dtype", "kind")]:
+    for name in (each for each in ARGUMENTS if each not in ("device", "dtype")):
         kind = hints.get(name, str)
         if get_origin(kind) is tuple:
             kind = (list[dict[str, Any]] if name == "own_indices" else list[str]) | None

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.study import FULL, Point
+from ckv_core.records.run_request import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
 from ui.charts.layout import empty_figure, line_chart, new_figure, variant_line

@@ -1,6 +1,6 @@
 """The form of a run, of one text or many samples: every control with one line about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ckv_core.records.external_selection import MAX_VARIANTS
-from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS
+from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, RunRequest, meaning
 from ui.compare.controls import dropdown, number, text
-from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
 from ui.components.base import (
@@ -70,13 +69,13 @@ class Form:
     """The built controls by name, in the order of `CONTROL_NAMES`, and what stands beside them.
 
     Attributes:
-        examples: each with its button.
+        examples: each request with its button.
         areas: of `AREAS`, which the source shows or hides.
         preview: a table of the first samples.
     """
 
     controls: dict[str, Any]  # of many kinds
-    examples: list[tuple[Example, gr.Button]]
+    examples: list[tuple[RunRequest, gr.Button]]
     areas: list[Any]
     context_bar: gr.HTML
     model_line: gr.HTML
@@ -98,15 +97,15 @@ def source_areas(source: str) -> list[dict[str, Any]]:
     return [gr.update(visible=source in sources) for sources in AREAS.values()]
 
 
-EXAMPLE_TEXTS = ("context", "question", "answer", "scenario", "protect")
+def info_of(name: str) -> str:
+    """What a field of the request means, as the sentence under its control."""
+    sentence = meaning(name)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def show_example(example: Example) -> list[str]:
-    """Values of `EXAMPLE_TEXTS`."""
-    return [example.context, example.question, example.answer, example.scenario, ""]
-
-
-def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Example]) -> Form:
+def build_form(
+    settings: Settings, models: Sequence[str], examples: Mapping[str, RunRequest]
+) -> Form:
     """Lay out the controls; call inside a Blocks context."""
     parts: dict[str, Any] = {}
     sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
@@ -150,15 +149,15 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
 
 
 def _build_text(
-    parts: dict[str, Any], examples: Sequence[Example]
-) -> tuple[list[tuple[Example, gr.Button]], gr.HTML]:
+    parts: dict[str, Any], examples: Mapping[str, RunRequest]
+) -> tuple[list[tuple[RunRequest, gr.Button]], gr.HTML]:
     """One text: `context`, `question`, `answer`; returns the examples and the context's bar."""
     with gr.Column(elem_id="text-area") as parts["text_area"]:
         with gr.Row(elem_classes=["example-row"]):
             gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
             style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
             style["elem_classes"] = ["example-button"]
-            buttons = [(example, gr.Button(example.title, **style)) for example in examples]
+            buttons = [(asked, gr.Button(title, **style)) for title, asked in examples.items()]
         info = "Paste a long document, or open a text file. Its cache entries are evicted."
         parts["context"] = text("context", "Context", info, (10, 10))
         bar = ContextBar(elem_id="context-bar")
@@ -193,14 +192,12 @@ def _build_samples(parts: dict[str, Any]) -> None:
         info = "How many; of a built-in task at each length."
         parts["samples"] = _field("samples", "Samples", info)
     with gr.Column(visible=False) as parts["many_area"]:
-        info = "Reusing a name resumes that run."
-        parts["name"] = text("study-name", "Name", info, placeholder="needles")
+        parts["name"] = text("study-name", "Name", info_of("name"), placeholder="needles")
         with gr.Row():
-            info, size = "Used unless a sample names its own.", {"min_width": 180}
+            info, size = info_of("metric"), {"min_width": 180}
             metric = DEFAULTS.metric
             parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-            info = "Accepted accuracy drop, in percentage points."
-            parts["tolerance"] = _field("tolerance", "Tolerance", info)
+            parts["tolerance"] = _field("tolerance", "Tolerance", info_of("tolerance"))
 
 
 def _field(name: str, label: str, info: str) -> gr.Textbox:
@@ -217,11 +214,7 @@ def _build_variants(parts: dict[str, Any]) -> None:
         parts["budget"] = text("budget", "Budget", info, value=DEFAULTS.budget, min_width=120)
         info = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
         parts["alpha"] = text("alpha", "Alpha", info, value=DEFAULTS.alpha, min_width=120)
-        info = (
-            f"Generated per variant, 1 to {MAX_NEW_TOKENS}; at several budgets or alphas 0 only "
-            "measures."
-        )
-        tokens = DEFAULTS.max_new_tokens
+        info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
         parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
 
 
@@ -233,22 +226,15 @@ def _build_advanced(parts: dict[str, Any], device: str) -> tuple[Component, gr.B
             for parameter in ADVANCED_PARAMETERS:
                 parts[parameter.name] = parameter_control(parameter)
         with gr.Column() as parts["text_settings"]:
-            parts["protect"] = text(
-                "protect",
-                "Protected text",
-                "Passages that no method may evict, one per line: words copied from the prompt, "
-                "or positions (tokens:12-39). They count inside the budget.",
-                (1, 6),
-            )
+            info = f"One per line. {info_of('protect')}"
+            parts["protect"] = text("protect", "Protected text", info, (1, 6))
             with gr.Row():
-                info = "auto: float32 on CPU, bfloat16 on CUDA (float16 on older GPUs)."
-                parts["dtype"] = dropdown("dtype", "dtype", info, DTYPES, "auto", min_width=220)
-                info = "auto: CUDA if there is one."
-                parts["device"] = dropdown("device", "Device", info, DEVICES, device, min_width=120)
+                head = ("dtype", "dtype", info_of("dtype"))
+                parts["dtype"] = dropdown(*head, DTYPES, "auto", min_width=220)
+                head = ("device", "Device", info_of("device"))
+                parts["device"] = dropdown(*head, DEVICES, device, min_width=120)
             parts["ignore_eos"] = gr.Checkbox(
-                label="Ignore EOS",
-                info="Generate past the end-of-sequence token: equally many tokens per variant.",
-                elem_id="ignore-eos",
+                label="Ignore EOS", info=info_of("ignore_eos"), elem_id="ignore-eos"
             )
         parts["more_variants"] = text(
             "more-variants",
@@ -282,13 +268,8 @@ def _build_diagnostics(parts: dict[str, Any]) -> None:
             info=ANALYSIS_INFO,
             elem_id="analysis",
         )
-        parts["follow_ups"] = text(
-            "follow-up-questions",
-            "Follow-up questions",
-            f"One per line, up to {MAX_FOLLOW_UPS}; each is answered from the same evicted caches. "
-            "Needs the scenario context-only, where the cache does not depend on the question.",
-            (2, 8),
-        )
+        info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
+        parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (2, 8))
 
 
 def preset_updates(preset: str, alpha: str) -> list[Any]:

@@ -1,18 +1,25 @@
-"""What a form of one prompt holds, and its way to a request and back. Pure: no Gradio."""
+"""What the form of a run holds, and its way to a request and back. Pure: no Gradio."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.ablation import ablation
-from ckv_core.experiment.study import DEFAULT_TOLERANCE
+from ckv_core.experiment.data import COLUMNS
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
 from ckv_core.records.external_selection import MAX_VARIANTS
-from ckv_core.records.grid import SweepGrid, sweep_cost, with_points
-from ckv_core.records.run_request import DEFAULT_MODEL, MAX_NEW_TOKENS, RunRequest
+from ckv_core.records.grid import sweep_cost
+from ckv_core.records.run_request import (
+    DEFAULT_MODEL,
+    DEFAULT_TOLERANCE,
+    MAX_NEW_TOKENS,
+    OF_MANY,
+    OF_ONE,
+    RunRequest,
+)
 from ckv_core.records.variants import VariantSpec
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
@@ -24,31 +31,22 @@ ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
 )
 OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
 CHARS_PER_TOKEN = 4
-# Fields that a request has under the same name and in the same form.
-_SAME = (
-    *("context", "question", "answer", "scenario", "model", "device"),
-    *("dtype", "max_new_tokens", "ignore_eos"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormValues:
-    """The compare form's values as the reader sees them, in the order of the controls.
+    """The form's values as the reader sees them, in the order of the controls.
+
+    Those that a request has under the same name mean the same; several of a kind stand on lines.
 
     Attributes:
         source: `text` for one prompt; of many samples `file`, whose text is in `data`, `task`, or
             `lm_eval`, a task of that package.
-        name: of a run of many samples.
         columns: `ours=theirs`, with commas, where names in the file differ.
-        length: tokens of a task's prompts; several with commas.
-        samples: how many; of a task at each length.
-        tolerance: points that a method may lose against the full cache.
-        protect: one passage a line.
+        length, samples: tokens of a task's prompts, several with commas; how many at each length.
         variants: SPECs ticked in the list.
         budget, alpha: one or several, with commas, for every variant without its own.
         more_variants: one SPEC per line.
-        analysis: parts of the diagnostics to run, of OFFERED_ANALYSES.
-        follow_ups: one question per line.
         parameters: text of each advanced parameter; empty for its default.
     """
 
@@ -97,33 +95,26 @@ class FormValues:
                 "variants": ticked_specs(given["variants"]),
                 "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
                 "analysis": _offered_analyses(given["analysis"]),
-                "ignore_eos": bool(given["ignore_eos"]),
-            },
+            }
+            | {f.name: bool(given[f.name]) for f in fields(cls) if f.type is bool},
             parameters=parameters,
         )
 
     @classmethod
     def from_request(cls, request: RunRequest) -> "FormValues":
-        """The form that gives this request again, but for what only other ways ask for."""
+        """The form that gives this run of one text again, but for what only other ways ask for."""
         defaults = dict(request.defaults)
-        grid = SweepGrid(methods=request.variants, budgets=(), alphas=())
-        if request.kind == "sweep":
-            around = SweepGrid.around(request.variants)
-            grid = replace(around, methods=("full", *around.methods))
-        ticked = {spec: offered(spec, defaults) for spec in grid.methods}
-        alpha = defaults.get("alpha") or shown_default(
-            PARAMETERS["alpha"], defaults.get("preset", "")
-        )
-        same: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
+        ticked = {spec: offered(spec, defaults) for spec in request.variants}
+        alpha = shown_default(PARAMETERS["alpha"], defaults.get("preset", ""))
+        same = {name: getattr(request, name) for name in SHARED - OF_MANY - {"variants"}}
+        same |= {name: "\n".join(same[name]) for name in LINES}
+        same["analysis"] = _offered_analyses(request.analysis)
         return cls(
             **same,
-            protect="\n".join(request.protect),
-            analysis=_offered_analyses(request.analysis),
             variants=tuple(filter(None, ticked.values())),
-            budget=", ".join(grid.budgets) or defaults.get("budget", DEFAULT_BUDGET),
-            alpha=", ".join(grid.alphas) or str(alpha),
+            budget=", ".join(request.budgets) or DEFAULT_BUDGET,
+            alpha=", ".join(request.alphas) or str(alpha),
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
-            follow_ups="\n".join(request.follow_ups),
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
 
@@ -144,36 +135,37 @@ class FormValues:
     def alphas(self) -> tuple[str, ...]:
         """None where the field holds the default alone."""
         default = shown_default(PARAMETERS["alpha"], self.parameters.get("preset", ""))
-        alphas = _entries(self.alpha)
+        alphas = read_list(self.alpha) or ("",)
         return () if alphas == (str(default),) else alphas
 
     @property
     def specs(self) -> tuple[str, ...]:
         """SPECs of the list and of the lines; ConfigError for a line that is wrong."""
-        check_lines(self.more_variants)
+        parsed_lines(self.more_variants)
         return (*self.variants, *read_lines(self.more_variants))
 
     def request(self) -> RunRequest:
-        """The run of one prompt; still to be validated."""
-        budgets, alphas = _entries(self.budget), self.alphas
-        several = max(len(budgets), len(alphas)) > 1
-        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        request = RunRequest(
-            **same | {"model": self.model.strip()},
-            protect=read_lines(self.protect),
-            analysis=tuple(set(self.analysis) & {"bounds"}) if several else self.analysis,
-            variants=self.specs,
-            defaults=self.defaults,
-            follow_ups=read_lines(self.follow_ups),
+        """The run of one text or many samples; still to be validated.
+
+        Raises:
+            ConfigError: a line of variants, or what says where samples come from, is wrong.
+        """
+        left_out = OF_MANY if self.source == "text" else OF_ONE
+        own = {name: getattr(self, name) for name in SHARED - left_out}
+        own |= {name: read(own[name]) for name, read in READ.items() if name in own}
+        if "data" in own:
+            own["data"] = _data(self)
+        budgets, alphas = read_list(self.budget), self.alphas
+        if "analysis" in own and max(len(budgets), len(alphas)) > 1:
+            own["analysis"] = tuple(set(self.analysis) & {"bounds"})
+        return RunRequest(
+            **own | {"variants": self.specs, "alphas": alphas, "defaults": self.defaults},
+            budgets=budgets or ("",),  # which is refused
         )
-        return with_points(request, budgets, alphas)
 
 
-def _entries(text: str) -> tuple[str, ...]:
-    """Of a list with commas; an empty one has an empty entry, which its reader refuses."""
-    return read_list(text) or ("",)
-
-
+# Fields of a request that have a control.
+SHARED = {f.name for f in fields(FormValues)} & {f.name for f in fields(RunRequest)}
 CONTROL_NAMES: tuple[str, ...] = (
     *(f.name for f in fields(FormValues) if f.name != "parameters"),
     *(k.name for k in ADVANCED_PARAMETERS),
@@ -184,7 +176,7 @@ def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
     """The lines of "More variants", and the steps over a base that are not there or ticked."""
     typed = lines.rstrip("\n").splitlines()
     steps = {step.variant.settings(): step.spec for step in ablation(base)}
-    known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
+    known = {spec.settings() for spec in parsed_lines("\n".join([*ticked, *typed]))}
     missing = [spec for settings, spec in steps.items() if settings not in known]
     return "\n".join([*typed, *missing])
 
@@ -199,7 +191,7 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     if request.kind == "sweep":
         characters = len(request.context) + len(request.question)
         if not request.context.strip():
-            return f"{len(request.variants)} points. Paste a context to see what they cost."
+            return f"{len(request.points())} points. Paste a context to see what they cost."
         return sweep_cost(request, max(1, characters // CHARS_PER_TOKEN), is_counted=False).text
     specs = request.specs
     with about("variants"):
@@ -218,16 +210,18 @@ def _offered_analyses(names: Sequence[object]) -> tuple[str, ...]:
     return tuple(name for name in OFFERED_ANALYSES if name in names)
 
 
-def check_lines(text: str) -> None:
-    """ConfigError with the number of the line of "More variants" that is wrong."""
+def parsed_lines(text: str) -> list[VariantSpec]:
+    """The variants of the lines; ConfigError with the number of the line that is wrong."""
+    parsed = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            VariantSpec.parse(line)
+            parsed.append(VariantSpec.parse(line))
         except CkvError as error:
             with about("more_variants"):
                 raise ConfigError(f"More variants, line {number}: {error}") from error
+    return parsed
 
 
 def ticked_specs(ticked: object) -> tuple[str, ...]:
@@ -238,7 +232,7 @@ def ticked_specs(ticked: object) -> tuple[str, ...]:
     if not isinstance(ticked, (list, tuple)):
         with about("variants"):
             raise ConfigError("Choose at least one variant.")
-    listed = [spec for _, spec in variant_choices()]
+    listed = variant_choices()
     others = [spec for spec in ticked if isinstance(spec, str) and spec not in listed]
     return (*(spec for spec in listed if spec in ticked), *dict.fromkeys(others))
 
@@ -268,3 +262,78 @@ def read_new_tokens(value: object) -> int:
         return int(value)
     with about("max_new_tokens"):
         raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")
+
+
+# --- where many samples come from -----------------------------------------------------------
+
+
+def _data(form: FormValues) -> dict[str, Any]:
+    match form.source:
+        case "file":
+            if not form.data.strip():
+                with about("data"):
+                    raise ConfigError("Paste the samples or open their file.")
+            columns = {"columns": mapping(form)} if form.columns.strip() else {}
+            return {"file": file_name(form)} | columns
+        case "lm_eval":
+            return {"lm_eval": form.lm_eval, "samples": _whole("samples", form.samples)}
+        case "task":
+            lengths = [_whole("length", text) for text in read_list(form.length)]
+            return {
+                "task": form.task,
+                "length": lengths[0] if len(lengths) == 1 else lengths,
+                "samples": _whole("samples", form.samples),
+                "seed": _whole("sample_seed", form.sample_seed),
+            }
+    with about("source"):
+        raise ConfigError("Choose where the samples come from.")
+
+
+def file_name(form: FormValues) -> str:
+    """What the pasted text would be called: its ending says how it is read."""
+    return "samples.jsonl" if form.data.lstrip()[:1] in ("{", "") else "samples.csv"
+
+
+def mapping(form: FormValues) -> dict[str, str]:
+    """Our column -> the file's.
+
+    Raises:
+        ConfigError: a part does not read `ours=theirs`.
+    """
+    columns = {}
+    for part in read_list(form.columns):
+        own, equals, theirs = (text.strip() for text in part.partition("="))
+        if not (equals and theirs) or own not in COLUMNS:
+            with about("columns"):
+                raise ConfigError(
+                    f"{part[:60]!r} must read NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, "
+                    "for example answers=label."
+                )
+        columns[own] = theirs
+    return columns
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.strip().isdecimal() or len(text.strip()) > 9:
+        with about(name):
+            label = name.removeprefix("sample_").capitalize()
+            raise ConfigError(f"{label} must be a whole number; got {text.strip()[:40]!r}.")
+    return int(text)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        with about("tolerance"):
+            raise ConfigError(f"Tolerance must be a number; got {text.strip()[:40]!r}.") from None
+
+
+LINES = ("protect", "follow_ups")  # one a line
+# How the text of a control becomes a field of the request, where that is another value.
+READ: dict[str, Callable[[str], Any]] = {
+    "model": str.strip,
+    "name": str.strip,
+    "tolerance": _tolerance,
+    **dict.fromkeys(LINES, read_lines),
+}

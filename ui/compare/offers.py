@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psutil
@@ -22,9 +23,10 @@ DEFAULT_VARIANTS = (
 )
 
 
-def variant_choices() -> list[tuple[str, str]]:
-    """(label, SPEC) of every method, without and with each CriticalKV where that applies."""
-    return [(VariantSpec.parse(spec).label, spec) for each in METHODS for spec in _specs(each)]
+@cache
+def variant_choices() -> dict[str, VariantSpec]:
+    """Every method by its SPEC, without and with each CriticalKV where that applies."""
+    return {spec: VariantSpec.parse(spec) for each in METHODS for spec in _specs(each)}
 
 
 def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
@@ -32,10 +34,9 @@ def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
 
     One that leaves out which reading of CriticalKV it is means the preset's.
     """
-    choices = [choice for _, choice in variant_choices()]
     given = defaults or {}
     reading = given.get("stage2", shown_default(PARAMETERS["stage2"], given.get("preset", "")))
-    same = (text for text in (spec, f"{spec}:stage2={reading}") if text in choices)
+    same = (text for text in (spec, f"{spec}:stage2={reading}") if text in variant_choices())
     return next(same, "")
 
 
@@ -115,7 +116,7 @@ def _method_value(method: Method) -> dict[str, Any]:
 
 
 def _variant_value(method: Method, spec: str) -> dict[str, Any]:
-    label = VariantSpec.parse(spec).label
+    label = variant_choices()[spec].label
     family, _, reading = label.removeprefix(f"{method.label} + ").rstrip(")").partition(" (")
     words = {"spec": spec, "label": label, "family": family, "short": reading or family}
     return words | {"look": look_of(spec).value}

@@ -1,7 +1,7 @@
 """The Compare page: the form, run and cancel, and the results at one budget or several."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,12 @@ from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.models import SAMPLES
-from ui.compare.examples import Example
 from ui.compare.form import (
     AREAS,
     DEFAULTS,
-    EXAMPLE_TEXTS,
     SOURCES,
     build_form,
     preset_updates,
-    show_example,
     source_areas,
 )
 from ui.compare.form_values import (
@@ -62,7 +59,8 @@ from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_value, refused
 from ui.tables.sample_list import sample_request
 
-EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
+OF_EXAMPLES = ("context", "question", "answer", "scenario", "protect", "variants", "budget")
+OF_EXAMPLES += ("max_new_tokens",)
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
 NO_POSITIONS = (
     " Its external selections are not: take compare --own on the command line, or Python."
@@ -79,7 +77,7 @@ class ComparePage:
         settings: Settings,
         *,
         models: Sequence[str],
-        examples: Sequence[Example],
+        examples: Mapping[str, RunRequest],
     ) -> None:
         self._services, self._settings = services, settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
@@ -119,7 +117,7 @@ class ComparePage:
     def _wire_form(self) -> None:
         form, bar = self.form, self.form.context_bar
         counted = form.pick("context", "question", "scenario", "model", "max_new_tokens")
-        filled = form.pick(*EXAMPLE_TEXTS, *EXAMPLE_SETTINGS)
+        filled = form.pick(*OF_EXAMPLES)
         for example, button in form.examples:
             event = button.click(partial(fill_example, example), None, filled, **AT_ONCE)
             self.draft.keep_after(event)
@@ -294,7 +292,7 @@ class ComparePage:
         studies = self._services.studies
         reading = studies.reading(study)
         request = sample_request(reading.study, studies.samples(reading.slug), sample, budget)
-        return FormValues.from_request(request).controls(), request.defaults["budget"]
+        return FormValues.from_request(request).controls(), request.budgets[0]
 
     def describe(self, *values: object) -> list[Any]:
         """What would run, or what is wrong with it, and a table of the first of many samples."""
@@ -358,7 +356,7 @@ def _only(**values: object) -> list[Any]:
 
 def _other_points(form: FormValues, request: RunRequest) -> str:
     """What to add where the form gives other points than the run had; an import may lack some."""
-    if request.kind != "sweep" or {*form.request().variants} == {*request.variants}:
+    if not request.places or len(form.request().points()) == len(request.places):
         return ""
     return " They are the smallest grid that holds its points."
 
@@ -380,10 +378,10 @@ def pick_model(event: gr.EventData) -> Any:
     return name if any(model.name == name for model in SUGGESTED) else gr.skip()
 
 
-def fill_example(example: Example) -> list[object]:
-    """Values of `EXAMPLE_TEXTS` and `EXAMPLE_SETTINGS`."""
-    settings = [list(example.variants), example.budget, example.max_new_tokens]
-    return [*show_example(example), *settings]
+def fill_example(example: RunRequest) -> list[object]:
+    """Values of `OF_EXAMPLES`."""
+    values = dict(zip(CONTROL_NAMES, FormValues.from_request(example).controls(), strict=True))
+    return [values[name] for name in OF_EXAMPLES]
 
 
 def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:

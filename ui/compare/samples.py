@@ -9,13 +9,14 @@ from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, read_samples
-from ckv_core.experiment.study import Sample, Study
-from ckv_core.experiment.study_file import read_study, write_study
+from ckv_core.experiment.study import Sample
+from ckv_core.experiment.study_file import study_of as checked_study
+from ckv_core.experiment.study_file import study_values
 from ckv_core.experiment.study_runner import Cost
 from ckv_core.experiment.table import Table, text_column
-from ckv_core.records.grid import SweepGrid
+from ckv_core.records.run_request import RunRequest
 from storage.repository import is_slug
-from ui.compare.form_values import FormValues, read_list
+from ui.compare.form_values import FormValues, file_name, mapping, read_list
 from ui.results.views import duration
 
 MOST_RUNS = 100  # in an address
@@ -25,7 +26,7 @@ PREVIEW_ROWS = 3
 PREVIEW_CHARS = 90
 
 
-def study_of(form: FormValues) -> Study:
+def study_of(form: FormValues) -> RunRequest:
     """The run of many samples that the form describes, with every value checked.
 
     Raises:
@@ -34,19 +35,7 @@ def study_of(form: FormValues) -> Study:
     if not form.name.strip():
         with about("name"):
             raise ConfigError("Give the run a name; a name that exists resumes its run.")
-    grid = SweepGrid(methods=form.specs, budgets=(), alphas=form.alphas)
-    study = Study(
-        name=form.name.strip(),
-        data=_data(form),
-        model=form.model.strip(),
-        scenario=form.scenario,  # type: ignore[arg-type]  # read_study refuses other words
-        variants=grid.variants(form.defaults)[1:],
-        budgets=read_list(form.budget),
-        max_new_tokens=form.max_new_tokens,
-        metric=form.metric,
-        tolerance=_tolerance(form.tolerance),
-    )
-    return read_study(write_study(study))
+    return checked_study(study_values(form.request()))
 
 
 def data_text(form: FormValues) -> str:
@@ -73,52 +62,6 @@ def cost_sentence(cost: Cost) -> str:
     )
 
 
-def _data(form: FormValues) -> dict[str, Any]:
-    match form.source:
-        case "file":
-            if not form.data.strip():
-                with about("data"):
-                    raise ConfigError("Paste the samples or open their file.")
-            columns = {"columns": mapping(form)} if form.columns.strip() else {}
-            return {"file": _file_name(form)} | columns
-        case "lm_eval":
-            return {"lm_eval": form.lm_eval, "samples": _whole("samples", form.samples)}
-        case "task":
-            lengths = [_whole("length", text) for text in read_list(form.length)]
-            return {
-                "task": form.task,
-                "length": lengths[0] if len(lengths) == 1 else lengths,
-                "samples": _whole("samples", form.samples),
-                "seed": _whole("sample_seed", form.sample_seed),
-            }
-    with about("source"):
-        raise ConfigError("Choose where the samples come from.")
-
-
-def _file_name(form: FormValues) -> str:
-    """What the pasted text would be called: its ending says how it is read."""
-    return "samples.jsonl" if form.data.lstrip()[:1] in ("{", "") else "samples.csv"
-
-
-def mapping(form: FormValues) -> dict[str, str]:
-    """Our column -> the file's.
-
-    Raises:
-        ConfigError: a part does not read `ours=theirs`.
-    """
-    columns = {}
-    for part in read_list(form.columns):
-        own, equals, theirs = (text.strip() for text in part.partition("="))
-        if not (equals and theirs) or own not in COLUMNS:
-            with about("columns"):
-                raise ConfigError(
-                    f"{part[:60]!r} must read NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, "
-                    "for example answers=label."
-                )
-        columns[own] = theirs
-    return columns
-
-
 def describe_samples(form: FormValues) -> tuple[str, dict[str, Any] | None]:
     """What would run, or how pasted samples are read: a sentence, and a DataTable of the first.
 
@@ -139,10 +82,10 @@ def describe_samples(form: FormValues) -> tuple[str, dict[str, Any] | None]:
 
 def preview(form: FormValues) -> tuple[str, dict[str, Any]]:
     """How the pasted samples are read, and the first ones."""
-    theirs = file_columns(form.data, _file_name(form))
+    theirs = file_columns(form.data, file_name(form))
     try:
         columns = mapping(form)
-        samples = read_samples(form.data, _file_name(form), columns or None)
+        samples = read_samples(form.data, file_name(form), columns or None)
     except CkvError as error:
         with about(error.field or "data"):
             raise ConfigError(f"{error} The file's columns: {_listed(theirs)}.") from None
@@ -218,19 +161,3 @@ def _cut(text: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = [name[:40] for name in names[:12]]
     return ", ".join(shown) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.strip().isdecimal() or len(text.strip()) > 9:
-        with about(name):
-            label = name.removeprefix("sample_").capitalize()
-            raise ConfigError(f"{label} must be a whole number; got {text.strip()[:40]!r}.")
-    return int(text)
-
-
-def _tolerance(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        with about("tolerance"):
-            raise ConfigError(f"Tolerance must be a number; got {text.strip()[:40]!r}.") from None

@@ -194,13 +194,15 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     context = request.context
     if len(context) > PREVIEW_CHARS:
         context = f"{context[:PREVIEW_CHARS]}\n({len(context):,} characters in all)"
+    varied = {"budget": ", ".join(request.budgets), "alpha": ", ".join(request.alphas)}
+    settings = varied | dict(request.defaults)
     rows = [
         ("Question", request.question or "none"),
         ("Expected answer", request.answer or "none"),
         ("Scenario", request.scenario),
         ("Protected text", "\n".join(request.protect) or "none"),
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
-        ("Settings for all", ", ".join(f"{k}={v}" for k, v in request.defaults.items()) or "none"),
+        ("Settings for all", ", ".join(f"{k}={v}" for k, v in settings.items() if v) or "none"),
         ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
         ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
@@ -251,7 +253,9 @@ def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str,
 
 def _run_chips(snapshot: RunSnapshot) -> list[str]:
     result = snapshot.result
-    chips = [f"{len(snapshot.request.variants)} variants"]
+    request = snapshot.request
+    wanted = request.variants if request.kind == "compare" else request.specs
+    chips = [f"{len(result.variants or wanted)} variants"]
     if result.prompt:
         chips.append(f"{result.prompt.tokens:,} prompt tokens")
     if result.model:

@@ -11,9 +11,9 @@ from ckv_core.experiment.data import read_samples, samples_of_runs
 from ckv_core.experiment.export import read_export
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.study import Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import write_study
-from ckv_core.experiment.study_runner import Cost, PromptSize, cost, request_of
+from ckv_core.experiment.study_runner import Cost, PromptSize, cost
 from ckv_core.experiment.tasks import make_samples
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
@@ -44,7 +44,7 @@ class Studies:
         self._read, self._store = database.read_with, runs.recorder
         self._access, self._room, self._worker, self._runs = access, room, worker, runs
 
-    def samples_of(self, study: Study, text: str = "") -> tuple[Sample, ...]:
+    def samples_of(self, study: RunRequest, text: str = "") -> tuple[Sample, ...]:
         """The samples of a study's task, or of its file's text; waits for tokens and data sets."""
         self._access.user(change=True)
         study.validate()
@@ -72,7 +72,7 @@ class Studies:
             self._access.check_run(slug)
         return samples_of_runs(self._read(repository.load_requests, slugs))
 
-    def cost(self, study: Study, text: str = "") -> Cost:
+    def cost(self, study: RunRequest, text: str = "") -> Cost:
         """What it takes, from a few of its prompts that are counted; waits.
 
         Of a task only these few are made.
@@ -93,12 +93,11 @@ class Studies:
             seconds=share * some.seconds,
         )
 
-    def _cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
-        points = study.points()
+    def _cost(self, study: RunRequest, samples: tuple[Sample, ...]) -> Cost:
         step = max(1, len(samples) // COUNTED)
         counted = {
-            sample.id: prompt_size(self._worker, request_of(study, sample, points))
-            for sample in samples[::step]
+            each.id: prompt_size(self._worker, study.of_sample(each.context, each.question))
+            for each in samples[::step]
         }
         characters = sum(len(s.context) + len(s.question) for s in samples if s.id in counted)
         rate = sum(size.tokens for size in counted.values()) / max(1, characters)
@@ -106,9 +105,9 @@ class Studies:
             sample.id: PromptSize(round(rate * (len(sample.context) + len(sample.question))), 0)
             for sample in samples
         }
-        return cost(study, sizes | counted, dict.fromkeys(sizes, len(points)))
+        return cost(study, sizes | counted, dict.fromkeys(sizes, len(study.points())))
 
-    def start(self, study: Study, samples: tuple[Sample, ...]) -> str:
+    def start(self, study: RunRequest, samples: tuple[Sample, ...]) -> str:
         """Save a study, or lead the one of that name on, and have it run; returns its slug."""
         owner = self._access.user(change=True)
         study.validate()
@@ -159,7 +158,7 @@ class Studies:
         self._access.check_run(slug)
         return self._read(repository.load_results, slug)
 
-    def _check_room(self, study: Study, owner: str | None, more: int) -> None:
+    def _check_room(self, study: RunRequest, owner: str | None, more: int) -> None:
         if owner in self._read(repository.slugs_of_name, study.name):
             self._room.check(owner)
         else:

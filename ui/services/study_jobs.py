@@ -11,7 +11,6 @@ from uuid import uuid4
 from ckv_core.base.checkpoints import checkpoint
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
 from ckv_core.experiment.cluster import Cluster
-from ckv_core.experiment.study import Study
 from ckv_core.experiment.study_runner import PromptSize, Results, Served, Todo, run_samples
 from ckv_core.records.events import Outcome, RunResult, TokensCounted
 from ckv_core.records.run_request import RunRequest
@@ -52,7 +51,7 @@ class WorkerEngine:
         self._worker, self._owner, self._stopped = worker, owner, stopped
         self._served: Served = lambda *_: None
 
-    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+    def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         self._served = served
         return run_samples(study, todo, self)
@@ -116,7 +115,7 @@ class ClusterTurns:
         self._changed = threading.Condition()
         self._waiting: deque[object] = deque()  # in the order in which they came
 
-    def results(self, study: Study, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
+    def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         left = {sample.id: (sample, points) for sample, points in todo}
         while left:

@@ -10,9 +10,9 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment import table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.samples import FULL_POINT
-from ckv_core.experiment.study import FULL, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.table import Column, Table, text_column
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import FULL, Point, RunRequest
 from ui.tables.samples import points_column
 
 MOST_SAMPLES = 500
@@ -80,7 +80,7 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
 
 
 def sample_request(
-    study: Study, samples: Iterable[Sample], sample: str, budget: str = ""
+    study: RunRequest, samples: Iterable[Sample], sample: str, budget: str = ""
 ) -> RunRequest:
     """A sample with all methods of its study for the Compare form.
 
@@ -102,7 +102,7 @@ def sample_request(
         model=study.model,
         variants=(FULL, *dict.fromkeys(point.variant for point in points)),
         max_new_tokens=study.max_new_tokens,
-        defaults={"budget": budget if budget in budgets else budgets[0]},
+        budgets=(budget if budget in budgets else budgets[0],),
     )
 
 

@@ -13,9 +13,9 @@ from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.samples import point_of
-from ckv_core.experiment.study import Point, Sample
+from ckv_core.experiment.study import Sample
 from ckv_core.experiment.table import Cell, Column, Item, Table, text_column
-from ckv_core.records.variants import VariantSpec
+from ckv_core.records.run_request import Point
 from ui.looks.palette import Look
 from ui.tables.points import look_values, looks_by_place
 
@@ -157,7 +157,7 @@ def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
         ("Model", study.model),
         ("Scenario", study.scenario),
-        ("Variants", "\n".join(study.variants)),
+        ("Variants", "\n".join(reading.variants)),
         ("Budgets", ", ".join(study.budgets)),
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
@@ -202,8 +202,8 @@ def _sizes(scores: Mapping[tuple[Point, str], Mapping[str, float]], task: str) -
 
 def _paired(reading: Reading) -> list[str]:
     """The variants, each followed by itself with CriticalKV."""
-    specs = {variant: VariantSpec.parse(variant) for variant in reading.variants}
-    family = {variant: spec.base().settings() for variant, spec in specs.items()}
+    specs = reading.study.variant_specs()
+    family = {variant: specs[variant].base().settings("budget") for variant in reading.variants}
     first = list(dict.fromkeys(family.values()))
     return sorted(reading.variants, key=lambda v: (first.index(family[v]), specs[v].critical))
 

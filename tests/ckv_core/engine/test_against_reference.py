@@ -57,7 +57,7 @@ def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> RunRequest:
         question="Who counted the vessels?",
         scenario=scenario,
         variants=variants,
-        defaults={"budget": "48"},
+        budgets=("48",),
         max_new_tokens=9,
         ignore_eos=True,
     )

@@ -137,8 +137,8 @@ def test_rows_in_blocks_of_queries_give_the_same(monkeypatch):
 
 
 def request(scenario: Scenario, variants: tuple[str, ...], *, start: int = 0) -> RunRequest:
-    text, defaults = report()[start : start + 300], {"budget": str(BUDGET)}
-    return short_request(*variants, scenario=scenario, context=text, defaults=defaults)
+    text, budgets = report()[start : start + 300], (str(BUDGET),)
+    return short_request(*variants, scenario=scenario, context=text, budgets=budgets)
 
 
 def run(asked: RunRequest, loaded: LoadedModel, prefills: PrefillCache | None = None) -> RunResult:

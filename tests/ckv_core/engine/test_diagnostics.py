@@ -91,7 +91,7 @@ def test_plain_variants_take_the_runs_alpha_for_stage_one():
     changed = replace(BASE, variants=("snapkv", "streaming_llm"), analysis=("bounds",))
     sigmas = []
     for alpha in ("0", "0.5", "1"):
-        result = run(replace(changed, defaults={"budget": "48", "alpha": alpha}))
+        result = run(replace(changed, budgets=("48",), alphas=(alpha,)))
         sigmas.append([v.analysis["sigma_stage1"] for v in result.variants])
         # SPEC and params do not tell these runs apart; what is written and read back does.
         for variant in from_json(json.loads(json.dumps(to_json(result)))).variants:

@@ -83,7 +83,7 @@ VARIANTS = ("full", "snapkv", "adakv+critical", "tova", "h2o", "snapkv:every=6,t
 
 
 def request(**changes: Any) -> RunRequest:
-    settings = {"context": report()[:300], "defaults": {"budget": "40"}, "max_new_tokens": 14}
+    settings = {"context": report()[:300], "budgets": ("40",), "max_new_tokens": 14}
     return short_request(*VARIANTS, **settings | changes)
 
 

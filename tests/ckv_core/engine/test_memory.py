@@ -43,7 +43,7 @@ def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: ob
         "context": TEXT * 20,
         "question": "Who waved?",
         "variants": VARIANTS,
-        "defaults": {"budget": "10%"},
+        "budgets": ("10%",),
         "max_new_tokens": 4,
     }
     return folded(compare(RunRequest(**(settings | changes)), loaded, prefills=prefills))
@@ -129,7 +129,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(little_m
     overhead = memory.HEAP_OVERHEAD_BYTES + torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES
     little_memory[0] = overhead + 8_000_000
     context = TEXT * 24
-    asked = RunRequest(context=context, variants=VARIANTS, defaults={"budget": "10%"})
+    asked = RunRequest(context=context, variants=VARIANTS, budgets=("10%",))
     with pytest.raises(PromptError, match=r"left.*shorten the context by") as refused:
         next(compare(asked, tiny_model("llama")))
     (tokens,) = re.findall(r" tokens to ([\d,]+)", str(refused.value))
@@ -140,16 +140,16 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(little_m
 
 
 def test_a_sweep_that_does_not_fit_is_told_of_all_its_points(little_memory):
-    points = tuple(f"snapkv:budget={budget}" for budget in range(400, 1_000, 10))
-    asked: dict[str, object] = {"variants": points, "kind": "sweep"}
+    budgets = tuple(map(str, range(400, 1_000, 10)))
+    asked: dict[str, object] = {"variants": ("snapkv",), "budgets": budgets}
     little_memory[0] = 2**40
     needed = run(tiny_model("llama"), **asked).memory["total"]
     little_memory[0] = needed - 1
-    with pytest.raises(PromptError, match=r"choose (\d+) of the 60 points") as refused:
+    with pytest.raises(PromptError, match=r"choose (\d+) of the 61 points") as refused:
         run(tiny_model("llama"), **asked)
     (count,) = map(int, re.findall(r"choose (\d+)", str(refused.value)))
     assert 0 < count < 32
-    assert run(tiny_model("llama"), **asked | {"variants": points[-count:]}).memory
+    assert run(tiny_model("llama"), **asked | {"budgets": budgets[1 - count :]}).memory
 
 
 def test_nothing_fits_without_a_smaller_model(little_memory):
@@ -286,7 +286,7 @@ def storages() -> dict[int, int]:
 def test_held_is_what_the_tensors_of_the_run_take():
     loaded, result, live = tiny_model("llama"), RunResult(), 0
     variants = ("full", "snapkv", "adakv+critical", "streaming_llm", "h2o", "adakv:store=int8")
-    settings = {"context": report()[:1_500], "scenario": "regular", "defaults": {"budget": "40%"}}
+    settings = {"context": report()[:1_500], "scenario": "regular", "budgets": ("40%",)}
     asked = short_request(*variants, max_new_tokens=12, **settings)
     before = storages()
     for event in compare(asked, loaded):

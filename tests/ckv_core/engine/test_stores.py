@@ -15,7 +15,6 @@ from ckv_core.methods import STORES
 from ckv_core.methods.attention import written_out
 from ckv_core.records.byte_budget import budget_bytes, requested_bytes
 from ckv_core.records.events import RunResult
-from ckv_core.records.grid import with_points
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import drained, tiny_model
@@ -185,8 +184,8 @@ def test_heads_that_keep_nothing_hold_at_most_their_scales(store, size):
 
 def test_a_sweep_over_bytes_has_one_axis_for_all_stores():
     methods = ("snapkv:window=8", "snapkv:window=8,store=int4,residual=8")
-    asked = RunRequest(context=report()[:400], variants=methods)
-    asked = with_points(asked, ["0.02MiB", "0.04MiB"])
+    sizes = ("0.02MiB", "0.04MiB")
+    asked = RunRequest(context=report()[:400], variants=methods, budgets=sizes)
     result = folded(compare(asked, tiny_model("llama")))
     found = [(c.unit, [str(budget) for budget, _ in c.rows]) for c in curves(result)]
     assert found == [("mib", ["0.02MiB", "0.04MiB"])] * 2

@@ -15,7 +15,6 @@ from ckv_core.records.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.records.grid import SweepGrid
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
@@ -24,8 +23,8 @@ from tests.factories.models import tiny_model
 pytestmark = pytest.mark.slow
 
 TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
-GRID = SweepGrid(
-    methods=("snapkv+critical", "snapkv", "adakv+critical", "pyramidkv+critical_auto"),
+GRID = RunRequest(
+    variants=("snapkv+critical", "snapkv", "adakv+critical", "pyramidkv+critical_auto"),
     budgets=("40", "64", "90"),
     alphas=("0", "0.5"),
 )
@@ -38,8 +37,13 @@ def run(request: RunRequest) -> tuple[RunResult, list[object]]:
 
 def sweep_request(new_tokens: int, scenario: str = "regular") -> RunRequest:
     settings = {"question": "Who waved?", "scenario": scenario, "max_new_tokens": new_tokens}
-    settings |= {"kind": "sweep", "variants": GRID.variants(), "ignore_eos": True}
-    return RunRequest(context=TEXT, **settings)
+    return replace(GRID, context=TEXT, ignore_eos=True, **settings)
+
+
+def compared(request: RunRequest, first: int) -> RunRequest:
+    """Twelve of its points as a comparison."""
+    specs = tuple(point.spec for point in request.points())[first : first + 12]
+    return replace(request, variants=specs, budgets=(), alphas=())
 
 
 @pytest.mark.parametrize(
@@ -49,9 +53,10 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenari
     monkeypatch.setattr(module, "GROUP_ROWS", rows)
     request = sweep_request(3, scenario)
     (swept, _), close = run(request), np.testing.assert_allclose
-    for start in range(0, len(request.variants), 12):
-        part = replace(request, kind="compare", variants=request.variants[start : start + 12])
-        for one, many in zip(run(part)[0].variants, swept.variants[start:], strict=False):
+    for start in range(0, len(request.points()), 12):
+        for one, many in zip(
+            run(compared(request, start))[0].variants, swept.variants[start:], strict=False
+        ):
             for name in ("spec", "token_ids", "text", "stopped", "agreement", "receipt"):
                 assert getattr(one, name) == getattr(many, name), name
             assert set(many.analysis) == ({"head_alpha"} if "auto" in one.spec else set())
@@ -73,8 +78,7 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
     monkeypatch.setattr(module, "GROUP_ROWS", 5)
     request = replace(sweep_request(0), analysis=("bounds",))
     swept, _ = run(request)
-    few = replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
-    alone, _ = run(few)
+    alone, _ = run(replace(compared(request, 0), max_new_tokens=1))
     read = METRICS["sigma_over_half"].read
     for one, many in zip(alone.variants, swept.variants, strict=False):
         assert set(one.analysis) == set(many.analysis)

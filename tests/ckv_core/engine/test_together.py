@@ -10,6 +10,7 @@ from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
 from ckv_core.records.events import RunResult
+from ckv_core.records.grid import at_points
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -24,7 +25,8 @@ def asked(at: int, *variants: str, **changes: object) -> RunRequest:
         "variants": variants or ("snapkv:budget=30%", "adakv+critical:budget=50%"),
         "max_new_tokens": 5 + at,
     }
-    return RunRequest(question="When did it leave?", kind="sweep", **settings | changes)
+    request = RunRequest(question="When did it leave?", **settings | changes)
+    return at_points(request, request.variants)
 
 
 REQUESTS = (

@@ -9,11 +9,12 @@ from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.decision import decide_study
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.samples import FULL_POINT, l1_answers, point_of, read_results
-from ckv_core.experiment.study import Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.records.run_request import Point, RunRequest
 from tests.factories.runs import on_prompt, variant
 from tests.factories.scored import plain_samples, scored
 
-STUDY = Study(
+STUDY = RunRequest(
     name="made up",
     data={"file": "x"},
     variants=("snapkv", "snapkv+critical"),
@@ -195,13 +196,13 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
     decision = decide_study(STUDY, samples, results)
     assert {method.outcome for method in decision.methods} == {"undecided"}
     assert decision.cautions[0].startswith(
-        "800 of 2,000 answers stopped at the limit of 32 new tokens. Their scores are unknown"
+        "800 of 2,000 answers stopped at the limit of 64 new tokens. Their scores are unknown"
     )
     assert "show no loss; the true loss may be up to 5" in decision.sentence
     full = [replace(r, score=None, stopped="length") for r in results if r.budget is None]
     rest = [r for r in results if r.budget is not None]
     assert decide_study(STUDY, samples, [*full, *rest]).sentence == (
-        "The full cache's own answers all stopped at the limit of 32 new tokens."
+        "The full cache's own answers all stopped at the limit of 64 new tokens."
     )
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.export import export, read_export
 from ckv_core.experiment.inspect_log import inspect_log
-from ckv_core.experiment.study import FULL, Sample, SampleResult, Study
+from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.records.run_request import FULL, RunRequest
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import model_info
 from tests.factories.scored import scored
 
-STUDY = Study(
+STUDY = RunRequest(
     name="made up",
     data={"file": "samples.jsonl", "columns": {"context": "passage"}},
     variants=("snapkv:window=8", "snapkv+critical"),

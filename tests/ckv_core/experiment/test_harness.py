@@ -11,8 +11,8 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment import harness
 from ckv_core.experiment.harness import LM_EVAL, harness_samples, harness_score
 from ckv_core.experiment.scores import score
-from ckv_core.experiment.study import Study
 from ckv_core.experiment.study_file import read_study, write_study
+from ckv_core.records.run_request import RunRequest
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec(LM_EVAL) is None,
@@ -80,8 +80,8 @@ def clear() -> None:
     harness._loaded.cache_clear()
 
 
-def study(task: str = "ferries", scenario: str = "context-only", **data: object) -> Study:
-    return Study(
+def study(task: str = "ferries", scenario: str = "context-only", **data: object) -> RunRequest:
+    return RunRequest(
         name="mine",
         data={LM_EVAL: task, "samples": 4, **data},
         scenario=scenario,

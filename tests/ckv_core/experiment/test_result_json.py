@@ -19,16 +19,16 @@ from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
 from ckv_core.records.chain import check_chain, mean_tightness, over_half
 from ckv_core.records.codec import from_json, measured_json
 from ckv_core.records.events import RunResult
-from ckv_core.records.grid import SweepGrid
 from ckv_core.records.passages import spans_of
+from ckv_core.records.run_request import RunRequest
 from tests.ckv_core.experiment.test_ablation import result_of
 from tests.factories.events import assert_same_result, big_events, folded, small_run
 from tests.factories.runs import bare, swept
 from tests.factories.strategies import TEXTS, events
 from tests.factories.tiny_runs import analysed
 
-SWEEP = SweepGrid(
-    methods=("snapkv", "snapkv+critical", "adakv"),
+SWEEP = RunRequest(
+    variants=("snapkv", "snapkv+critical", "adakv"),
     budgets=("64", "128", "512"),
     alphas=("0", "0.25", "0.5"),
 )
@@ -210,8 +210,8 @@ def test_forged_budgets_and_figures_break_no_export():
 @pytest.mark.parametrize(("alphas", "budgets"), [(15, 15), (126, 2), (254, 1), (3, 63)])
 def test_the_largest_sweeps_stay_small(alphas, budgets):
     result = swept(
-        SweepGrid(
-            methods=("snapkv+critical", "snapkv"),
+        RunRequest(
+            variants=("snapkv+critical", "snapkv"),
             budgets=tuple(str(64 + 8 * at) for at in range(budgets)),
             alphas=tuple(str(at / 1000) for at in range(alphas)),
         )

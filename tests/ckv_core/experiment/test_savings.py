@@ -12,11 +12,11 @@ from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.samples import read_results
 from ckv_core.experiment.savings import MEANINGS, Saving, savings
 from ckv_core.experiment.stats import Match, matching_budget
-from ckv_core.experiment.study import Study
 from ckv_core.experiment.sweep import curves
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import RoundingFloor
+from ckv_core.records.run_request import RunRequest
 from tests.factories.runs import SWEPT_MODEL, swept_point
 from tests.factories.scored import plain_samples, scored
 
@@ -138,7 +138,7 @@ def test_only_budgets_whose_value_is_known_count_as_tried():
 # --- of many samples, by the score -------------------------------------------------------------
 
 BUDGETS = ("10%", "20%", "50%")
-STUDY = Study(
+STUDY = RunRequest(
     name="made up",
     data={"file": "x"},
     variants=("snapkv", "snapkv+critical"),

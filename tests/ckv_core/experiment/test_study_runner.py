@@ -8,16 +8,16 @@ import pytest
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
-from ckv_core.experiment.study import Key, Point, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_runner import PromptSize, part_of, run_samples, run_study
 from ckv_core.records.events import Outcome, RunResult
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import Point, RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
 
-STUDY = Study(
+STUDY = RunRequest(
     name="tiny",
     data={"file": "x"},
     scenario="context-only",
@@ -55,16 +55,16 @@ class TinyEngine:
             yield place, self.run(request)
 
     def run(self, request: RunRequest) -> RunResult | CkvError:
-        self.asked.append(request.variants)
+        self.asked.append(tuple(point.spec for point in request.points()))
         return single(request)
 
 
-def of_sample(study: Study, sample: Sample, points: Sequence[Point]) -> list[SampleResult]:
+def of_sample(study: RunRequest, sample: Sample, points: Sequence[Point]) -> list[SampleResult]:
     (results,) = run_samples(study, [(sample, points)], TinyEngine())
     return results
 
 
-def ran(engine: TinyEngine, commit, standing=(), study: Study = STUDY):
+def ran(engine: TinyEngine, commit, standing=(), study: RunRequest = STUDY):
     return run_study(engine, study, SAMPLES, standing, commit, lambda *_: None)
 
 

@@ -235,7 +235,7 @@ def test_a_later_pass_asks_in_the_words_of_the_authors_or_of_kvpress(lead, sinks
 
 
 def request(scenario: Scenario, *variants: str, **changes: Any) -> RunRequest:
-    settings = {"context": TEXT, "question": "Who waved?", "defaults": {"budget": "40"}}
+    settings = {"context": TEXT, "question": "Who waved?", "budgets": ("40",)}
     return short_request(*variants, scenario=scenario, max_new_tokens=3, **settings | changes)
 
 

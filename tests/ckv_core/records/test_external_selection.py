@@ -146,7 +146,7 @@ def test_own_variants_come_last_under_their_label():
     ("changes", "sentence"),
     [
         ({"text": selection_file([0]) * 2}, "'own:label=Mine' is listed twice"),
-        ({"kind": "sweep"}, "Kept positions of your own have one budget"),
+        ({"budgets": ("64", "128")}, "Kept positions of your own have one budget"),
         ({"variants": tuple(f"snapkv:budget={40 + i}" for i in range(16))}, "17 variants are too"),
     ],
 )

@@ -78,7 +78,7 @@ class ScriptedRunner:
     def _compare(self, request: RunRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
         assert self.info is not None
         word, _, number = request.question.partition(" ")
-        specs = request.variants if word in QUESTIONS else ("full",)
+        specs = [each.spec for each in request.specs] if word in QUESTIONS else ["full"]
         variants = tuple(bare(spec) for spec in specs)
         yield RunPrepared(self.info, _prompt_info(request), variants, {})
         yield Progress("prefill", 1.0, "layer 2 of 2")

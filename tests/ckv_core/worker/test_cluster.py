@@ -13,10 +13,11 @@ import pytest
 
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.experiment.cluster import LOST, TRIES, Cluster
-from ckv_core.experiment.study import Key, Sample, SampleResult, Study
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_engine import LocalEngine
 from ckv_core.experiment.study_runner import run_study
 from ckv_core.experiment.tasks.turns import TURNS
+from ckv_core.records.run_request import RunRequest
 
 # Ray warns of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -36,7 +37,7 @@ SAMPLES = [sample(f"q{at}", 60) for at in range(6)]
 @pytest.fixture(scope="module")
 def study(model_folder):
     """Five points on each sample."""
-    return Study(
+    return RunRequest(
         name="tiny",
         data={"file": "samples.jsonl"},
         model=model_folder,
@@ -88,7 +89,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster):
 
 def ran(
     engine: Cluster | LocalEngine,
-    study: Study,
+    study: RunRequest,
     samples: Sequence[Sample],
     standing: Collection[Key] = (),
     on_commit: Callable[[], object] = lambda: None,

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import CkvError
-from ckv_core.experiment.study import Study
+from ckv_core.records.run_request import RunRequest
 from storage import audit
 from storage.audit import AuditFilter
 from storage.credentials import hash_token
@@ -283,7 +283,7 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
         assert entries(app, target=slug) == [("root", "cancelled", slug)]
         assert root.get("/admin/audit.csv?action=cancelled").text.count(slug) == 1
         monkeypatch.setattr(app.services._runs, "_begin_turns", lambda: None)
-        made = Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
+        made = RunRequest(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
         study = app.services.studies._store.save(made, (), "ann")
         app.services.studies._store.want(study)
         assert f'aria-label="Cancel {study}"' in root.get("/admin").text
@@ -299,7 +299,7 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
 
 def test_an_administrator_takes_over_what_was_made_without_logins(app):
     services, without = app.services, store_run(app.services, request(), done_result())
-    named = [Study(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))] * 2
+    named = [RunRequest(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))] * 2
     study, own = (
         services.studies._store.save(each, (), owner)
         for each, owner in zip(named, (None, "root"), strict=True)

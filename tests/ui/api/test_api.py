@@ -103,7 +103,7 @@ def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
     assert (one.kind, one.max_new_tokens, one.analysis) == ("sweep", 0, ())
     points = "full snapkv:budget=64 snapkv:budget=10% snapkv+critical:budget=64,alpha=0.5"
     points += " snapkv+critical:budget=10%,alpha=0.5"
-    assert one.variants == two.variants == tuple(points.split())
+    assert [spec.spec for spec in one.specs] == [spec.spec for spec in two.specs] == points.split()
     assert (two.max_new_tokens, two.analysis) == (3, ("bounds",))
 
 
@@ -138,18 +138,11 @@ def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
         ({"variants": ["no_such"]}, "Unknown method 'no_such'."),
         ({"variants": "full"}, "wrong at variants: an array is expected"),
         ({"variants": ["full"] * 17}, "17 variants are too many; one run takes up to 16"),
-        ({"variants": []}, "Choose at least one variant."),
-        ({"budget": "many"}, "Budget 'many' is not a number"),
         ({"alpha": 2}, "wrong at alpha: text is expected"),
-        ({"alpha": "2"}, "alpha must be a number from 0 to 1"),
-        ({"max_new_tokens": 0}, "New tokens must be from 1"),
-        ({"max_new_tokens": -1}, "wrong at max_new_tokens: a number of at least 0"),
-        ({"scenario": "other"}, "wrong at scenario: one of regular or context-only"),
-        ({"ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
-        ({"analysis": ["magic"]}, "wrong at analysis[0]: one of bounds, forced"),
-        ({"budget": "64, 128", "variants": ["full"]}, "at least one method that evicts"),
-        ({"budget": ",".join(map(str, range(40, 100)))}, "the limit is 256"),
+        ({"budget": " "}, "Budget '' is not a number"),
         ({"alpha": "0, 2"}, "alpha must be a number from 0 to 1"),
+        ({"scenario": "other"}, "wrong at scenario: one of regular or context-only"),
+        ({"budget": ",".join(map(str, range(40, 100)))}, "over 256 points"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, arguments, sentence):

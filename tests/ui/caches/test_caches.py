@@ -264,7 +264,7 @@ def test_the_section_offers_what_can_be_kept():
     section, fits = section_of(FakeServices()), snapshot(request=asked())
     area, choice = section.open(fits)
     assert (area["visible"], choice["choices"]) == (True, ["full", "snapkv:budget=48"])
-    unfit = ({"scenario": "regular"}, {"kind": "sweep"}, {"variants": ("gone:x",)})
+    unfit = ({"scenario": "regular"}, {"budgets": ("64", "128")}, {"variants": ("gone:x",)})
     others = [replace(fits, request=asked(**changes)) for changes in unfit]
     for run in (*others, replace(fits, state="running"), None):
         assert "visible" not in section.open(run)[0]

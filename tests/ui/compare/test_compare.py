@@ -32,7 +32,7 @@ from tests.factories.app import (
 from tests.factories.runs import selection_file, sweep_result
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import AREAS, parameter_control, placeholder
-from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.compare.form_values import CONTROL_NAMES, FormValues, describe_variants, parsed_lines
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS, UNSEEN
 from ui.results.live import Feed, cancel_run
@@ -53,7 +53,7 @@ def is_skip(update: object) -> bool:
 def built() -> ComparePage:
     """Gradio builds a page for longer than a test asks it."""
     with gr.Blocks(analytics_enabled=False):
-        return ComparePage(FakeServices(), SETTINGS, models=[SETTINGS.model], examples=[])
+        return ComparePage(FakeServices(), SETTINGS, models=[SETTINGS.model], examples={})
 
 
 def compare_page(services: FakeServices) -> ComparePage:
@@ -76,13 +76,13 @@ def open_request(**query: str) -> SimpleNamespace:
 
 def test_the_form_asks_for_what_differs_from_the_defaults_only():
     asked = TYPED.request()
-    assert asked.defaults == {"budget": "128"}
+    assert (asked.budgets, asked.alphas, asked.defaults) == (("128",), (), {})
     assert asked.variants[0] == "full"
     assert asked.validate()
     form = dataclasses.replace(TYPED, alpha="0.5", parameters={"window": "16", "pool": ""})
-    assert form.request().defaults == {"budget": "128", "window": "16", "alpha": "0.5"}
+    assert (form.request().alphas, form.request().defaults) == (("0.5",), {"window": "16"})
     preset = dataclasses.replace(TYPED, alpha="0.5", parameters={"preset": "kvpress"})
-    assert preset.request().defaults == {"budget": "128", "preset": "kvpress"}  # has that alpha
+    assert preset.request().alphas == (), "the preset's own"
 
 
 def test_a_request_survives_the_way_through_the_form():
@@ -90,7 +90,9 @@ def test_a_request_survives_the_way_through_the_form():
     named = "knorm:rule=pyramid,name=Mine"
     asked = request(
         variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named),
-        defaults={"budget": "10%", "alpha": "0.7", "sinks": "2"},
+        budgets=("10%",),
+        alphas=("0.7",),
+        defaults={"sinks": "2"},
         scenario="context-only",
         analysis=("bounds",),
         follow_ups=("one?", "two?"),
@@ -135,7 +137,7 @@ def test_too_many_variants_are_told_with_the_limit():
 
 def test_a_wrong_line_is_named_by_its_number():
     with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
-        check_lines("snapkv:budget=64\n\nsnapkw")
+        parsed_lines("snapkv:budget=64\n\nsnapkw")
 
 
 # What the request refuses, by a few words of a user's; the rest is the form's own.
@@ -250,10 +252,11 @@ def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch
 
 def test_examples_are_complete_and_valid_requests():
     examples = load_examples()
-    assert len({example.id for example in examples}) == len(examples) >= 5
-    for example in examples:
-        assert len(example.request().validate()) > 1
-        assert re.fullmatch(r"\S.*", example.title)  # one line
+    assert len(examples) >= 5
+    for title, example in examples.items():
+        assert len(example.validate()) > 1
+        assert FormValues.from_request(example).more_variants == "", "all are offered"
+        assert re.fullmatch(r"\S.*", title)  # one line
         assert len(re.findall(r"\w+", example.context)) > 600, "long enough to evict from"
         assert example.answer in example.context
     index = json.loads((EXAMPLES_FOLDER / "index.json").read_text(encoding="utf-8"))
@@ -287,8 +290,9 @@ def test_several_budgets_are_points_of_all_variants_and_measure_bounds_alone():
     assert (asked.kind, len(asked.validate())) == ("sweep", 1 + 2 * (3 + 2 * 3))
     assert (asked.max_new_tokens, asked.analysis) == (64, ("bounds",))
     named = dataclasses.replace(SEVERAL, parameters={"preset": "kvpress"}, alpha="0.5")
-    assert "snapkv:budget=64,preset=kvpress" in named.request().variants
-    assert not any("alpha" in spec for spec in named.request().variants), "the preset's own"
+    specs = [spec.spec for spec in named.request().specs]
+    assert "snapkv:budget=64,preset=kvpress" in specs
+    assert not any("alpha" in spec for spec in specs), "the preset's own"
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -297,18 +301,18 @@ def test_the_points_of_a_run_fill_the_form_that_gives_them_again(name):
     page = compare_page(FakeServices(sweep_snapshot(request=asked)))
     opened = page.open(open_request(**{"from": SWEEP_SLUG}))
     again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
-    assert set(again.variants) == set(asked.variants)
+    assert set(again.points()) == set(asked.points())
     assert dataclasses.replace(again, variants=()) == dataclasses.replace(asked, variants=())
     assert "smallest grid" not in opened[len(CONTROL_NAMES)]["text"]
 
 
 def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
     asked = SEVERAL.request()
-    asked = dataclasses.replace(asked, variants=asked.variants[:-1])
+    asked = dataclasses.replace(asked, places=tuple(range(len(asked.points()) - 1)))
     page = compare_page(FakeServices(sweep_snapshot(request=asked)))
     opened = page.open(open_request(**{"from": SWEEP_SLUG}))
     again = FormValues.from_controls(opened[: len(CONTROL_NAMES)]).request()
-    assert set(again.variants) == set(SEVERAL.request().variants)
+    assert set(again.points()) == set(SEVERAL.request().points())
     assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES)]["text"]
 
 

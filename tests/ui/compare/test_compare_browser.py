@@ -93,7 +93,7 @@ def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(app,
     page.locator("#budget input").fill("50")
     page.keyboard.press("Control+Enter")
     page.wait_for_url(f"**/run?id={slug}")
-    assert [asked.defaults["budget"] for asked in started] == ["50"]
+    assert [asked.budgets for asked in started] == [("50",)]
 
 
 def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app, page):
@@ -153,7 +153,7 @@ def test_a_download_shows_how_far_it_is_and_can_be_stopped(app, page, monkeypatc
 
 
 def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_server(app, page, catch):
-    slug, started = catch(variants=("full", "keydiff"), defaults={"budget": "64"})
+    slug, started = catch(variants=("full", "keydiff"), budgets=("64",))
     page.set_viewport_size(PHONE)
     page.goto(f"{app.url}/?from={slug}")
     picker, line = page.get_by_role("group", name="Variants"), page.locator("#variants-line")

@@ -38,7 +38,7 @@ def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lack
     services = FakeServices(snapshot(), imported := snapshot(slug=SWEEP_SLUG))
     imported.result.environment["imported"] = f"2026-01-02 from {FROM_RESULT}"
     with gr.Blocks(analytics_enabled=False):
-        page = ComparePage(services, Settings.from_environ({}), models=["m"], examples=[])
+        page = ComparePage(services, Settings.from_environ({}), models=["m"], examples={})
     for slug, lacks in ((SLUG, False), (SWEEP_SLUG, True)):
         told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES)]
         assert "run the same again" in told["text"]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.experiment.study import Sample, Study
+from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import failed_sample
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
@@ -24,7 +24,7 @@ from ui.services.live_runs import RunSnapshot, study_snapshot
 from ui.services.services import Services
 from ui.users import User
 
-STUDY = Study(
+STUDY = RunRequest(
     name="made up",
     data={"file": "samples.jsonl"},
     model="tiny",

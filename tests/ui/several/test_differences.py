@@ -53,9 +53,9 @@ def test_runs_that_are_the_same_say_so():
 
 
 def test_only_settings_that_differ_are_listed():
-    other = snapshot(slug=OTHER, request=request(max_new_tokens=9, defaults={"budget": "5"}))
+    other = snapshot(slug=OTHER, request=request(max_new_tokens=9, budgets=("5",)))
     assert settings_of(snapshot(), other) == [
-        ["defaults", "budget=4", "budget=5"],
+        ["budgets", "4", "5"],
         ["max_new_tokens", "64", "9"],
     ]
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})

@@ -165,8 +165,8 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
         found_score = line["cells"].get("score", {}).get("value")
         assert found_score == (None if score is None else 100 * score)
         assert line["cells"]["id"]["href"].endswith(f"&sample={name}&budget=50%25")
-    assert sample_request(STUDY, ALL, "s003", "50%").defaults["budget"] == "50%"
-    assert sample_request(STUDY, ALL, "s003", "7%").defaults["budget"] == "10%"
+    assert sample_request(STUDY, ALL, "s003", "50%").budgets == ("50%",)
+    assert sample_request(STUDY, ALL, "s003", "7%").budgets == ("10%",)
     scored = by_score(found)["Full cache", ""]["score"]
     full = read_cell(found, asked_by(scored["href"]))
     assert len(samples_table(found, full)["rows"]) == 40
@@ -198,7 +198,7 @@ def test_samples_where_methods_disagree_come_first_and_open_in_compare():
         "",
     )
     request = sample_request(STUDY, ALL, "s003")
-    assert (request.answer, request.defaults["budget"]) == ("7003", "10%")
+    assert (request.answer, request.budgets) == ("7003", ("10%",))
     assert request.variants == ("full", *STUDY.variants)
     request.validate()
     with pytest.raises(ConfigError, match="no sample"):
