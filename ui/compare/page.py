@@ -59,8 +59,8 @@ from ui.shell.drafts import Draft
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_value, refused
 from ui.tables.sample_list import sample_request
 
-OF_EXAMPLES = ("context", "question", "answer", "scenario", "protect", "variants", "budget")
-OF_EXAMPLES += ("max_new_tokens",)
+_TEXTS = ("context", "question", "answer", "scenario", "protect")
+OF_EXAMPLES = (*_TEXTS, "variants", "budget", "max_new_tokens")
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
 NO_POSITIONS = (
     " Its external selections are not: take compare --own on the command line, or Python."
