@@ -278,7 +278,7 @@ def slugs_of_name(session: Session, name: str) -> dict[str | None, str]:
 
 
 def slug_of_name(session: Session, name: str) -> str:
-    """The run of many samples of that name, whoever owns it; ConfigError for several."""
+    """The run of many samples of that name, of any owner; ConfigError for several."""
     slugs = [*slugs_of_name(session, name).values()]
     if not slugs:
         raise missing_run(name)

@@ -207,7 +207,7 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
             for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
                 pass
         for row, found in enumerate(answers):
-            told = FollowUp(
+            answered = FollowUp(
                 question=question,
                 text=generation.text(row),
                 token_ids=tuple(generation.token_ids[row]),
@@ -215,7 +215,7 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
                 stopped=generation.stopped[row] or "length",
                 **_against(generation, row, run.reference),
             )
-            found.append(told)
+            found.append(answered)
             yield FollowUpsAnswered(row, tuple(found))
 
 

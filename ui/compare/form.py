@@ -157,7 +157,7 @@ def _build_text(
             gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
             style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
             style["elem_classes"] = ["example-button"]
-            buttons = [(asked, gr.Button(title, **style)) for title, asked in examples.items()]
+            buttons = [(request, gr.Button(title, **style)) for title, request in examples.items()]
         info = "Paste a long document, or open a text file. Its cache entries are evicted."
         parts["context"] = text("context", "Context", info, (10, 10))
         bar = ContextBar(elem_id="context-bar")
