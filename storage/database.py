@@ -87,7 +87,7 @@ def database_url() -> str:
 
 
 def open_database(url: str) -> "Database":
-    """Open, create and migrate a SQLite or PostgreSQL database; several processes may do so at once.
+    """Open, create and migrate a SQLite or PostgreSQL database; several may do so at once.
 
     Raises:
         StorageError: no such driver, no database there, not writable, or a schema of
