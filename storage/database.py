@@ -278,7 +278,7 @@ def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
 
 def _migrate(url: URL, name: str) -> None:
     """Bring a database to the newest schema."""
-    known = _schemas(MIGRATIONS)
+    known = schemas(MIGRATIONS)
     engine = _create_engine(url, migrating=True).execution_options(sqlite_begin="IMMEDIATE")
     with _migrating, engine.begin() as connection:
         if connection.dialect.name == "postgresql":
@@ -291,16 +291,11 @@ def _migrate(url: URL, name: str) -> None:
                 )
         current = MigrationContext.configure(connection).get_current_heads()
         for schema in current:
-            if schema.isdecimal() or schema.startswith(("release_", "runs_")):
-                raise StorageError(
-                    f"{name} was made before the first release (schema {schema}); export its runs "
-                    "with the version that made it (`ckv export --all --out FILE`), or "
-                    "start with another database (CKV_DATABASE_URL or CKV_HOME)."
-                )
             if schema not in known:
                 raise StorageError(
-                    f"{name} was made by a newer version of the app (schema {schema}); "
-                    "install that version or set CKV_DATABASE_URL to another database."
+                    f"{name} was made by another version of the app (schema {schema}); export its "
+                    "runs with that version (`ckv export --all --out FILE`), or start with another "
+                    "database (CKV_DATABASE_URL or CKV_HOME)."
                 )
         if current == (known[-1],):
             return
@@ -313,7 +308,7 @@ def _migrate(url: URL, name: str) -> None:
 
 
 @cache
-def _schemas(migrations: Path) -> list[str]:
+def schemas(migrations: Path) -> list[str]:
     """From the first to the newest; alembic compiles every migration for it."""
     scripts = ScriptDirectory.from_config(_config(migrations))
     return [script.revision for script in scripts.walk_revisions()][::-1]

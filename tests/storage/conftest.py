@@ -14,7 +14,7 @@ from ckv_core.errors import StorageError
 from ckv_core.records.events import RunEvent
 from ckv_core.records.run_request import RunRequest
 from storage import repository
-from storage.database import MIGRATIONS, Database, open_database
+from storage.database import MIGRATIONS, Database, open_database, schemas
 from storage.recorder import Recorder, create_run
 from storage.records import Lineage, StoredRun
 from tests.factories.events import big_events
@@ -78,8 +78,8 @@ def with_next_schema(folder: Path, monkeypatch: pytest.MonkeyPatch, *statements:
     lines = (
         "import sqlalchemy as sa",
         "from alembic import op",
-        "revision = 'results_0002'",
-        "down_revision = 'results_0001'",
+        "revision = 'next_0002'",
+        f"down_revision = {schemas(MIGRATIONS)[-1]!r}",
         "def upgrade():",
         *(f"    {statement}" for statement in statements),
     )

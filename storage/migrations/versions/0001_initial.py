@@ -1,15 +1,30 @@
 """All tables of the first release, and the full-text search, which is no mapped class.
 
-Until that release these are the tables of storage/models.py; before the first change after it
-they are to be written out here. Databases of before have the schemas 0001 to 0012, release_0001 or
-runs_0001, with other tables; `storage.database` refuses those.
+Until that release these are the tables of storage/models.py, and the revision is named after them,
+so that `storage.database` refuses a database whose tables are others. Before the first change
+after it both are to be written out here.
 """
 
+import hashlib
+
 from alembic import op
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.models import Base
 
-revision = "results_0001"
+
+def _tables() -> str:
+    """The first digits of a hash of all tables and indices."""
+    made = [
+        str(each.compile(dialect=sqlite.dialect()))
+        for table in Base.metadata.sorted_tables
+        for each in (CreateTable(table), *sorted(map(CreateIndex, table.indexes), key=str))
+    ]
+    return hashlib.sha256("".join(made).encode()).hexdigest()[:8]
+
+
+revision = f"tables_{_tables()}"
 down_revision = None
 branch_labels = None
 depends_on = None
