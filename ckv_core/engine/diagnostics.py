@@ -229,15 +229,14 @@ def analyse(
 
     N', the set that sigma and theta-hat speak of, holds what a variant never drops (sinks,
     window, everything after the compressed prompt) and the first floor(alpha * B) of its other B
-    entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the
-    run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
-    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has
-    everything in N'.
+    entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the one
+    of the run, or the default in a run of several, so that theorem 4's bound of plain selection can
+    be compared; `stage1_alpha` records which it was. StreamingLLM's own score is recency. A variant
+    that evicts nothing has everything in N'.
     """
     rows = [row for row in range(len(run.specs)) if row != run.reference]
-    request = run.request
-    alphas = request.alphas if request.kind == "compare" else ()
-    alpha = ALPHA.parse(next(iter(alphas), str(ALPHA.default)))
+    alphas = run.request.alphas
+    alpha = ALPHA.parse(alphas[0]) if len(alphas) == 1 else ALPHA.default
     # Where a variant has a score and no stage 1 of its own, the run's alpha makes one.
     specs = [
         spec

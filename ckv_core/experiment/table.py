@@ -65,8 +65,8 @@ class Column(Generic[Item]):
     @property
     def head(self) -> str:
         """Label and unit in one line."""
-        has_unit = self.unit in ("", "share") or self.unit in self.label
-        return self.label if has_unit else f"{self.label} ({self.unit})"
+        is_plain = self.unit in ("", "share") or self.unit in self.label
+        return self.label if is_plain else f"{self.label} ({self.unit})"
 
     def cell(self, item: Item) -> Cell | None:
         found = self.read(item)

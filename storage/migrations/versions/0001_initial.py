@@ -9,19 +9,19 @@ import hashlib
 
 from alembic import op
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from storage.models import Base
 
 
 def _tables() -> str:
     """The first digits of a hash of all tables and indices."""
-    made = [
-        str(each.compile(dialect=sqlite.dialect()))
-        for table in Base.metadata.sorted_tables
-        for each in (CreateTable(table), *sorted(map(CreateIndex, table.indexes), key=str))
-    ]
-    return hashlib.sha256("".join(made).encode()).hexdigest()[:8]
+    made: list[ExecutableDDLElement] = []
+    for table in Base.metadata.sorted_tables:
+        indices = sorted(table.indexes, key=lambda each: str(each.name))
+        made += [CreateTable(table), *map(CreateIndex, indices)]
+    words = "".join(str(each.compile(dialect=sqlite.dialect())) for each in made)
+    return hashlib.sha256(words.encode()).hexdigest()[:8]
 
 
 revision = f"tables_{_tables()}"

@@ -87,18 +87,22 @@ def test_where_the_search_does_worse_the_better_ranked_oracle_is_taken(monkeypat
         np.testing.assert_allclose(greedy, np.minimum(attention, critical), rtol=1e-6)
 
 
-def test_plain_variants_take_the_runs_alpha_for_stage_one():
+@pytest.mark.parametrize("budgets", [("48",), ("40", "48")])
+def test_plain_variants_take_the_runs_alpha_for_stage_one(budgets):
     changed = replace(BASE, variants=("snapkv", "streaming_llm"), analysis=("bounds",))
     sigmas = []
     for alpha in ("0", "0.5", "1"):
-        result = run(replace(changed, budgets=("48",), alphas=(alpha,)))
-        sigmas.append([v.analysis["sigma_stage1"] for v in result.variants])
+        result = run(replace(changed, budgets=budgets, alphas=(alpha,)))
+        plain = [variant for variant in result.variants if variant.method != "full"]
+        assert len(plain) == 2 * len(budgets)
+        sigmas.append([variant.analysis["sigma_stage1"] for variant in plain])
         # SPEC and params do not tell these runs apart; what is written and read back does.
-        for variant in from_json(json.loads(json.dumps(to_json(result)))).variants:
+        read = from_json(json.loads(json.dumps(to_json(result)))).variants
+        for variant in read[-len(plain) :]:
             assert "alpha" not in variant.params
             assert variant.analysis["stage1_alpha"].tolist() == [float(alpha)]
         if alpha == "1":
-            for variant, sigma in zip(result.variants, sigmas[-1], strict=True):
+            for variant, sigma in zip(plain, sigmas[-1], strict=True):
                 np.testing.assert_allclose(sigma, variant.analysis["sigma_kept"], atol=1e-6)
     for less, more in zip(sigmas[0], sigmas[1], strict=True):
         assert (less <= more + 1e-7).all()
