@@ -252,10 +252,11 @@ def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str,
 
 
 def _run_chips(snapshot: RunSnapshot) -> list[str]:
-    result = snapshot.result
-    request = snapshot.request
-    wanted = request.variants if request.kind == "compare" else request.specs
-    chips = [f"{len(result.variants or wanted)} variants"]
+    result, request = snapshot.result, snapshot.request
+    # The points of a stored run are not asked: this version need not know its SPECs.
+    wanted = request.variants if request.kind == "compare" else ()
+    count = len(result.variants or wanted)
+    chips = [f"{count} variants"] if count else []
     if result.prompt:
         chips.append(f"{result.prompt.tokens:,} prompt tokens")
     if result.model:

@@ -187,7 +187,7 @@ def test_own_files_run_on_the_command_line(capsys, tmp_path, monkeypatch):
     assert cli.main([*asked, str(first), "--own", str(second), "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "== own:label=One" in printed
-    assert "note: Keeps 2.0 entries per KV head" in printed
+    assert "One, Two: Keeps 2.0 entries per KV head" in printed
     specs = [variant["spec"] for variant in json.loads(out.read_text("utf-8"))["variants"]]
     assert specs == ["full", "own:label=One", "own:label=Two"]
     # What came out goes in again.

@@ -27,7 +27,7 @@ def pages(open_app) -> Iterator[dict[str, str]]:
     diagnostics = mixed(analysed())
     asked = dataclasses.replace(
         sweep_snapshot().request,
-        kind="compare",
+        **dict.fromkeys(("budgets", "alphas", "places"), ()),
         variants=tuple(v.spec for v in diagnostics.variants),
         analysis=("bounds", "forced"),
     )
