@@ -253,7 +253,7 @@ def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str,
 
 def _run_chips(snapshot: RunSnapshot) -> list[str]:
     result, request = snapshot.result, snapshot.request
-    # The points of a stored run are not asked: this version need not know its SPECs.
+    # The points of a stored run are not read: this version need not know its SPECs.
     wanted = request.variants if request.kind == "compare" else ()
     count = len(result.variants or wanted)
     chips = [f"{count} variants"] if count else []
