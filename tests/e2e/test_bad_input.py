@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack, closing
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from app import main
 from ckv_core.base import logs
@@ -39,6 +39,12 @@ PUT = """(box, text) => {
 }"""
 
 
+# Notes whether any field is ever marked.
+WATCH = """() => new MutationObserver(() => {
+  window.wrong ||= document.querySelector("#max-new-tokens .ckv-wrong") !== null;
+}).observe(document.body, {childList: true, subtree: true})"""
+
+
 def put(page, field, text):
     """Type it and leave the field; into the picker, tick no variant or, with no text, the usual."""
     box = page.locator(field)
@@ -49,6 +55,25 @@ def put(page, field, text):
     else:
         box.fill(text)
         box.blur()
+
+
+def test_a_refusal_that_comes_after_the_field_was_mended_is_not_shown(page):
+    steps.fill(page)
+    put(page, "#max-new-tokens input", "0")
+    held: list[Route] = []
+    # Playwright asks a handler for its arguments, which `append` does not list.
+    page.route("**/queue/join*", lambda route: held.append(route))  # noqa: PLW0108
+    with page.expect_request("**/queue/join*"):
+        steps.run(page)
+    put(page, "#max-new-tokens input", "4")
+    page.evaluate(WATCH)
+    with page.expect_response("**/queue/join*"):
+        for each in held:
+            each.continue_()
+    page.unroute("**/queue/join*")
+    page.wait_for_timeout(1_500)  # the refusal comes in far less
+    assert not page.evaluate("window.wrong")
+    expect(page.locator("#notice")).to_have_text("")
 
 
 def test_an_error_stands_once_on_the_page_beside_its_field(page, app):

@@ -10,6 +10,7 @@ export default function mount(host) {
   root.append(line);
   let field = "";
   let opening = 0;
+  let isLate = false; // the form has changed since Run was pressed
 
   /** An error stands beside its field where that is seen, and here where it is not. */
   const place = () => {
@@ -40,6 +41,7 @@ export default function mount(host) {
   function forget(event) {
     const part = event.type === "input" ? "*" : '[role="option"], :is(.example-row, #variants) button';
     const changed = event.target.closest(`#settings :is(${part}), #run`);
+    if (changed) isLate = changed.id !== "run";
     if (!changed || line.dataset.tone !== "error") return;
     line.hidden = true;
     unmark();
@@ -49,7 +51,9 @@ export default function mount(host) {
 
   if (isOfRun) for (const type of ["input", "click"]) document.addEventListener(type, forget, true);
 
-  onValue(host, (value) => {
+  onValue(host, (sent) => {
+    const value = isLate && sent?.tone === "error" && sent.field ? { text: "", tone: "" } : sent;
+    if (value !== sent) props.value = value;
     line.dataset.tone = str(value?.tone);
     line.setAttribute("role", value?.tone === "error" ? "alert" : "status");
     const links = list(value?.links).map(([words, href]) => make("a.ckv-link", { text: str(words), href: str(href) }));
