@@ -239,10 +239,11 @@ def test_rows_that_evict_do_not_keep_the_prefill_alive():
 
 def test_the_peak_is_seen_after_it_is_over():
     peak = watched_peak()
-    block = torch.ones(50 * 2**20, dtype=torch.uint8)
+    # Large, since the process may give back some MiB of its own meanwhile.
+    block = torch.ones(200 * 2**20, dtype=torch.uint8)
     del block
     gc.collect()
-    assert 45 * 2**20 < peak.growth() < 90 * 2**20
+    assert 180 * 2**20 < peak.growth() < 240 * 2**20
 
 
 def watched_peak() -> device_memory.PeakMemory:
