@@ -76,7 +76,7 @@ def new_slug() -> str:
 
 
 def missing_run(slug: str) -> RunMissingError:
-    """What to raise where a run is not there, or not for this user."""
+    """The error for a run that does not exist, or that this user may not see."""
     return RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
 
 

@@ -100,5 +100,5 @@ def _child(read: Read[T], data: Data, spool: Path, answer: Connection) -> None:
         answer.send(TooMuchError(TOO_MUCH))
     except OSError as error:
         answer.send(TooMuchError(f"It cannot be kept for reading ({error.strerror})."))
-    except Exception:
+    except Exception:  # a parser raises what it likes
         answer.send(TooMuchError(BROKEN))  # a traceback would quote the file

@@ -118,7 +118,7 @@ def print_head(result: RunResult, answer: str = "") -> None:
 
 
 def print_verdict(result: RunResult) -> None:
-    """What came out, before any metric."""
+    """Print the verdict, which stands before any metric."""
     if verdict := verdict_of(result):
         say("\n" + "\n".join(verdict.lines))
 

@@ -239,8 +239,8 @@ class GeneratedLayer:
             f"norms {order}", lambda: value_norm(self.values, projection.weight, order)
         )
 
-    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        """Computed each time: the entries are new ones."""
+    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - no memo
+        """Compute it each time, since the entries are new ones."""
         return compute()
 
     def observed(self, gathered: Statistic) -> Tensor:

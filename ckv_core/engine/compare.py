@@ -177,7 +177,7 @@ class _Merged:
             return Generated(*zip(*self._rows, strict=True))
         index = group[event.index]  # type: ignore[union-attr]  # all others are of a variant
         if not isinstance(event, VariantMeasured):
-            return replace(event, index=index)  # type: ignore[arg-type]
+            return replace(event, index=index)  # type: ignore[arg-type]  # as above
         spec, perturbation = self._specs[index], event.perturbation
         self._head_l1[spec.settings()] = perturbation.head_l1
         if spec.critical and perturbation.base_head_l1 is None:

@@ -219,7 +219,7 @@ class PolicyRow(Rows):
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """A row's choice in each layer, and the policy that goes on evicting from it."""
+    """A row's choice in each layer, and the policy that evicts from it during generation."""
 
     keeps: Sequence[Keep]
     acting: Acting | None = None

@@ -244,7 +244,7 @@ class _Worker:
             results = [*run_samples(study, samples, engine)]
         except CkvError as error:
             return error
-        except Exception as error:
+        except Exception as error:  # one sample must not end the others
             logging.getLogger(__name__).exception("A sample failed.")
             return CkvError(
                 fault(error)

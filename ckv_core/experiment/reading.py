@@ -64,7 +64,7 @@ class Reading:
 
     @cached_property
     def bases(self) -> dict[str, str]:
-        """Of each variant with CriticalKV the one without, where the run has it."""
+        """The base variant of each CriticalKV variant, where the run has it."""
         pairs = with_bases(self.points.curves)
         return {own.first.curve_spec: base.first.curve_spec for own, base in pairs}
 

@@ -61,7 +61,7 @@ def full_row(samples: Sequence[Sample], results: Collection[SampleResult]) -> Ro
 
 
 def source(sample: Sample) -> str:
-    """What it shares with the samples that are not independent of it."""
+    """The name of the source that dependent samples share."""
     return sample.source or f"\0{sample.id}"
 
 

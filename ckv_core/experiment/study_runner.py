@@ -35,7 +35,7 @@ class PromptSize:
 
 
 class Engine(Protocol):
-    """What computes whole samples: the model of this process, the app's worker, or a cluster."""
+    """An engine computes whole samples: this process, the app's worker, or a cluster."""
 
     def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of all given points of a sample, as samples end.
@@ -49,7 +49,7 @@ class Engine(Protocol):
 
 
 class Model(Protocol):
-    """What answers single requests, for `run_samples`."""
+    """An engine of `run_samples` answers one request at a time."""
 
     def size(self, request: RunRequest) -> PromptSize:
         """Of the request's prompt.

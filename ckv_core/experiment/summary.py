@@ -48,7 +48,7 @@ _HELP = {
     "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
     "next-token distribution, mean over its positions; n in the cell's title.",
 }
-# A run that goes on will know them; of others there may be nothing to know.
+# An unfinished run will measure them; a finished one may have nothing to measure.
 _EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cache_bytes"}
 _EXPECTED |= {"kl", "final", "head", "improved_heads"}
 # All others are shown on request, so that the table fits a laptop.

@@ -13,7 +13,7 @@ Plain = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a cell.
+    """The content of one cell.
 
     Attributes:
         value: it is sorted by and saved as this; None where its text is.

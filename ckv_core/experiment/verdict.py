@@ -1,4 +1,4 @@
-"""What a run came to, in sentences of `sentences.py`. No torch.
+"""The verdict on a run, in sentences of `sentences.py`. No torch.
 
 Of one sample answers decide where one is expected; else whether a variant writes the full cache's
 text. Perturbation decides nothing: it stands beside the outcome. `decision.py` has many samples.
@@ -133,7 +133,7 @@ def verdict_of(result: RunResult) -> Verdict | None:
 
 
 def _of_one_budget(result: RunResult) -> Verdict | None:
-    """What came out of a run that is over; None where nothing was generated."""
+    """The verdict on a run that is over; None where nothing was generated."""
     full, counts = full_of(result.variants), tally(result.variants)
     if all(v.stopped is None for v in result.variants):
         return None
@@ -355,7 +355,7 @@ class _Reach:
 
 
 def _of_several_budgets(result: RunResult) -> Verdict | None:
-    """What came out of a sweep that is over; None where nothing was measured."""
+    """The verdict on a sweep that is over; None where nothing was measured."""
     full = full_of(result.variants)
     lines = curves(result)
     if not lines:

@@ -420,7 +420,7 @@ def _distinct(name: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def meaning(name: str) -> str:
-    """What a field of a request means, or a parameter that all its variants share."""
+    """The meaning of a field of a request, or of a parameter that all its variants share."""
     if name in PARAMETERS:
         return PARAMETERS[name].help
     hint = get_type_hints(RunRequest, include_extras=True)[name]
@@ -436,7 +436,7 @@ def check_context(text: str) -> None:
 
 
 def no_passage(text: str) -> PromptError:
-    """What to raise for a protected text that does not occur."""
+    """The error for a protected text that does not occur."""
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     return PromptError(
         f"The protected text {shown!r} does not occur in the compressed prompt; copy the words "

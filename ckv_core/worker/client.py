@@ -146,7 +146,7 @@ class WorkerClient:
                 continue
             try:
                 step()
-            except Exception:
+            except Exception:  # the thread serves all runs and must live on
                 LOGGER.exception("A step of the worker client failed.")
 
     def _next_deadline(self) -> float | None:

@@ -74,7 +74,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """What a job does next. Over its time it hangs, and its process is ended."""
+    """The next step of a job. If it takes over its time, its process is ended."""
 
     job_id: str
     what: str  # as a sentence's beginning, e.g. `Reading the config of X`.
