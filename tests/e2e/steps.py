@@ -2,6 +2,7 @@
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, ViewportSize, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 DESK: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 430, "height": 900}
@@ -81,8 +82,12 @@ def run_to_its_end(page: Page) -> str:
 
 
 def wait_for_slug(page: Page) -> str:
-    """The run that the address shows."""
-    page.wait_for_url("**/run?id=*")
+    """The run that the address shows; where it stays away, the error holds what the page says."""
+    try:
+        page.wait_for_url("**/run?id=*")
+    except PlaywrightTimeout as error:
+        said = page.locator("body").inner_text()
+        raise AssertionError(f"No run at {page.url}. The page says:\n{said}") from error
     return page.url.partition("id=")[2].partition("&")[0]
 
 
