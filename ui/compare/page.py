@@ -1,4 +1,4 @@
-"""The Compare page: the form, run and cancel, and the results at one budget or several."""
+"""The Compare page: the form, and Run, which leads to the page of the run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +12,6 @@ from ckv_core.models.catalog import SUGGESTED
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
-from storage.models import SAMPLES
 from ui.compare.form import (
     AREAS,
     DEFAULTS,
@@ -40,19 +39,7 @@ from ui.compare.samples import (
     study_of,
 )
 from ui.results import views
-from ui.results.block import ResultsBlock, shown_areas
-from ui.results.live import (
-    SHOW_ADDRESS,
-    Feed,
-    build_run_row,
-    cancel_run,
-    count_if_ready,
-    find_run,
-    follow,
-    made_from,
-    run_buttons,
-)
-from ui.results.share import ShareSection
+from ui.results.live import OPEN_RUN, build_run_row, count_if_ready, find_run, made_from
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
@@ -85,16 +72,9 @@ class ComparePage:
         self.agreed = gr.Textbox(visible="hidden", elem_id="agreed")
         with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
             self.form = build_form(settings, models, examples)
-        self.run, self.cancel, new, self.notice = build_run_row()
+        self.run, new, self.notice = build_run_row()
         self.draft = Draft("/", [*self.form.inputs(), self.source], new)
-        self.block = ResultsBlock()
-        self._share = ShareSection(services)
-        self._share.wire(self.slug)
-        # What `start` writes, and what `tail` does.
-        self._started: list[Any] = [self.slug, self.notice, self.settings]
-        self._started += [*self.block.areas, self.run, self.cancel, self.agreed]
         self._described = [self.form.variants_line, self.form.preview]
-        self._tailed = [*self.block.outputs.values(), self.run, self.cancel]
         self._wire_form()
         self._wire_model()
         self._wire_variants()
@@ -102,13 +82,10 @@ class ComparePage:
     def wire(self, page: gr.Blocks) -> None:
         inputs = self.form.inputs()
         given = [*inputs, self.source, self.agreed]
-        started = self.run.click(self.start, given, self._started, **SHARED)
-        started.then(None, [self.slug], None, js=SHOW_ADDRESS, **AT_ONCE)
-        started.then(self._share.open, [self.slug], self._share.outputs, **AT_ONCE)
-        started.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
-        stop = partial(cancel_run, self._services)
-        self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
-        self.block.wire(self._services, self.slug)
+        outputs = [self.slug, self.notice, self.agreed, self.source]
+        started = self.run.click(self.start, given, outputs, **SHARED)
+        self.draft.keep_after(started)  # with the run that the form now comes from
+        started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         # One event for form and line: a later line could overtake what was typed meanwhile.
         filled = [*inputs, self.notice, self.source, *self._described, *self.form.areas]
         self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
@@ -174,27 +151,19 @@ class ComparePage:
         *controls, source, agreed = values
         try:
             form = FormValues.from_controls(controls)
-            slug, kind, question = (
+            slug, question = (
                 self._start_text(form, source)
                 if form.source == "text"
                 else self._start_samples(form, agreed)
             )
         except CkvError as error:
-            return ["", self._refused(error), *[gr.skip()] * 7]
+            return ["", self._refused(error), gr.skip(), gr.skip()]
         if question:
-            return ["", notice_value(question, "warn"), *[gr.skip()] * 6, fingerprint(form)]
-        return [
-            slug,
-            SILENT,
-            gr.update(label=f"Settings: {form.model}, budget {form.budget}", open=False),
-            *shown_areas(kind),
-            gr.update(interactive=False),
-            gr.update(interactive=True),
-            "",
-        ]
+            return ["", notice_value(question, "warn"), fingerprint(form), gr.skip()]
+        return [slug, SILENT, "", slug if form.source == "text" else ""]
 
-    def _start_text(self, form: FormValues, source: object) -> tuple[str, str, str]:
-        """The slug and kind of the run that was started, and no question."""
+    def _start_text(self, form: FormValues, source: object) -> tuple[str, str]:
+        """The slug of the run that was started, and no question."""
         request = form.request()
         request.validate()
         self._check_counted(request)
@@ -204,21 +173,21 @@ class ComparePage:
             request,
             lambda parent: FormValues.from_request(parent).request(),
         )
-        return self._services.start_run(request, lineage), request.kind, ""
+        return self._services.start_run(request, lineage), ""
 
-    def _start_samples(self, form: FormValues, agreed: object) -> tuple[str, str, str]:
+    def _start_samples(self, form: FormValues, agreed: object) -> tuple[str, str]:
         """The same of many samples, whose cost is shown before Run is pressed again.
 
         An exported run is stored at once.
         """
         studies = self._services.studies
         if is_exported(form):
-            return studies.add(form.data), SAMPLES, ""
+            return studies.add(form.data), ""
         study, text = study_of(form), data_text(form)
         if agreed != fingerprint(form):
             cost = studies.cost(study, text)
-            return "", SAMPLES, f"{cost_sentence(cost)} Press Run again to start it."
-        return studies.start(study, studies.samples_of(study, text)), SAMPLES, ""
+            return "", f"{cost_sentence(cost)} Press Run again to start it."
+        return studies.start(study, studies.samples_of(study, text)), ""
 
     def _refused(self, error: CkvError) -> dict[str, Any]:
         controls = self.form.controls
@@ -234,12 +203,6 @@ class ComparePage:
             with about(value["field"]):
                 raise PromptError(value["text"])
         request.check_budgets(counted.compressed_tokens, counted.question_tokens)
-
-    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
-        """Follow the run; the buttons turn with its state."""
-        feed = Feed(self._services)
-        async for updates in follow(self._services, slug, feed, run_buttons, more=2):
-            yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
         """Fill the form as the address says.

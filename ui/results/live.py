@@ -41,9 +41,8 @@ LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
 ADDRESS_CHARS = 2_000
 NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
-# Reload then opens the Run page, which follows the same run.
-_ADDRESS = imported("assets/scripts/pages/history.js")
-SHOW_ADDRESS = f"(slug) => {_ADDRESS}.then((module) => module.default(slug))"
+_OPENER = imported("assets/scripts/pages/history.js")
+OPEN_RUN = f"(slug) => {_OPENER}.then((module) => module.default(slug))"
 COUNT_TIMEOUT_S = 5.0
 
 
@@ -226,15 +225,14 @@ async def follow(
         LOGGER.info("Stopped following %s: %s", slug, error)
 
 
-def build_run_row() -> tuple[gr.Button, gr.Button, gr.Button, gr.HTML]:
-    """Run, Cancel, New and the line beside them; call inside a Blocks context."""
+def build_run_row() -> tuple[gr.Button, gr.Button, gr.HTML]:
+    """Run, New and the line beside them; call inside a Blocks context."""
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
         gr.HTML("<kbd>Ctrl</kbd>+<kbd>Enter</kbd>", elem_classes=["bare", "run-keys"])
-        cancel = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0)
         new = gr.Button("New", elem_id="new", min_width=80, scale=0)
         notice = RunNotice(elem_id="notice")
-    return run, cancel, new, notice
+    return run, new, notice
 
 
 def count_if_ready(services: Services, request: RunRequest) -> TokensCounted | None:
@@ -243,11 +241,6 @@ def count_if_ready(services: Services, request: RunRequest) -> TokensCounted | N
     if status is None or not status.ready:
         return None
     return services.count_tokens(request, COUNT_TIMEOUT_S)
-
-
-def run_buttons(view: RunSnapshot) -> list[Any]:
-    final = view.is_final
-    return [gr.update(interactive=final), gr.update(interactive=not final)]
 
 
 def cancel_run(services: Services, slug: str) -> dict[str, Any]:

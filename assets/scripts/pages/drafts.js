@@ -12,10 +12,9 @@ let unsaved = null;
 /** Who is logged in: another person at this browser finds nothing. */
 const who = () => document.querySelector("#ckv-user")?.innerHTML ?? "";
 
-/** One place for each thing that an address fills a form from; after Run that is the run. */
+/** One place for each thing that an address fills a form from. */
 function slotOf(name) {
   const query = new URLSearchParams(location.search);
-  if (location.pathname === "/run") return `${PREFIX}${name}?from=${query.get("id")}`;
   query.delete("__theme");
   return `${PREFIX}${name}?${query}`;
 }
@@ -58,14 +57,6 @@ export function restore(name, count) {
   const draft = JSON.parse(sessionStorage.getItem(slotOf(name)) ?? "null");
   if (isTyped || draft?.who !== who() || draft.values.length !== count) return [];
   return [...draft.values, String(Date.now())];
-}
-
-/** After Run: what was changed on the page of an earlier run is now a run of its own, not that one's form. */
-export function settle() {
-  save();
-  const of = `?from=${new URLSearchParams(location.search).get("id")}`;
-  if (location.pathname !== "/run") return;
-  for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX) && key.endsWith(of)) sessionStorage.removeItem(key);
 }
 
 /** For Gradio's `js`: drop all that is kept of a form and open it blank. */

@@ -1,10 +1,8 @@
 """The compare form, its examples, and the handlers of its page and of a run's page."""
 
-import asyncio
 import dataclasses
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cache
 from types import SimpleNamespace
@@ -34,7 +32,7 @@ from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import AREAS, parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, describe_variants, parsed_lines
 from ui.compare.page import ComparePage
-from ui.results.block import OUTPUTS, UNSEEN
+from ui.results.block import OUTPUTS
 from ui.results.live import Feed, cancel_run
 from ui.run.page import RunPage
 from ui.settings import Settings
@@ -185,8 +183,8 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
 def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent():
     services = FakeServices()
     page = compare_page(services)
-    slug, notice, *_ = page.start(*TYPED.controls(), "", "")
-    assert (slug, notice["text"]) == (SLUG, "")
+    slug, notice, _, source = page.start(*TYPED.controls(), "", "")
+    assert (slug, notice["text"], source) == (SLUG, "", SLUG)
     page.start(*TYPED.controls(), SLUG, "")
     assert services.started == [TYPED.request()] * 2
     assert services.lineages == [None, Lineage(SLUG, "fork")]
@@ -322,18 +320,6 @@ def test_the_line_of_variants_says_what_several_budgets_cost():
     assert describe_variants(empty) == "19 points. Paste a context to see what they cost."
 
 
-def test_the_block_of_the_kind_that_was_started_is_shown_and_fed():
-    services = FakeServices(sweep_snapshot())
-    page = compare_page(services)
-    for form, is_sweep in ((TYPED, False), (SEVERAL, True)):
-        _, _, _, compared, swept, many, *_ = page.start(*form.controls(), "", "")
-        areas = [compared["elem_classes"], swept["elem_classes"]]
-        assert [UNSEEN in area for area in areas] == [is_sweep, not is_sweep]
-        assert UNSEEN in many["elem_classes"]
-    (*_, last) = collect(page.tail(SWEEP_SLUG))
-    assert len(last) == len(page._tailed)
-
-
 def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     feed = Feed(FakeServices())
     partial = sweep_result()
@@ -343,7 +329,8 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     waiting = feed.updates(sweep_snapshot(state="running", result=partial, finished_at=None), now)
     assert (waiting[at]["charts"], waiting[at]["text"][:10]) == ([], "The curves")
     first = feed.updates(sweep_snapshot(), now)
-    assert len(first) == len(built().block.outputs) == len(OUTPUTS)
+    assert len(first) == len(OUTPUTS)
+    assert tuple(run_page(FakeServices()).block.outputs) == OUTPUTS
     (chart,) = first[at]["charts"]
     quantities = [value for value, _ in chart["controls"][0]["options"]]
     assert quantities[0] == "answer"  # what came out stands first
@@ -404,29 +391,7 @@ def test_a_feed_sends_charts_once_all_is_measured_and_what_did_not_change_never(
     half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
     at = OUTPUTS.index("charts")
     first = feed.updates(running(result=half), now)
-    assert tuple(built().block.outputs) == OUTPUTS
     assert first[at]["charts"] == []
     drawn = feed.updates(snapshot(), now)[at]
     assert [chart["name"] for chart in drawn["charts"]] == ["layers", "final", "heads", "budgets"]
     assert all(map(is_skip, feed.updates(snapshot(), now)))
-
-
-def collect(generator) -> list:
-    async def run() -> list:
-        return [item async for item in generator]
-
-    # A thread of its own: browser tests may leave an event loop running in this one.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(run())).result()
-
-
-def test_the_tail_turns_the_buttons_with_the_state_and_of_no_run_changes_nothing():
-    services = FakeServices()
-    services.steps = [running(), snapshot()]
-    page = compare_page(services)
-    first, last = collect(page.tail(SLUG))
-    assert [update["interactive"] for update in first[-2:]] == [False, True]
-    assert [update["interactive"] for update in last[-2:]] == [True, False]
-    (none,) = collect(page.tail(""))
-    assert len(none) == len(page._tailed)
-    assert all(map(is_skip, none))

@@ -47,49 +47,26 @@ def reload_often(page: Page) -> None:
         page.reload(wait_until="commit")
 
 
-def test_back_after_a_run_shows_the_form_and_forward_the_run(app, page, monkeypatch):
-    slug = store_run(app.services, request(context=TEXT), done_result())
-    monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
+def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app, page, monkeypatch):
+    slug, started = store_run(app.services, request(context=TEXT), done_result()), []
+    monkeypatch.setattr(app.services, "start_run", lambda *given: started.append(given) or slug)
     open_form(page, f"{app.url}/?__theme=dark")
     context = page.locator("#context textarea")
     context.fill(TEXT)
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/run?id={slug}&__theme=dark")
-    expect(page).to_have_title(f"Run {slug} - CriticalKV Lab")
-    expect(context).to_be_hidden()
-    context.evaluate("node => { node.dataset.same = 'yes' }")
-
-    page.go_back()
-    expect(context).to_be_in_viewport()
-    expect(context).to_have_value(TEXT)
-    expect(context).to_have_attribute("data-same", "yes")  # nothing was loaded anew
-    expect(page).to_have_title("Compare - CriticalKV Lab")
-    page.go_forward()
-    expect(context).to_be_hidden()
-    expect(page.locator("#summary table")).to_be_visible()
-
+    expect(page.locator("#run-title")).to_be_visible()
     reload_often(page)
     expect(page.locator("#summary table")).to_be_visible()
-    page.go_back()
-    expect(context).to_have_value(TEXT)  # filled in from the run
 
-
-def test_back_after_a_second_run_shows_the_form_of_that_run(app, page, monkeypatch):
-    slugs = [store_run(app.services, request(context=word), done_result()) for word in "ab"]
-    starts = iter(slugs)
-    monkeypatch.setattr(app.services, "start_run", lambda *_: next(starts))
-    open_form(page, app.url)
-    for word, slug in zip("ab", slugs, strict=True):
-        page.locator("#context textarea").fill(word)
-        page.get_by_role("button", name="Run", exact=True).click()
-        page.wait_for_url(f"**/run?id={slug}")
-        page.get_by_role("button", name="Settings:").click()
     page.go_back()
-    assert page.url == f"{app.url}/?from={slugs[1]}"
-    expect(page.locator("#context textarea")).to_have_value("b")
-    page.go_back()
-    page.wait_for_url(f"**/?from={slugs[0]}")
-    expect(page.locator("#context textarea")).to_have_value("a")
+    expect(context).to_have_value(TEXT)
+    expect(page).to_have_title("Compare - CriticalKV Lab")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url(f"**/run?id={slug}&__theme=dark")
+    (_, first), (_, second) = started
+    assert first is None
+    assert second.parent == slug
 
 
 def wait_until_kept(page: Page, words: str) -> None:

@@ -2,8 +2,8 @@
 
 import notice from "./notice.js";
 
-/** @type {(id?: string) => any} */
-const runButton = (id = "run") => document.getElementById(id);
+/** @type {() => any} */
+const runButton = () => document.getElementById("run");
 
 export default function mount(host) {
   notice(host);
@@ -19,8 +19,7 @@ export default function mount(host) {
   // The page's base is not its address, so a plain link to #run would leave the page.
   document.querySelector(".ckv-skip")?.addEventListener("click", (event) => {
     event.preventDefault();
-    const target = runButton().disabled ? runButton("cancel") : runButton();
-    target.focus();
+    runButton().focus();
   });
 
   runButton()?.setAttribute("aria-keyshortcuts", "Control+Enter Meta+Enter");
