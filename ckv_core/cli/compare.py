@@ -24,7 +24,7 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.errors import ConfigError, PromptError
+from ckv_core.errors import PromptError
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import summary_table
@@ -42,7 +42,7 @@ app = Typer()
 _ANALYSED: tuple[Group, ...] = ("mass", "bound", "oracle", "forced", "selection")
 SEVERAL = """
 Several budgets or alphas (--budget 64,128,10% --alpha 0,0.25) run each SPEC at each of them, from
-one prefill; kept sets are then not stored, and --max-new-tokens 0 only measures.
+one prefill; --max-new-tokens 0 only measures.
 """
 EvidenceOption = Annotated[
     list[str] | None,
@@ -63,8 +63,6 @@ def _compare(
     request.validate()
     check_json_path(json)
     is_sweep, sought = request.kind == "sweep", tuple(evidence or ())
-    if sought and is_sweep:
-        raise ConfigError("--evidence needs one budget and one alpha; several store no kept sets.")
     loaded, load_ms = running.load(request)
     if sought:
         check_evidence(running.tokenised(request, loaded), sought)
@@ -86,6 +84,7 @@ def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> N
         plain = [not curve.first.identity.settings.critical for curve in curves(result)]
         print_table(sweep_savings(result, *(at for at, is_plain in enumerate(plain) if is_plain)))
         print_table(sweep_alphas(result))
+        print_evidence(result, evidence, answer)
         return
     if table := summary_table(result, ended=True, groups=_ANALYSED):
         print_table(table)

@@ -85,7 +85,7 @@ def choose(
 def compact_rows(
     run: Run, prefilled: Prefill, selections: list[Selection]
 ) -> Generator[RunEvent, None, PromptRows]:
-    """The caches of all rows, and a receipt for each; the kept sets of a sweep stay here."""
+    """The caches of all rows, and for each a receipt and what it keeps."""
     with run.stopwatch.measure("select"):
         chosen = zip(run.specs, selections, strict=True)
         plans = [row_plan(spec, selection, prefilled) for spec, selection in chosen]
@@ -94,7 +94,7 @@ def compact_rows(
     info = run.loaded.info
     for row, spec in enumerate(run.specs):
         selection = selections[row]
-        shown = spec.method.name != "full" and run.request.kind != "sweep"
+        shown = spec.method.name != "full" and run.shows_kept
         yield VariantSelected(
             index=row,
             params=resolved(run, spec, selection),

@@ -7,7 +7,7 @@ every group; it is the prefill's own tensors.
 
 import math
 import platform
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -42,8 +42,11 @@ from ckv_core.records.events import (
     RunPrepared,
     VariantMeasured,
 )
-from ckv_core.records.records import Float32Array, PromptInfo, VariantResult
+from ckv_core.records.records import Float32Array, ModelInfo, PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
+
+# Kept positions of all points of a sweep, in JSON: a bundle takes up to 64 MiB a run.
+MAX_KEPT_CHARS = 48 * 2**20
 
 
 @torch.inference_mode()
@@ -241,13 +244,15 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
         resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
         for spec in specs[: len(request.points())]
     ]
+    budgets += [int(mean_kept(mask, info)) for mask in own_masks]
     return Run(
         request=request,
         loaded=loaded,
         should_stop=should_stop,
         specs=specs,
         prompt=prompt,
-        budgets=[*budgets, *(int(mean_kept(mask, info)) for mask in own_masks)],
+        budgets=budgets,
+        shows_kept=_shows_kept(request, info, prompt.compressed_tokens, budgets),
         stopwatch=Stopwatch(loaded.device),
         follow_up_prompts=further,
         own_masks=own_masks,
@@ -255,6 +260,14 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
         probes=NEEDLE in tables and kept_table(info, NEEDLE) is None,
         passages=passages,
     )
+
+
+def _shows_kept(request: RunRequest, info: ModelInfo, tokens: int, budgets: Sequence[int]) -> bool:
+    """Not of many samples, nor of more points than a result file can hold as text."""
+    slots = len(info.evictable_layers) * info.kv_heads
+    kept = slots * sum(min(budget, tokens) for budget in budgets if budget < tokens)
+    is_small = kept * len(f"{tokens}, ") <= MAX_KEPT_CHARS
+    return request.kind == "compare" or (not request.name and is_small)
 
 
 def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:

@@ -220,7 +220,8 @@ class Sizes:
     def kept_sets(self) -> int:
         """One byte per slot and kept set, two more sets while one is packed, the packed bits."""
         slots = self.layers * self.info.kv_heads * self.tokens
-        return (self.masks + 2) * slots + len(self.budgets) * slots // 8
+        packed = len(self.run.specs if self.run.shows_kept else self.budgets)
+        return (self.masks + 2) * slots + packed * slots // 8
 
     def select_peak(self) -> int:
         """While entries are scored and sorted, one layer at a time, and chosen in some layers."""

@@ -39,6 +39,7 @@ class Run:
     probes: bool = False  # whether the model lacks the needle probe's table, and a variant asks
     passages: tuple[range, ...] = ()  # positions of the compressed prompt that no method may evict
     shared: SharedDecode | None = None  # where rows wait to be decoded with those of other runs
+    shows_kept: bool = True  # whether its kept sets leave the engine
     measures_floor: bool = True  # whether to measure how far rounding alone moves its figures
     prefix_tokens: int = 0  # first tokens of the prompt that were taken over from another's prefill
     # Bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.

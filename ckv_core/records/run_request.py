@@ -31,7 +31,7 @@ from ckv_core.records.variants import VariantSpec, spec_without, written_paramet
 
 Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
-# A sweep only measures many points: no kept sets, and it may generate nothing.
+# A sweep may generate nothing.
 Kind = Literal["compare", "sweep"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's

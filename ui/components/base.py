@@ -172,7 +172,8 @@ The value is {"slug", "base", "layers", "kv_heads", "positions", "evictable", "v
 that have a retained set, each optionally with "window", "sinks" and "protected", a list of
 [first, end] (what is always kept, drawn as brackets), and how its generation went,
 "first_difference" and "finished"; "answer" is the reference answer to look for. A changed
-`key` fetches again. Those that evict while generating have "entries", held at the choice of
+`key` fetches again. With "one", the index of a variant, only one is shown: that of the address,
+else this one. Those that evict while generating have "entries", held at the choice of
 each token, and `BASE/SLUG/INDEX/evicted` answers the rows of `HeldSeries.evicted`.
 `BASE/SLUG/prompt` answers JSON {"pieces", "compressed", "tokens", "context"},
 `BASE/SLUG/INDEX/retained` the bytes of `RetainedSet.bits`.

@@ -1,4 +1,4 @@
-"""Laws of a sweep: it measures what a comparison measures, in groups, and keeps no kept sets."""
+"""Laws of a sweep: it measures and keeps what a comparison does, in groups."""
 
 from dataclasses import replace
 
@@ -28,6 +28,7 @@ GRID = RunRequest(
     budgets=("40", "64", "90"),
     alphas=("0", "0.5"),
 )
+SAME = ("spec", "token_ids", "text", "stopped", "agreement")
 
 
 def run(request: RunRequest) -> tuple[RunResult, list[object]]:
@@ -57,7 +58,7 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenari
         for one, many in zip(
             run(compared(request, start))[0].variants, swept.variants[start:], strict=False
         ):
-            for name in ("spec", "token_ids", "text", "stopped", "agreement", "receipt"):
+            for name in (*SAME, "receipt", "retained"):
                 assert getattr(one, name) == getattr(many, name), name
             assert set(many.analysis) == ({"head_alpha"} if "auto" in one.spec else set())
             for name, values in many.analysis.items():
@@ -88,19 +89,29 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
         assert read(many) == read(one)
 
 
-def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else(monkeypatch):
+def test_a_sweep_that_only_measures_has_receipts_and_kept_sets_and_no_text(monkeypatch):
     monkeypatch.setattr(module, "GROUP_ROWS", 6)
     result, events = run(sweep_request(0))
     assert result.finished
     assert result.kind == "sweep"
     for variant in result.variants:
         assert variant.receipt is not None
-        assert (variant.retained, variant.text, variant.token_ids) == (None, "", ())
+        assert (variant.text, variant.token_ids) == ("", ())
+        assert (variant.retained is None) == (variant.spec == "full")
     selected = [event.index for event in events if isinstance(event, VariantSelected)]
     measured = [event.index for event in events if isinstance(event, VariantMeasured)]
     assert sorted(selected) == list(range(len(result.variants)))
     assert sorted(measured) == list(range(1, len(result.variants)))
     assert sum(isinstance(event, FloorMeasured) for event in events) == 1
+
+
+def test_kept_sets_of_many_samples_and_of_more_than_a_file_holds_stay_in_the_engine(monkeypatch):
+    request = replace(sweep_request(1), alphas=(), budgets=("40",))
+    named = replace(request, name="many", places=(0, 1))
+    monkeypatch.setattr(module, "MAX_KEPT_CHARS", 100)
+    for each in (named, replace(request, budgets=("40", "64"))):
+        assert {variant.retained for variant in run(each)[0].variants} == {None}
+    assert run(request)[0].variants[1].retained is not None  # a comparison always has them
 
 
 def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):

@@ -1,5 +1,6 @@
 // Layout and life of the kept-tokens component: fetch on sight, build the views, link them.
 
+import { chosenVariant } from "../../../assets/scripts/choice.js";
 import {
   balanceColumns,
   button,
@@ -173,7 +174,8 @@ export default function mount(host) {
   const live = make("p.ckv-offscreen", { "aria-live": "polite" });
   root.append(notice, stage, live);
 
-  let newest = null; // value
+  let given = null; // value
+  let newest = null; // the same with the variants that are shown
   let shownKey = null;
   let wanted = false; // whether the value's sets are still to be fetched
   let current = null;
@@ -223,7 +225,7 @@ export default function mount(host) {
     const { signal } = abort;
     const value = newest;
     wanted = false;
-    say("Fetching the kept tokens …", "loading");
+    say(current ? "" : "Fetching the kept tokens …", "loading"); // what is there stays until the next is
     try {
       const run = await fetchRun(value, signal);
       current?.text.close();
@@ -252,9 +254,20 @@ export default function mount(host) {
     current?.redraw("panels");
   }
 
-  onValue(host, (value) => {
-    const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
-    newest = value;
+  /** Of several budgets one point at a time: that of the address, else `one`. */
+  function narrowed(value) {
+    if (!Number.isInteger(value?.one)) return value;
+    const named = (index) => list(value.variants).filter((each) => each.index === index);
+    const own = named(chosenVariant());
+    return { ...value, variants: own.length ? own : named(value.one) };
+  }
+
+  const shownNow = (value) => list(value.variants).map((each) => each.index);
+
+  function take(value) {
+    given = value;
+    newest = narrowed(value);
+    const key = value && shownNow(newest).length ? `${value.slug} ${value.key} ${shownNow(newest)}` : null;
     if (key !== null && key === shownKey) {
       refresh();
       return;
@@ -269,10 +282,14 @@ export default function mount(host) {
     }
     if (!current) say("The kept tokens are fetched when you scroll here.", "waiting");
     sight.observe(root);
-  });
+  }
+
+  onValue(host, take);
 
   window.addEventListener("hashchange", () => {
-    if (!current || !element.isConnected) return;
+    if (!element.isConnected) return;
+    if (given && String(shownNow(narrowed(given))) !== String(shownNow(newest))) take(given);
+    if (!current) return;
     const goal = current.applyHash();
     if (goal !== null) current.text.reveal(goal);
   });
