@@ -97,8 +97,8 @@ export function regimeMark(regime) {
   return regime ? make("span.ckv-regime", { "data-regime": str(regime), text: str(regime) }) : null;
 }
 
-export function chip(text, tone = "") {
-  return make("span", { class: `ckv-chip ${tone ? `ckv-${tone}` : ""}`, text: str(text) });
+export function tag(text, tone = "") {
+  return make("span", { class: `ckv-tag ${tone ? `ckv-${tone}` : ""}`, text: str(text) });
 }
 
 /** Words of the glossary, written [[KV head]] or [[KV head|heads]], as buttons that terms.js serves; plain words in a report. */

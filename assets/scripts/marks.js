@@ -1,6 +1,6 @@
-// The shape and colour that stand for a variant everywhere, and the colours of shares and differences.
+// The marks of variants and of outcomes, and the colours of shares and differences.
 
-import { shape } from "./dom.js";
+import { make, shape } from "./dom.js";
 
 // Perceptually uniform, safe for colour-blind readers; ui/looks/palette.py reads these lines too.
 export const DENSITY_STOPS = "#00224e #123570 #3b496c #575d6d #707173 #8a8678 #a59c74 #c3b369 #e1cc55 #fee838".split(" ");
@@ -42,4 +42,25 @@ export function marker(look) {
   svg.append(shape("path", { d: path, fill: open ? "none" : color, stroke: color, "stroke-width": open ? 2 : 0 }));
   if (symbol.includes("-dot")) svg.append(shape("circle", { cx: 6, cy: 6, r: 1.7, class: open ? "" : "ckv-hole", fill: color }));
   return svg;
+}
+
+// A word and a glyph in a 12 x 12 box for each outcome of ckv_core.
+const OUTCOMES = {
+  answered: ["Answered", "M2 6.5l2.7 2.7L10 3.4"],
+  missed: ["Missed", "M2.8 2.8l6.4 6.4m0-6.4L2.8 9.2"],
+  cut: ["Cut", "M1.5 6h6.5M10.5 2v8"],
+  failed: ["Failed", "M6 1.5v5.5M6 10v.2"],
+  none: ["No expected answer", ""],
+};
+
+/** The glyph of an outcome; null for none. */
+export function outcomeGlyph(outcome) {
+  const path = OUTCOMES[outcome]?.[1];
+  return path ? shape("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, shape("path", { d: path })) : null;
+}
+
+/** An outcome as a pill: glyph, word and tint. `words` say more than the outcome's own word. */
+export function outcomeMark(outcome, words = "") {
+  const known = outcome in OUTCOMES ? outcome : "none";
+  return make("span.ckv-out", { "data-outcome": known }, [outcomeGlyph(known), words || OUTCOMES[known][0]]);
 }

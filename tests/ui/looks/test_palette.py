@@ -19,6 +19,7 @@ from ui.looks.palette import (
 )
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
+APP_CSS = (ASSETS / "app.css").read_text("utf-8")
 GROUNDS = ["#ffffff", "#f6f7f9", "#131a26", "#0b0f17"]
 # What is left of linear RGB without the long, the middle and the short cones (Machado et al. 2009,
 # severity 1), and with all of them.
@@ -136,8 +137,19 @@ def test_shares_grow_evenly_lighter():
 
 
 def test_theme_builds_and_its_files_exist():
-    theme = build_theme()
-    surface, text = theme.body_background_fill_dark, theme.body_text_color_subdued_dark
-    assert contrast(surface, text) >= 4.5
-    assert theme._stylesheets == []
+    assert build_theme()._stylesheets == []
     assert all(path.is_file() for path in (*CSS_PATHS, LOGO_PATH, FAVICON_PATH))
+
+
+@pytest.mark.parametrize("theme", range(2), ids=["light", "dark"])
+def test_words_and_controls_of_the_frame_stand_out_from_every_ground(theme):
+    blocks = re.findall(r"^(?::root|\.dark) \{(.+?)^\}", APP_CSS, re.MULTILINE | re.DOTALL)
+    colors = dict(re.findall(r"--ckv-([\w-]+): (#\w{6});", blocks[theme]))
+    for ground in ("bg", "surface", "sunken", "hover"):
+        for words in ("ink", "ink-2", "ink-3", "good", "bad", "cut"):
+            assert contrast(colors[words], colors[ground]) >= 4.5, (words, ground)
+        for line in ("control", "focus"):
+            assert contrast(colors[line], colors[ground]) >= 2.95, (line, ground)
+    for outcome in ("good", "bad", "cut"):
+        assert contrast(colors[outcome], colors[f"{outcome}-bg"]) >= 4.5
+    assert contrast(colors["primary"], colors["on-primary"]) >= 7

@@ -1,6 +1,6 @@
 // A grid of cards, one per variant, each with its text; grows in place while it streams.
 
-import { balanceColumns, chip, copyButton, list, make, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
+import { balanceColumns, copyButton, list, make, setText, showText, specParts, str, tag } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 import { ForcedStrip, visible } from "./forced_strip.js";
 
@@ -90,7 +90,7 @@ function drawCard(card, value, caption) {
     card.chipsDrawn = shape;
     const [sign, tone] = OUTCOMES[str(value.answer).split(",")[0]] ?? [];
     const answer = sign ? [`${sign} ${value.answer}`, tone] : null;
-    card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
+    card.chips.replaceChildren(...(answer ? [tag(...answer)] : []), ...list(value.chips).map((text) => tag(text)));
   }
   drawText(card, value);
   showText(card.verdict, verdictOf(value, running, caption));

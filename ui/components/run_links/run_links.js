@@ -50,7 +50,7 @@ export default function mount(host) {
   // Who may not share the run has no such section; Gradio confines our files of styles to its container.
   const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
-  const groups = make("div.ckv-row.ckv-menu-groups");
+  const groups = make("div.ckv-row.ckv-pop.ckv-files-of-run");
   const menu = make("details.ckv-menu", make("summary.ckv-button", "Files"), groups);
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
     make("div.ckv-row.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),

@@ -1,6 +1,6 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
-import { button, chip, list, make, onValue, quietButton, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
+import { button, list, make, onValue, quietButton, scroller, setText, str, tableHead, tag, whole } from "../../../assets/scripts/dom.js";
 import { runFiles } from "./run_files.js";
 import { filterForm, KINDS } from "./run_filters.js";
 
@@ -133,15 +133,15 @@ export default function mount(host) {
     const line = make("tr", [
       make("td", box),
       make("th", { scope: "row" }, [
-        row.pinned ? chip("Pinned") : null,
-        row.kind === "compare" ? null : chip(KINDS[row.kind]),
+        row.pinned ? tag("Pinned") : null,
+        row.kind === "compare" ? null : tag(KINDS[row.kind]),
         make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
         make("span.ckv-hint.ckv-request", str(row.request)),
-        make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
+        make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => tag(`#${tag}`))),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
       make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),
-      make("td", chip(row.state, { done: "good", failed: "bad" }[row.state])),
+      make("td", tag(row.state, { done: "good", failed: "bad" }[row.state])),
       make("td", str(row.model)),
       make("td.ckv-num", { "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
       make("td", {

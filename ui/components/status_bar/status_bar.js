@@ -1,6 +1,6 @@
 // Progress of a run: state, stages with their times, a bar, what happens now.
 
-import { chip, list, make, milliseconds, onValue, seconds, setText, str } from "../../../assets/scripts/dom.js";
+import { list, make, milliseconds, onValue, seconds, setText, str, tag } from "../../../assets/scripts/dom.js";
 
 const STATE_LABELS = {
   idle: "Ready",
@@ -90,7 +90,7 @@ export default function mount(host) {
     // Of a run that was cut off nothing is known of its stages: they are not still to come.
     const over = state === "failed" || state === "cancelled";
     stages.hidden = !list(value.stages).some((stage) => !over || stage.state === "done");
-    chips.replaceChildren(...list(value.chips).map((text) => chip(text)));
+    chips.replaceChildren(...list(value.chips).map((text) => tag(text)));
     chips.hidden = list(value.chips).length === 0;
   });
 }
