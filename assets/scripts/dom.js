@@ -72,6 +72,23 @@ export function select(options, chosen, onchange, more = {}) {
   return node;
 }
 
+/** A button that opens these children in place; Escape, another click and a Tab out of it close them. */
+export function menu(summary, ...children) {
+  const node = make("details.ckv-menu", summary, ...children);
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !node.open) return;
+    node.open = false;
+    summary.focus();
+  });
+  node.addEventListener("focusout", ({ relatedTarget }) => {
+    if (relatedTarget && !node.contains(relatedTarget)) node.open = false;
+  });
+  document.addEventListener("pointerdown", ({ target }) => {
+    if (!node.contains(target)) node.open = false;
+  });
+  return node;
+}
+
 /** Words for fingers, or for a mouse and keys. */
 export const byTouch = (touch, mouse) => (matchMedia("(hover: none)").matches ? touch : mouse);
 /** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */

@@ -1,6 +1,6 @@
 // Where a run can be found and taken away: short link, files in one menu, form.
 
-import { copyButton, make, onChange, quietButton, setText, str } from "../../../assets/scripts/dom.js";
+import { copyButton, make, menu, onChange, quietButton, setText, str } from "../../../assets/scripts/dom.js";
 
 const link = (text, more = {}) => make("a.ckv-link", { text, ...more });
 
@@ -51,9 +51,9 @@ export default function mount(host) {
   const unshared = make("style", { text: "body:not(:has(#share)) .ckv-share-run { display: none; }" });
   const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
   const groups = make("div.ckv-row.ckv-pop.ckv-files-of-run");
-  const menu = make("details.ckv-menu", make("summary.ckv-button", "Files"), groups);
+  const files = menu(make("summary.ckv-button", "Files"), groups);
   const bar = make("nav", { "aria-label": "This run", hidden: true }, [
-    make("div.ckv-row.ckv-run-links", make("span", "Link: ", short), copy, share, menu, again),
+    make("div.ckv-row.ckv-run-links", make("span", "Link: ", short), copy, share, files, again),
   ]);
   root.append(bar, unshared);
 
@@ -64,18 +64,6 @@ export default function mount(host) {
     fold.scrollIntoView({ block: "center" });
     fold.focus({ preventScroll: true });
   }
-
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    menu.open = false;
-    menu.firstChild.focus();
-  });
-  menu.addEventListener("focusout", ({ relatedTarget }) => {
-    if (relatedTarget && !menu.contains(relatedTarget)) menu.open = false;
-  });
-  document.addEventListener("pointerdown", ({ target }) => {
-    if (!menu.contains(target)) menu.open = false;
-  });
 
   onChange(host, (value) => {
     const slug = str(value?.slug);
@@ -90,6 +78,6 @@ export default function mount(host) {
     const found = fileGroups(value, value.samples ? `/studies/${key}` : `/data/${key}`);
     again.hidden = Boolean(value.samples);
     groups.replaceChildren(...found);
-    menu.hidden = found.length === 0;
+    files.hidden = found.length === 0;
   });
 }
