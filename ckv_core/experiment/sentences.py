@@ -5,6 +5,7 @@ Which of them hold is in `verdict.py`, `decide.py` and `decision.py`.
 
 from collections.abc import Sequence
 from math import ceil
+from typing import NamedTuple
 
 from ckv_core.experiment.decide import PointDecision, fewest_sources, least_tolerance
 from ckv_core.experiment.stats import Interval
@@ -23,7 +24,7 @@ FULL_DOES = {
     "cut": ", cut before an answer",
 }
 DOES = {True: "answers correctly", False: "writes the full cache's text"}  # by answer or text
-PLACE = "{} of the KV cache ({} of {:.1f} {})"
+PLACE = "{} of the KV cache"
 NOTHING_EVICTED = "Nothing was evicted: the budget holds the whole prompt."
 ALL_ALIKE = "All methods do equally here. Try a {} budget to see a difference."
 LEFT_OUT = "{} left out: the run ended before {} did."
@@ -38,13 +39,37 @@ NO_TEXT = (
     "answers."
 )
 GENERATE = "Generate text to see the smallest budget that still answers."
-BUDGETS_TRIED = "One prompt only, and only the budgets tried: run a study before you decide."
-ALL_CUT = "Every point was cut before an answer."
-NO_POINT = "No point {}, up to {}."
-EVERY_POINT = "Every point {}, down to {}."
-SMALLEST = "The smallest budget that still {} is {}, by {}."
-EXCEPTION = "{} {} at {} and not at {}."
+MORE_SAMPLES = "One text only: run more samples before you decide."
+ALL_CUT = "{} was cut before an answer, at every budget."
+NO_POINT = "{} {}, up to {}."
+EVERY_POINT = "{} {} at every budget, down to {}."
+NEEDS_LEAST = "{} needs the smallest budget: it {}"
+NEED_LEAST = "{} need the smallest budget: they {}"
+SAME_BUDGET = "{} need the same budget: they {}"
+FROM_ON = "from {} on"
+NEVER = "{} {} at every budget tried."
+EXCEPTION = "{} {} at {} but not at {}."
 MORE_EXCEPTIONS = "So do {}: there is no clear limit."
+
+
+class Does(NamedTuple):
+    """What methods do at a budget: one, several, one that does not, and (one, several) never."""
+
+    one: str
+    many: str
+    one_not: str
+    never: tuple[str, str]
+
+
+OF_SWEEP = {  # by answer or text
+    True: Does("answers", "answer", "does not answer", ("misses", "miss")),
+    False: Does(
+        "writes the full cache's text",
+        "write the full cache's text",
+        "does not write the full cache's text",
+        ("differs", "differ"),
+    ),
+}
 
 # --- many samples -------------------------------------------------------------------------
 
@@ -222,6 +247,13 @@ def percent(share: float) -> str:
     value = 100 * share
     is_near = 0 < value < 1 or 99 < value < 100
     return f"{value:.1f} %" if is_near else f"{value:.0f} %"
+
+
+def size(least: int, most: int, full: int) -> str:
+    """`34.7 of 86.8 MiB`, of bytes."""
+    unit, name = (2**20, "MiB") if full >= 2**20 else (2**10, "KiB")
+    own = spread(f"{least / unit:.1f}", f"{most / unit:.1f}")
+    return f"{own} of {full / unit:.1f} {name}"
 
 
 def spread(low: str, high: str) -> str:

@@ -7,41 +7,32 @@ text. Perturbation decides nothing: it stands beside the outcome. `decision.py` 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from ckv_core.experiment import sentences
+from ckv_core.experiment.grid import Grid, Line, budget_words, read_grid, sizes
 from ckv_core.experiment.names import display_names
-from ckv_core.experiment.points import BUDGET_UNITS, Curve
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import in_type, within_floor
 from ckv_core.experiment.sentences import counted, listed, percent, spread
-from ckv_core.experiment.sweep import AlphaOptimum, curves
-from ckv_core.methods.parameters import Budget
+from ckv_core.experiment.sweep import AlphaOptimum
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import (
     OUTCOME_WORDS,
+    STATES,
+    State,
     Tally,
     cut_note,
     full_of,
     outcome_word,
+    state_of,
     tally,
-    writes_same_text,
 )
 from ckv_core.records.records import Outcome, VariantResult
 
-_amount = attrgetter("amount")  # of a budget
 MOST_NAMED = 3  # exceptions in sentences of their own
-# Sign of a group. kept: the answer, or the full cache's text; cut: neither right nor wrong.
-State = Literal["kept", "lost", "cut"]
-STATES: dict[Outcome | None, State] = {
-    "answered": "kept",
-    "missed": "lost",
-    "cut": "cut",
-    "failed": "cut",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +147,8 @@ def _of_one_budget(result: RunResult) -> Verdict | None:
 def _states(variants: Sequence[VariantResult]) -> dict[int, State]:
     """By index, what each variant that evicts came to; those that have not finished have none."""
     by_answer = tally(variants).by_answer
-    return {
-        index: state
-        for index, variant in enumerate(variants)
-        if variant.method != "full" and (state := _state(variant, by_answer)) is not None
-    }
-
-
-def _state(variant: VariantResult, by_answer: bool) -> State | None:
-    """By the answer, or by whether it writes the full cache's text; None where not known."""
-    same = writes_same_text(variant)
-    if by_answer or variant.failure:
-        return STATES.get(variant.outcome)
-    return None if same is None else "kept" if same else "lost"
+    found = {i: state_of(v, by_answer=by_answer) for i, v in enumerate(variants)}
+    return {i: state for i, state in found.items() if state and variants[i].method != "full"}
 
 
 def _place(result: RunResult, indices: Iterable[int]) -> str:
@@ -178,12 +158,8 @@ def _place(result: RunResult, indices: Iterable[int]) -> str:
     if not receipts:
         return ""
     shares = [each.cache_bytes / each.full_cache_bytes for each in receipts]
-    sizes = [each.cache_bytes for each in receipts]
-    full = max(each.full_cache_bytes for each in receipts)
-    unit, name = (2**20, "MiB") if full >= 2**20 else (2**10, "KiB")
-    low, high = (f"{size / unit:.1f}" for size in (min(sizes), max(sizes)))
     part = spread(percent(min(shares)), percent(max(shares)))
-    return sentences.PLACE.format(part, spread(low, high), full / unit, name)
+    return f"{sentences.PLACE.format(part)} ({sentences.size(*sizes(receipts))})"
 
 
 def _headline(result: RunResult, counts: Tally, indices: Sequence[int]) -> str:
@@ -319,65 +295,28 @@ def _rounding(result: RunResult) -> Iterator[str]:
 # --- several budgets ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """What one curve came to at each budget.
-
-    Attributes:
-        states: (budget, outcome) by rising budget.
-    """
-
-    curve: Curve
-    states: tuple[tuple[Budget, State], ...]
-
-    @property
-    def name(self) -> str:
-        return self.curve.first.name
-
-    @property
-    def smallest(self) -> Budget | None:
-        """The smallest budget that keeps the answer or text; None where none does."""
-        return next((budget for budget, state in self.states if state == "kept"), None)
-
-    @property
-    def lost_above(self) -> Budget | None:
-        """The smallest budget above it that does not; None where all do."""
-        kept = [state == "kept" for _, state in self.states]
-        above = self.states[kept.index(True) :] if any(kept) else ()
-        return next((budget for budget, state in above if state == "lost"), None)
-
-    @property
-    def member(self) -> Member:
-        note = "" if self.lost_above is None else f"not at {self.lost_above}"
-        if all(state == "cut" for _, state in self.states):
-            note = "cut each time"
-        return Member(self.curve.first.index, self.name, note)
-
-
 def _of_several_budgets(result: RunResult) -> Verdict | None:
     """The verdict on a sweep that is over; None where nothing was measured."""
-    full = full_of(result.variants)
-    lines = curves(result)
-    if not lines:
+    full, grid = full_of(result.variants), read_grid(result)
+    if not grid.lines:
         return None
     if full is None or not any(v.stopped for v in result.variants if v.method != "full"):
         return Verdict(
             headline=sentences.NO_TEXT, cautions=(*_rounding(result), sentences.GENERATE)
         )
-    counts = tally(result.variants)
-    reached = [
-        [(at, state) for at, row in c.rows if (state := _state(row.variants[0], counts.by_answer))]
-        for c in lines
-    ]
-    reaches = [_Reach(c, tuple(each)) for c, each in zip(lines, reached, strict=True) if each]
-    if not reaches:
+    lines = [line for line in grid.lines if line.states]
+    if not lines:
         return None
-    does, states = sentences.DOES[counts.by_answer], _states(result.variants)
+    counts, states = tally(result.variants), _states(result.variants)
+    headline = _smallest_budget(grid, lines)
     return Verdict(
-        headline=f"{counts.about_full} {_sweep_headline(result, reaches, does)}".strip(),
-        groups=(*_baseline(result, counts), *_sweep_groups(result, reaches)),
-        findings=(*_exceptions(reaches, does), *_findings(result.variants, states, counts)),
-        cautions=(*_rounding(result), *_outcome_cautions(result, counts), sentences.BUDGETS_TRIED),
+        headline=f"{counts.about_full} {headline}".strip(),
+        findings=(
+            *_other_budgets(grid, lines),
+            *_exceptions(grid, lines),
+            *_findings(result.variants, states, counts),
+        ),
+        cautions=(*_rounding(result), *_outcome_cautions(result, counts), sentences.MORE_SAMPLES),
     )
 
 
@@ -386,7 +325,7 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     full = full_of(result.variants)
     by_answer = tally(result.variants).by_answer
     states = {
-        a: _state(result.variants[i], by_answer)
+        a: state_of(result.variants[i], by_answer=by_answer)
         for a, i in zip(optimum.alphas, optimum.indices, strict=True)
     }
     own = states.pop(optimum.best_fixed)
@@ -405,47 +344,65 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     return f"{words[own]}; {rest}"
 
 
-def _sweep_headline(result: RunResult, reaches: Sequence[_Reach], does: str) -> str:
-    points = [state for reach in reaches for _, state in reach.states]
-    tried = sorted({b for reach in reaches for b, _ in reach.states}, key=_amount)
-    if set(points) == {"cut"}:
-        return sentences.ALL_CUT
-    if "kept" not in points:
-        return sentences.NO_POINT.format(does, _budget(result, tried[-1]))
-    if set(points) == {"kept"}:
-        return sentences.EVERY_POINT.format(does, _budget(result, tried[0]))
-    least = min((each for r in reaches if (each := r.smallest) is not None), key=_amount)
-    first = [reach.name for reach in reaches if reach.smallest == least]
-    who = "all" if 1 < len(first) == len(reaches) else listed(first)
-    return sentences.SMALLEST.format(does, _budget(result, least), who)
+def _smallest_budget(grid: Grid, lines: Sequence[Line]) -> str:
+    """Which methods need the smallest budget, and how much that is."""
+    states = {state for line in lines for state in line.states}
+    words = sentences.OF_SWEEP[grid.by_answer]
+    who = "Every method" if len(lines) > 1 else lines[0].name
+    if states == {"cut"}:
+        return sentences.ALL_CUT.format(who)
+    if "kept" not in states:
+        who = "No method" if len(lines) > 1 else lines[0].name
+        does = words.one if len(lines) > 1 else words.one_not
+        return sentences.NO_POINT.format(who, does, _at(grid, len(grid.budgets) - 1))
+    if states == {"kept"}:
+        return sentences.EVERY_POINT.format(who, words.one, _at(grid, 0))
+    least = min(at for line in lines if (at := line.smallest) is not None)
+    first = [line for line in lines if line.smallest == least]
+    from_on = sentences.FROM_ON if all(line.lost_above is None for line in first) else "at {}"
+    place = _at(grid, least, from_on)
+    if len(lines) == 1:
+        return f"{who} {words.one} {place}."
+    if len(first) == len(lines):
+        all_of = "Both methods" if len(lines) == 2 else f"All {len(lines)} methods"
+        return f"{sentences.SAME_BUDGET.format(all_of, words.many)} {place}."
+    names = listed([line.name for line in first])
+    needs = sentences.NEEDS_LEAST if len(first) == 1 else sentences.NEED_LEAST
+    return f"{needs.format(names, words.one if len(first) == 1 else words.many)} {place}."
 
 
-def _sweep_groups(result: RunResult, reaches: Sequence[_Reach]) -> Iterable[Group]:
-    """One per smallest budget, rising; then those that no budget helps."""
-    budgets = sorted({each for r in reaches if (each := r.smallest) is not None}, key=_amount)
-    for budget in budgets:
-        members = tuple(r.member for r in reaches if r.smallest == budget)
-        yield Group("kept", f"From {_budget(result, budget)}", members)
-    none = tuple(reach.member for reach in reaches if reach.smallest is None)
-    if none:
-        most = max((b for reach in reaches for b, _ in reach.states), key=_amount)
-        is_cut = all(state == "cut" for reach in reaches for _, state in reach.states)
-        yield Group("cut" if is_cut else "lost", f"Not even with {_budget(result, most)}", none)
+def _at(grid: Grid, at: int, words: str = "{}") -> str:
+    """`10 % (8.7 of 86.8 MiB)`; `words` are put around the budget."""
+    place, receipts = words.format(budget_words(grid.budgets[at])), grid.receipts(at)
+    return f"{place} ({sentences.size(*sizes(receipts))})" if receipts else place
 
 
-def _budget(result: RunResult, budget: Budget) -> str:
-    """`256 entries per KV head (17 % of the prompt)`; `4MiB` where budgets were given in bytes."""
-    if budget.unit != "tokens":
-        return str(budget)
-    whole = result.prompt.compressed_tokens if result.prompt else 0
-    share = f" ({percent(min(1.0, budget.amount / whole))} of the prompt)" if whole else ""
-    return f"{budget.amount:,.0f} {BUDGET_UNITS[budget.unit]}{share}"
+def _other_budgets(grid: Grid, lines: Sequence[Line]) -> Iterator[str]:
+    """What the others need, by rising budget; then those that no budget helps."""
+    kept = sorted({at for line in lines if (at := line.smallest) is not None})
+    needs = []
+    for at in kept[1:]:
+        names = [line.name for line in lines if line.smallest == at]
+        does = "needs" if len(names) == 1 else "need"
+        needs.append(f"{listed(names)} {does} {budget_words(grid.budgets[at])}")
+    if needs:
+        yield f"{', '.join(needs)}."
+    without = [line for line in lines if line.smallest is None] if kept else []
+    words = sentences.OF_SWEEP[grid.by_answer]
+    cut = [line.name for line in without if set(line.states) == {"cut"}]
+    missed = [line.name for line in without if line.name not in cut]
+    for names, one, many in ((missed, *words.never), (cut, "was cut", "were cut")):
+        if names:
+            yield sentences.NEVER.format(listed(names), one if len(names) == 1 else many)
 
 
-def _exceptions(reaches: Sequence[_Reach], does: str) -> Iterable[str]:
+def _exceptions(grid: Grid, lines: Sequence[Line]) -> Iterable[str]:
     """Where a lower budget does and a higher one does not."""
-    odd = [reach for reach in reaches if reach.lost_above is not None]
-    for reach in odd[:MOST_NAMED]:
-        yield sentences.EXCEPTION.format(reach.name, does, reach.smallest, reach.lost_above)
+    words, labels = sentences.OF_SWEEP[grid.by_answer], [*map(budget_words, grid.budgets)]
+    odd = [line for line in lines if line.lost_above is not None]
+    for line in odd[:MOST_NAMED]:
+        places = [labels[at] for at in (line.smallest, line.lost_above) if at is not None]
+        yield sentences.EXCEPTION.format(line.name, words.one, *places)
     if len(odd) > MOST_NAMED:
-        yield sentences.MORE_EXCEPTIONS.format(counted(len(odd) - MOST_NAMED, "more line"))
+        more = counted(len(odd) - MOST_NAMED, "more method", "more methods")
+        yield sentences.MORE_EXCEPTIONS.format(more)

@@ -6,6 +6,7 @@ No torch.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ckv_core.records.records import Outcome, VariantResult
 
@@ -14,6 +15,14 @@ OUTCOME_WORDS: dict[Outcome | None, str] = {
     "missed": "missed",
     "cut": "cut",
     "failed": "failed",
+}
+# What a text came to, where answers decide or the full cache's text does. cut: neither of both.
+State = Literal["kept", "lost", "cut"]
+STATES: dict[Outcome | None, State] = {
+    "answered": "kept",
+    "missed": "lost",
+    "cut": "cut",
+    "failed": "cut",
 }
 _CORRECTLY = ("answers correctly", "answer correctly")
 
@@ -173,6 +182,14 @@ def raise_sentence(cut: int, looping: int) -> str:
 def writes_same_text(variant: VariantResult) -> bool | None:
     """Whether every token is the full cache's; None until the run is over."""
     return None if variant.agreement is None else variant.first_difference is None
+
+
+def state_of(variant: VariantResult, *, by_answer: bool) -> State | None:
+    """By the answer, or by whether it writes the full cache's text; None where not known."""
+    same = writes_same_text(variant)
+    if by_answer or variant.failure:
+        return STATES.get(variant.outcome)
+    return None if same is None else "kept" if same else "lost"
 
 
 def has_exact_match(variants: Iterable[VariantResult]) -> bool:

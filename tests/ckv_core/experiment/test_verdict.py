@@ -249,11 +249,12 @@ def test_words():
 # --- several budgets ------------------------------------------------------------------------
 
 ENDS = {"y": ("eos", True), "n": ("eos", False), "c": ("length", False), "-": ("eos", None)}
-UP_TO = {
-    4: "4 entries per KV head (50 % of the prompt)",
-    8: "8 entries per KV head (100 % of the prompt)",
-}
-ONE_SWEEP = "One prompt only, and only the budgets tried: run a study before you decide."
+LEAST, MOST = "2 tokens (100.0 of 1000.0 MiB)", "8 tokens (400.0 of 1000.0 MiB)"
+ONE_SWEEP = "One text only: run more samples before you decide."
+L1_OF_ONE = (
+    "In 1 of 1 head-to-head comparison the method that answers correctly had the lower "
+    "perturbation."
+)
 
 
 def point(
@@ -268,8 +269,12 @@ def point(
         agreement=1.0 if same else 0.5,
         first_difference=None if same else 3,
     )
-    receipt = replace(made.receipt, budget_tokens=budget)
-    return replace(made, receipt=receipt, params=made.params | {"budget": budget})
+    held = {"cache_bytes": 50 * budget * 2**20, "full_cache_bytes": 1000 * 2**20}
+    return replace(
+        made,
+        receipt=replace(made.receipt, budget_tokens=budget, **held),
+        params=made.params | {"budget": budget},
+    )
 
 
 def swept(full: str, lines: dict[str, str], **more: bool) -> RunResult:
@@ -284,52 +289,59 @@ def swept(full: str, lines: dict[str, str], **more: bool) -> RunResult:
 
 SWEEPS = {
     "each from another budget on": (
-        swept("y", {"snapkv": "nyy", "adakv": "nny"}),
-        f"The smallest budget that still answers correctly is {UP_TO[4]}, by SnapKV.",
-        BASELINE,
-        f"From {UP_TO[4]}: SnapKV.",
-        f"From {UP_TO[8]}: AdaKV.",
+        swept("y", {"snapkv": "nyy", "adakv": "nny", "knorm": "nnn", "tova": "nnn"}),
+        "SnapKV needs the smallest budget: it answers from 4 tokens on (200.0 of 1000.0 MiB).",
+        "AdaKV needs 8 tokens.",
+        "Knorm and TOVA miss at every budget tried.",
         (
-            "In 1 of 1 head-to-head comparison the method that answers correctly had the "
-            "lower perturbation."
+            "In 4 of 4 head-to-head comparisons the method that answers correctly had the lower "
+            "perturbation."
+        ),
+    ),
+    "two of three from one budget on": (
+        swept("y", {"snapkv": "nyy", "adakv": "nyy", "knorm": "nnn"}),
+        (
+            "SnapKV and AdaKV need the smallest budget: they answer from 4 tokens on (200.0 of "
+            "1000.0 MiB)."
+        ),
+        "Knorm misses at every budget tried.",
+        (
+            "In 4 of 4 head-to-head comparisons the method that answers correctly had the lower "
+            "perturbation."
         ),
     ),
     "all from one budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nyy"}),
-        f"The smallest budget that still answers correctly is {UP_TO[4]}, by all.",
-        BASELINE,
-        f"From {UP_TO[4]}: SnapKV; AdaKV.",
+        "Both methods need the same budget: they answer from 4 tokens on (200.0 of 1000.0 MiB).",
     ),
     "a lower one answers and a higher one does not": (
         swept("y", {"snapkv": "nyn", "adakv": "nnn"}),
-        f"The smallest budget that still answers correctly is {UP_TO[4]}, by SnapKV.",
-        BASELINE,
-        f"From {UP_TO[4]}: SnapKV (not at 8).",
-        f"Not even with {UP_TO[8]}: AdaKV.",
-        "SnapKV answers correctly at 4 and not at 8.",
+        "SnapKV needs the smallest budget: it answers at 4 tokens (200.0 of 1000.0 MiB).",
+        "AdaKV misses at every budget tried.",
+        "SnapKV answers at 4 tokens but not at 8 tokens.",
+        L1_OF_ONE,
+    ),
+    "none of one": (swept("y", {"snapkv": "nnn"}), f"SnapKV does not answer, up to {MOST}."),
+    "none": (
+        swept("y", {"snapkv": "nnn", "adakv": "nnc"}),
+        f"No method answers, up to {MOST}.",
         (
-            "In 1 of 1 head-to-head comparison the method that answers correctly had the "
-            "lower perturbation."
+            "1 of 7 texts was cut at 0 new tokens before an answer: neither right nor wrong. "
+            "Raise New tokens (max_new_tokens)."
         ),
     ),
-    "none": (
-        swept("y", {"snapkv": "nnn"}),
-        f"No point answers correctly, up to {UP_TO[8]}.",
-        BASELINE,
-        f"Not even with {UP_TO[8]}: SnapKV.",
+    "all of one": (
+        swept("y", {"snapkv": "yyy"}),
+        f"SnapKV answers at every budget, down to {LEAST}.",
     ),
     "all": (
-        swept("y", {"snapkv": "yyy"}),
-        ("Every point answers correctly, down to 2 entries per KV head (25 % of the prompt)."),
-        BASELINE,
-        "From 2 entries per KV head (25 % of the prompt): SnapKV.",
+        swept("y", {"snapkv": "yyy", "adakv": "yyy"}),
+        f"Every method answers at every budget, down to {LEAST}.",
     ),
     "cut points": (
         swept("y", {"snapkv": "ccc", "adakv": "cyy"}),
-        f"The smallest budget that still answers correctly is {UP_TO[4]}, by AdaKV.",
-        BASELINE,
-        f"From {UP_TO[4]}: AdaKV.",
-        f"Not even with {UP_TO[8]}: SnapKV (cut each time).",
+        "AdaKV needs the smallest budget: it answers from 4 tokens on (200.0 of 1000.0 MiB).",
+        "SnapKV was cut at every budget tried.",
         (
             "4 of 7 texts were cut at 0 new tokens before an answer: neither right nor "
             "wrong. Raise New tokens (max_new_tokens)."
@@ -337,21 +349,15 @@ SWEEPS = {
     ),
     "no reference answer": (
         swept("-", {"snapkv": "---"}),
-        (
-            "Every point writes the full cache's text, down to 2 entries per KV head (25 % "
-            "of the prompt)."
-        ),
-        "From 2 entries per KV head (25 % of the prompt): SnapKV.",
+        f"SnapKV writes the full cache's text at every budget, down to {LEAST}.",
         "No expected answer was given, so a different output need not be a worse one.",
     ),
     "the full cache misses it": (
         swept("n", {"snapkv": "nnn"}, same=False),
         (
-            f"The model gets this wrong even with the full cache. No point answers correctly, "
-            f"up to {UP_TO[8]}."
+            "The model gets this wrong even with the full cache. SnapKV does not answer, up to "
+            f"{MOST}."
         ),
-        "Baseline: Full cache (missed).",
-        f"Not even with {UP_TO[8]}: SnapKV.",
         "Use a larger model or an easier question.",
     ),
 }

@@ -14,9 +14,8 @@ from tests.factories.app import (
     request,
     running,
     snapshot,
-    sweep_snapshot,
 )
-from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result, sweep_result
+from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
@@ -233,13 +232,3 @@ def test_the_chart_library_is_our_own_file(client):
     answer = client.get("/plotly.js")
     assert answer.headers["content-encoding"] == "gzip"
     assert "plotly.js v" in answer.text[:200]
-
-
-def test_every_member_of_a_sweeps_verdict_has_a_look_the_full_cache_too():
-    result = sweep_result(generated=True)
-    done = {"stopped": "eos", "answer_found": True}
-    result.variants = [dataclasses.replace(variant, **done) for variant in result.variants]
-    value = views.verdict_value(sweep_snapshot(result=result))
-    members = [member for group in value["groups"] for member in group["variants"]]
-    assert members[0]["name"] == "Full cache"
-    assert all(member["look"] for member in members)
