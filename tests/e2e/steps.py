@@ -59,12 +59,18 @@ def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
 
 
 def set_new_tokens(page: Page, count: int) -> None:
-    """Type how many."""
-    page.locator("#max-new-tokens input").fill(str(count))
+    """Type how many; Advanced, where they stand, is as it was before."""
+    field = page.locator("#max-new-tokens input")
+    is_folded = not field.is_visible()
+    if is_folded:
+        open_advanced(page)
+    field.fill(str(count))
+    if is_folded:
+        open_advanced(page)
 
 
 def open_advanced(page: Page) -> None:
-    """Show the parameters and the field for more variants, or hide them."""
+    """Show what a first run does not need, or hide it."""
     page.get_by_role("button", name="Advanced").click()
 
 

@@ -58,6 +58,7 @@ def put(page, field, text):
 
 def test_a_refusal_that_comes_after_the_field_was_mended_is_not_shown(page):
     steps.fill(page)
+    steps.open_advanced(page)
     put(page, "#max-new-tokens input", "0")
     held: list[Route] = []
     # Playwright asks a handler for its arguments, which `append` does not list.

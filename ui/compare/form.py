@@ -7,9 +7,6 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.experiment.harness import has_harness
-from ckv_core.experiment.scores import METRICS
-from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
@@ -18,23 +15,16 @@ from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, RunReq
 from ui.compare.controls import dropdown, number, text
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
-from ui.components.base import (
-    ContextBar,
-    DataTable,
-    ModelLine,
-    ModelList,
-    Notice,
-    StudyFile,
-    VariantPicker,
-)
+from ui.compare.samples_form import SAMPLE_AREAS, build_samples
+from ui.compare.text_form import build_text
+from ui.components.base import ModelLine, ModelList, Notice, RunNotice, VariantPicker
 from ui.settings import Settings
 
 DEFAULTS = FormValues()
-SOURCES = [("One text", "text"), ("File of samples", "file"), ("Built-in task", "task")]
-HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
+MODES = [("One text", "text"), ("Many samples", "many")]
 SCENARIO_CHOICES = [
-    ("Before compression (regular)", "regular"),
-    ("After compression, for a reusable cache (context-only)", "context-only"),
+    ("Before compression", "regular"),
+    ("After (reusable cache)", "context-only"),
 ]
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
@@ -46,19 +36,10 @@ ANALYSIS_INFO = (
     "Fidelity: every variant reads the full cache's own text; about one more generation. "
     "At several budgets or alphas only bounds are measured."
 )
-DATA_INFO = (
-    "One JSON object per line with context, question, answers (a list) and, if you like, id and "
-    "metric; or CSV with these columns; or an exported run. The first samples appear below before "
-    "anything runs."
-)
-# Part of the form -> the sources that it is for.
+# Part of the form -> one text or the sources of samples that it is for.
 AREAS = {
     "text_area": {"text"},
-    "file_area": {"file"},
-    "task_area": {"task"},
-    "harness_area": {"lm_eval"},
-    "count_area": {"task", "lm_eval"},
-    "many_area": {"file", "task", "lm_eval"},
+    **SAMPLE_AREAS,
     "text_settings": {"text"},
     "diagnostics_area": {"text"},
 }
@@ -84,6 +65,9 @@ class Form:
     preview: gr.HTML
     ablation_base: Any
     ablation_button: gr.Button
+    run: gr.Button
+    new: gr.Button
+    notice: gr.HTML
 
     def inputs(self) -> list[Any]:
         return list(self.controls.values())
@@ -92,9 +76,10 @@ class Form:
         return [self.controls[name] for name in names]
 
 
-def source_areas(source: str) -> list[dict[str, Any]]:
-    """Updates of the form's parts: those for this source are shown."""
-    return [gr.update(visible=source in sources) for sources in AREAS.values()]
+def shown_areas(mode: object, source: object) -> list[dict[str, Any]]:
+    """Updates of `AREAS`: those for one text or for this source of samples are shown."""
+    origin = "text" if mode == "text" else source
+    return [gr.update(visible=origin in origins) for origins in AREAS.values()]
 
 
 def info_of(name: str) -> str:
@@ -108,32 +93,26 @@ def build_form(
 ) -> Form:
     """Lay out the controls; call inside a Blocks context."""
     parts: dict[str, Any] = {}
-    sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
-    parts["source"] = gr.Radio(
-        sources, value=DEFAULTS.source, label="What to compare on", elem_id="source"
-    )
-    with gr.Row(equal_height=False):
-        with gr.Column(scale=5, min_width=320):
-            buttons, context_bar = _build_text(parts, examples)
-            _build_samples(parts)
-            parts["scenario"] = gr.Radio(
-                SCENARIO_CHOICES,
-                value=DEFAULTS.scenario,
-                label="Scenario",
-                info="When is the question known?",
-                elem_id="scenario",
-            )
-        with gr.Column(scale=4, min_width=320):
-            info = "Choose one, or type a Hugging Face id or a local folder and press Enter."
-            size: dict[str, Any] = {"scale": 3, "min_width": 260, "allow_custom_value": True}
-            parts["model"] = dropdown("model", "Model", info, models, settings.model, **size)
-            model_line = ModelLine(elem_id="model-line")
-            model_list = ModelList(models_value(models), elem_id="model-list")
+    with gr.Row(elem_id="ask", equal_height=False):
+        with gr.Column(elem_id="ask-text", min_width=0):
+            with gr.Row(elem_id="ask-head"):
+                parts["mode"] = gr.Radio(
+                    MODES, value=DEFAULTS.mode, label="How many texts", elem_id="mode"
+                )
+                new = gr.Button("New", elem_id="new", size="sm", scale=0, min_width=60)
+            with gr.Column(elem_id="text-area") as parts["text_area"]:
+                buttons, context_bar = build_text(parts, examples)
+            with gr.Column(visible=False, elem_id="many-area") as parts["many_area"]:
+                preview = build_samples(parts)
+        with gr.Column(elem_id="ask-run", min_width=0):
+            model_line, model_list = _build_model(parts, settings.model, models)
             _build_variants(parts)
-    variants_line = Notice(elem_id="variants-line")
-    preview = DataTable(elem_id="study-preview")
-    base, button = _build_advanced(parts, settings.device)
-    _build_diagnostics(parts)
+            with gr.Accordion("Advanced", open=False, elem_id="advanced"):
+                base, button = _build_advanced(parts, settings.device)
+            with gr.Row(elem_id="actions"):
+                run = gr.Button("Run", variant="primary", elem_id="run")
+                variants_line = Notice(elem_id="variants-line")
+            notice = RunNotice(elem_id="notice")
     return Form(
         controls={name: parts[name] for name in CONTROL_NAMES},
         examples=buttons,
@@ -145,64 +124,22 @@ def build_form(
         preview=preview,
         ablation_base=base,
         ablation_button=button,
+        run=run,
+        new=new,
+        notice=notice,
     )
 
 
-def _build_text(
-    parts: dict[str, Any], examples: Mapping[str, RunRequest]
-) -> tuple[list[tuple[RunRequest, gr.Button]], gr.HTML]:
-    """One text: `context`, `question`, `answer`; returns the examples and the context's bar."""
-    with gr.Column(elem_id="text-area") as parts["text_area"]:
-        with gr.Row(elem_classes=["example-row"]):
-            gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-            style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
-            style["elem_classes"] = ["example-button"]
-            buttons = [(request, gr.Button(title, **style)) for title, request in examples.items()]
-        info = "Paste a long document, or open a text file. Its cache entries are evicted."
-        parts["context"] = text("context", "Context", info, (10, 10))
-        bar = ContextBar(elem_id="context-bar")
-        with gr.Row():
-            info, size = "About the context; may be empty.", {"scale": 3, "min_width": 260}
-            parts["question"] = text("question", "Question", info, (1, 4), **size)
-            size = {"scale": 2, "min_width": 200}
-            info = "Optional. Each output is checked for it."
-            parts["answer"] = text("answer", "Expected answer", info, (1, 4), **size)
-    return buttons, bar
-
-
-def _build_samples(parts: dict[str, Any]) -> None:
-    """Many samples: where they come from, how they are scored, and what may be lost."""
-    with gr.Column(visible=False) as parts["file_area"]:
-        parts["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
-        StudyFile(elem_id="study-file")
-        info = "Only where names differ: context=passage, answers=label."
-        parts["columns"] = text("study-columns", "Columns", info)
-    with gr.Column(visible=False) as parts["task_area"]:
-        info = "Generated on this machine; the same seed gives the same samples."
-        tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
-        parts["task"] = dropdown("study-task", "Task", info, tasks, DEFAULTS.task)
-        with gr.Row():
-            parts["length"] = _field("length", "Length", "Tokens of a prompt: 1024, 2048.")
-            parts["sample_seed"] = _field("sample_seed", "Seed", "The random seed.")
-    with gr.Column(visible=False) as parts["harness_area"]:
-        info = "A task that generates its answer. Its data set is downloaded first."
-        hint = "longbench_hotpotqa"
-        parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
-    with gr.Column(visible=False) as parts["count_area"]:
-        info = "How many; of a built-in task at each length."
-        parts["samples"] = _field("samples", "Samples", info)
-    with gr.Column(visible=False) as parts["many_area"]:
-        parts["name"] = text("study-name", "Name", info_of("name"), placeholder="needles")
-        with gr.Row():
-            info, size = info_of("metric"), {"min_width": 180}
-            metric = DEFAULTS.metric
-            parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-            parts["tolerance"] = _field("tolerance", "Tolerance", info_of("tolerance"))
-
-
-def _field(name: str, label: str, info: str) -> gr.Textbox:
-    elem_id = f"field-{name.replace('_', '-')}"
-    return text(elem_id, label, info, value=getattr(DEFAULTS, name), min_width=110)
+def _build_model(
+    parts: dict[str, Any], model: str, models: Sequence[str]
+) -> tuple[gr.HTML, gr.HTML]:
+    """`model`; returns the line of its state and the list of suggestions."""
+    with gr.Column(elem_id="model-area"):
+        info = "Choose one, or type a Hugging Face id or a local folder and press Enter."
+        size: dict[str, Any] = {"min_width": 260, "allow_custom_value": True}
+        parts["model"] = dropdown("model", "Model", info, models, model, **size)
+        line = ModelLine(elem_id="model-line")
+        return line, ModelList(models_value(models), elem_id="model-list")
 
 
 def _build_variants(parts: dict[str, Any]) -> None:
@@ -214,62 +151,67 @@ def _build_variants(parts: dict[str, Any]) -> None:
         parts["budget"] = text("budget", "Budget", info, value=DEFAULTS.budget, min_width=120)
         info = "CriticalKV: share chosen by attention alone, 0 to 1. Several: 0, 0.25, 0.5."
         parts["alpha"] = text("alpha", "Alpha", info, value=DEFAULTS.alpha, min_width=120)
-        info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
-        parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
 
 
 def _build_advanced(parts: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
-    """Parameters and further variants; returns the ablation's base and button."""
-    with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-        gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
-        with gr.Row(elem_classes=["parameter-grid"]):
-            for parameter in ADVANCED_PARAMETERS:
-                parts[parameter.name] = parameter_control(parameter)
-        with gr.Column() as parts["text_settings"]:
-            info = f"One per line. {info_of('protect')}"
-            parts["protect"] = text("protect", "Protected text", info, (1, 6))
-            with gr.Row():
-                head = ("dtype", "dtype", info_of("dtype"))
-                parts["dtype"] = dropdown(*head, DTYPES, "auto", min_width=220)
-                head = ("device", "Device", info_of("device"))
-                parts["device"] = dropdown(*head, DEVICES, device, min_width=120)
-            parts["ignore_eos"] = gr.Checkbox(
-                label="Ignore EOS", info=info_of("ignore_eos"), elem_id="ignore-eos"
-            )
-        parts["more_variants"] = text(
-            "more-variants",
-            "More variants",
-            "One SPEC per line: METHOD[+critical|+critical_auto][:key=value,...], with its own "
-            f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
-            (3, 8),
-            placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
-            "snapkv+critical:preset=kvpress",
+    """Everything that a first run does not need; returns the ablation's base and button."""
+    parts["scenario"] = gr.Radio(
+        SCENARIO_CHOICES,
+        value=DEFAULTS.scenario,
+        label="When is the question known?",
+        elem_id="scenario",
+    )
+    info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
+    parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
+    gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
+    with gr.Row(elem_classes=["parameter-grid"]):
+        for parameter in ADVANCED_PARAMETERS:
+            parts[parameter.name] = parameter_control(parameter)
+    with gr.Column() as parts["text_settings"]:
+        info = f"One per line. {info_of('protect')}"
+        parts["protect"] = text("protect", "Protected text", info, (1, 6))
+        with gr.Row():
+            head = ("dtype", "dtype", info_of("dtype"))
+            parts["dtype"] = dropdown(*head, DTYPES, "auto", min_width=220)
+            head = ("device", "Device", info_of("device"))
+            parts["device"] = dropdown(*head, DEVICES, device, min_width=120)
+        parts["ignore_eos"] = gr.Checkbox(
+            label="Ignore EOS", info=info_of("ignore_eos"), elem_id="ignore-eos"
         )
-        with gr.Row(elem_id="ablation"):
-            bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
-            info = (
-                "Controls that separate un-pooling, the value norm and alpha; the results then "
-                "show a chart of them."
-            )
-            base = dropdown(
-                "ablation-base", "Ablation over", info, bases, bases[0][1], min_width=320, scale=0
-            )
-            button = gr.Button("Add the ablation", elem_id="add-ablation", scale=0, min_width=220)
+    parts["more_variants"] = text(
+        "more-variants",
+        "More variants",
+        "One SPEC per line: METHOD[+critical|+critical_auto][:key=value,...], with its own "
+        f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
+        (3, 8),
+        placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
+        "snapkv+critical:preset=kvpress",
+    )
+    with gr.Row(elem_id="ablation"):
+        bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
+        info = (
+            "Controls that separate un-pooling, the value norm and alpha; the results then "
+            "show a chart of them."
+        )
+        base = dropdown(
+            "ablation-base", "Ablation over", info, bases, bases[0][1], min_width=320, scale=0
+        )
+        button = gr.Button("Add the ablation", elem_id="add-ablation", scale=0, min_width=220)
+    with gr.Column() as parts["diagnostics_area"]:
+        _build_diagnostics(parts)
     return base, button
 
 
 def _build_diagnostics(parts: dict[str, Any]) -> None:
-    with gr.Accordion("Diagnostics", open=False, elem_id="lab-settings") as area:
-        parts["diagnostics_area"] = area
-        parts["analysis"] = gr.CheckboxGroup(
-            ANALYSIS_CHOICES,
-            value=list(DEFAULTS.analysis),
-            label="Measure",
-            info=ANALYSIS_INFO,
-            elem_id="analysis",
-        )
-        info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
-        parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (2, 8))
+    parts["analysis"] = gr.CheckboxGroup(
+        ANALYSIS_CHOICES,
+        value=list(DEFAULTS.analysis),
+        label="Measure",
+        info=ANALYSIS_INFO,
+        elem_id="analysis",
+    )
+    info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
+    parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (2, 8))
 
 
 def preset_updates(preset: str, alpha: str) -> list[Any]:

@@ -40,7 +40,8 @@ class FormValues:
     Those that a request has under the same name mean the same; several of a kind stand on lines.
 
     Attributes:
-        source: `text` for one prompt; of many samples `file`, whose text is in `data`, `task`, or
+        mode: `text` for one text, `many` for many samples.
+        source: where many samples come from: `file`, whose text is in `data`, `task`, or
             `lm_eval`, a task of that package.
         columns: `ours=theirs`, with commas, where names in the file differ.
         length, samples: tokens of a task's prompts, several with commas; how many at each length.
@@ -50,7 +51,8 @@ class FormValues:
         parameters: text of each advanced parameter; empty for its default.
     """
 
-    source: str = "text"
+    mode: str = "text"
+    source: str = "file"
     name: str = ""
     data: str = ""
     columns: str = ""
@@ -150,7 +152,7 @@ class FormValues:
         Raises:
             ConfigError: a line of variants, or what says where samples come from, is wrong.
         """
-        left_out = OF_MANY if self.source == "text" else OF_ONE
+        left_out = OF_MANY if self.mode == "text" else OF_ONE
         own = {name: getattr(self, name) for name in SHARED - left_out}
         own |= {name: read(own[name]) for name, read in READ.items() if name in own}
         if "data" in own:

@@ -15,10 +15,9 @@ from storage.bundle import FROM_RESULT, IMPORTED
 from ui.compare.form import (
     AREAS,
     DEFAULTS,
-    SOURCES,
     build_form,
     preset_updates,
-    source_areas,
+    shown_areas,
 )
 from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
@@ -38,8 +37,9 @@ from ui.compare.samples import (
     sample_lines,
     study_of,
 )
+from ui.compare.samples_form import HARNESS, SOURCES
 from ui.results import views
-from ui.results.live import OPEN_RUN, build_run_row, count_if_ready, find_run, made_from
+from ui.results.live import OPEN_RUN, count_if_ready, find_run, made_from
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.drafts import Draft
@@ -70,10 +70,9 @@ class ComparePage:
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.source = gr.Textbox(visible="hidden", elem_id="parent")
         self.agreed = gr.Textbox(visible="hidden", elem_id="agreed")
-        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
-            self.form = build_form(settings, models, examples)
-        self.run, new, self.notice = build_run_row()
-        self.draft = Draft("/", [*self.form.inputs(), self.source], new)
+        self.form = build_form(settings, models, examples)
+        self.notice = self.form.notice
+        self.draft = Draft("/", [*self.form.inputs(), self.source], self.form.new)
         self._described = [self.form.variants_line, self.form.preview]
         self._wire_form()
         self._wire_model()
@@ -83,7 +82,7 @@ class ComparePage:
         inputs = self.form.inputs()
         given = [*inputs, self.source, self.agreed]
         outputs = [self.slug, self.notice, self.agreed, self.source]
-        started = self.run.click(self.start, given, outputs, **SHARED)
+        started = self.form.run.click(self.start, given, outputs, **SHARED)
         self.draft.keep_after(started)  # with the run that the form now comes from
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         # One event for form and line: a later line could overtake what was typed meanwhile.
@@ -101,11 +100,11 @@ class ComparePage:
             event.then(self.count, counted, [bar], **SHARED)
             event.then(self.describe, form.inputs(), self._described, **AT_ONCE)
         bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
-        (source,), restored = form.pick("source"), self.draft.restored.change
+        origin, restored = form.pick("mode", "source"), self.draft.restored.change
         restored(self.count, counted, [bar], **SHARED)
-        restored(source_areas, [source], form.areas, **AT_ONCE)
+        restored(shown_areas, origin, form.areas, **AT_ONCE)
         restored(self.describe, form.inputs(), self._described, **AT_ONCE)
-        source.input(source_areas, [source], form.areas, **AT_ONCE)
+        gr.on([c.input for c in origin], shown_areas, origin, form.areas, **AT_ONCE)
         events = [c.input for c in form.pick("scenario", "model")]
         events.append(form.controls["max_new_tokens"].blur)
         gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
@@ -135,7 +134,7 @@ class ComparePage:
         preset, alpha = form.pick("preset", "alpha")
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
-            *(c.input for c in form.pick("variants", "preset", "source", "task", "metric")),
+            *(c.input for c in form.pick("mode", "variants", "preset", "source", "task", "metric")),
             *(c.blur for c in form.pick("context", "budget", "alpha", "more_variants")),
             *(c.blur for c in form.pick("data", "columns", "length", "samples", "name", "lm_eval")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
@@ -151,19 +150,18 @@ class ComparePage:
         *controls, source, agreed = values
         try:
             form = FormValues.from_controls(controls)
-            slug, question = (
-                self._start_text(form, source)
-                if form.source == "text"
-                else self._start_samples(form, agreed)
-            )
+            if form.mode == "text":
+                slug = self._start_text(form, source)
+                return [slug, SILENT, "", slug]
+            slug, question = self._start_samples(form, agreed)
         except CkvError as error:
             return ["", self._refused(error), gr.skip(), gr.skip()]
         if question:
             return ["", notice_value(question, "warn"), fingerprint(form), gr.skip()]
-        return [slug, SILENT, "", slug if form.source == "text" else ""]
+        return [slug, SILENT, "", ""]
 
-    def _start_text(self, form: FormValues, source: object) -> tuple[str, str]:
-        """The slug of the run that was started, and no question."""
+    def _start_text(self, form: FormValues, source: object) -> str:
+        """The slug of the run that was started."""
         request = form.request()
         request.validate()
         self._check_counted(request)
@@ -173,10 +171,10 @@ class ComparePage:
             request,
             lambda parent: FormValues.from_request(parent).request(),
         )
-        return self._services.start_run(request, lineage), ""
+        return self._services.start_run(request, lineage)
 
     def _start_samples(self, form: FormValues, agreed: object) -> tuple[str, str]:
-        """The same of many samples, whose cost is shown before Run is pressed again.
+        """The same of many samples, whose cost is shown first: no slug, and a question.
 
         An exported run is stored at once.
         """
@@ -227,18 +225,18 @@ class ComparePage:
             elif runs:
                 slugs = read_run_slugs(runs)
                 data = sample_lines(self._services.studies.samples_of_runs(slugs))
-                controls = _only(source="file", data=data)
+                controls = _only(mode="many", source="file", data=data)
                 notice = notice_value(
                     f"Filled in as samples: the texts of {len(slugs)} stored runs."
                 )
-            elif query.get("source") in {source for _, source in SOURCES}:
-                controls = _only(source=query["source"])
+            elif query.get("source") in {source for _, source in (*SOURCES, HARNESS)}:
+                controls = _only(mode="many", source=query["source"])
             if study or parent:
                 described = self.describe(*controls)
         except CkvError as error:
             notice = notice_value(str(error), "error")
-        source = controls[CONTROL_NAMES.index("source")]
-        areas = source_areas(source) if isinstance(source, str) else [gr.skip()] * len(AREAS)
+        mode, source = (controls[CONTROL_NAMES.index(name)] for name in ("mode", "source"))
+        areas = shown_areas(mode, source) if isinstance(mode, str) else [gr.skip()] * len(AREAS)
         return [*controls, notice, parent or "", *described, *areas]
 
     def _of_run(self, slug: str) -> tuple[list[object], dict[str, Any]]:
@@ -261,7 +259,7 @@ class ComparePage:
         """What would run, or what is wrong with it, and a table of the first of many samples."""
         try:
             form = FormValues.from_controls(values)
-            if form.source == "text":
+            if form.mode == "text":
                 return [notice_value(describe_variants(form)), None]
             words, table = describe_samples(form)
             return [notice_value(words), table]

@@ -13,6 +13,7 @@ CSS_PATHS: tuple[Path, ...] = (
     ASSETS / "components.css",
     *sorted(ROOT.glob("ui/components/*/*.css")),
     ASSETS / "pages.css",
+    ROOT / "ui/compare/compare.css",
     ROOT / "ui/methods/methods.css",
 )
 LOGO_PATH = ASSETS / "logo.svg"

@@ -19,7 +19,6 @@ from storage.records import Lineage, ResultCounts, StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.charts.study import charts_value
-from ui.components.base import RunNotice
 from ui.components.modules import imported
 from ui.results import chart_views, views
 from ui.results.block import OUTPUTS
@@ -223,16 +222,6 @@ async def follow(
             yield [*updates, *await in_turn(after, view)]
     except CkvError as error:
         LOGGER.info("Stopped following %s: %s", slug, error)
-
-
-def build_run_row() -> tuple[gr.Button, gr.Button, gr.HTML]:
-    """Run, New and the line beside them; call inside a Blocks context."""
-    with gr.Row(elem_id="actions"):
-        run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
-        gr.HTML("<kbd>Ctrl</kbd>+<kbd>Enter</kbd>", elem_classes=["bare", "run-keys"])
-        new = gr.Button("New", elem_id="new", min_width=80, scale=0)
-        notice = RunNotice(elem_id="notice")
-    return run, new, notice
 
 
 def count_if_ready(services: Services, request: RunRequest) -> TokensCounted | None:

@@ -59,6 +59,14 @@ export function restore(name, count) {
   return [...draft.values, String(Date.now())];
 }
 
+/** Before a run's page is opened: whether what was typed is kept. The run has it, so nobody is asked. */
+export function leave() {
+  save();
+  const isKept = !isTooLong;
+  isTooLong = false;
+  return isKept;
+}
+
 /** For Gradio's `js`: drop all that is kept of a form and open it blank. */
 export function startAnew(name, path) {
   unsaved = null;

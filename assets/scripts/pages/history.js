@@ -1,5 +1,7 @@
 // From Run to the run's page, and leaving a page.
 
+import { leave } from "./drafts.js";
+
 // Gradio would break off its own event stream first and then log, and show, a broken connection.
 // The browser ends the stream itself when it leaves; and a click on a file's link never does. Only
 // this one listener of Gradio's is left out: `() => client.close()`, as its text says.
@@ -8,10 +10,13 @@ window.addEventListener = (type, ...rest) => {
   if (type !== "beforeunload" || !String(rest[0]).endsWith(".close()}")) listen.call(window, type, ...rest);
 };
 
-/** After Run, for Gradio's `js`: go to the page of the run; the slug is empty where none was started. */
+/** After Run, for Gradio's `js`: go to the page of the run; the slug is empty where none was started.
+ * Back leads to the form as it was typed, or filled in from the run where that was too long to keep. */
 export default function openRun(slug) {
   if (!slug) return [];
   const theme = new URLSearchParams(location.search).get("__theme");
-  location.assign(`/run?id=${encodeURIComponent(slug)}${theme ? `&__theme=${encodeURIComponent(theme)}` : ""}`);
+  const run = encodeURIComponent(slug);
+  if (!leave()) history.replaceState(null, "", `/?from=${run}`);
+  location.assign(`/run?id=${run}${theme ? `&__theme=${encodeURIComponent(theme)}` : ""}`);
   return [];
 }

@@ -27,7 +27,7 @@ CSV = "passage,q,gold,extra\nA long text.,Why?,because,1\nAnother.,When?,now,2\n
 COLUMNS = "context=passage, question=q, answers=gold"
 
 
-OWN = FormValues(source="file", name="mine", data=JSONL, budget="10%, 50%")
+OWN = FormValues(mode="many", name="mine", data=JSONL, budget="10%, 50%")
 
 
 def form(**changes: object) -> FormValues:

@@ -69,6 +69,21 @@ def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app,
     assert second.parent == slug
 
 
+def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_from_the_run(
+    app, page, monkeypatch
+):
+    slug = store_run(app.services, request(context="of the run"), done_result())
+    monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
+    open_form(page, app.url)
+    page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full') })")
+    page.locator("#context textarea").fill("a long text")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url(f"**/run?id={slug}")  # nobody is asked before the form is left
+    page.go_back()
+    page.wait_for_url(f"**/?from={slug}")
+    expect(page.locator("#context textarea")).to_have_value("of the run")
+
+
 def wait_until_kept(page: Page, words: str) -> None:
     """A busy browser takes a while to hand the typed values over; a person's hand takes longer."""
     kept = "words => Object.values(sessionStorage).some((each) => each.includes(words))"
@@ -79,7 +94,8 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
     open_form(page, app.url)
     context, question = page.locator("#context textarea"), page.locator("#question textarea")
     chosen = page.get_by_role("group", name="Variants").locator(".ckv-picked li")
-    page.get_by_label("After compression").check()
+    steps.open_advanced(page)
+    page.get_by_label("After (reusable cache)").check()
     page.locator("#budget input").fill("no budget")
     page.get_by_label("Model", exact=False).first.fill("some/model")
     page.get_by_label("Model", exact=False).first.press("Enter")
@@ -92,7 +108,8 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
         expect(context).to_have_value(TEXT)
         expect(page.locator("#budget input")).to_have_value("no budget")
         expect(page.get_by_label("Model", exact=False).first).to_have_value("some/model")
-        expect(page.get_by_label("After compression")).to_be_checked()
+        steps.open_advanced(page)
+        expect(page.get_by_label("After (reusable cache)")).to_be_checked()
         expect(chosen).to_have_text(["KeyDiff ×"])  # noqa: RUF001 - as on screen
         expect(page.locator("#variants-line")).to_contain_text("budget")
 
@@ -118,7 +135,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
 @pytest.mark.parametrize(
     ("path", "choice", "field"),
     [
-        ("", "Built-in task", "#field-length input"),
+        ("?source=file", "Built-in task", "#field-length input"),
         ("caches", "", "#cache-question textarea"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     budget.blur()
     expect(page.locator("#variants-line")).to_contain_text("3 samples: id from id")
     expect(page.locator("#study-preview tbody tr")).to_have_count(3)
-    expect(page.locator("#context, #lab-settings").filter(visible=True)).to_have_count(0)
+    expect(page.locator("#context, #analysis").filter(visible=True)).to_have_count(0)
     expect_well_made_everywhere(page)
     run = page.get_by_role("button", name="Run", exact=True)
     run.click()
