@@ -135,7 +135,10 @@ class ComparePage:
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("mode", "variants", "preset", "source", "task", "metric")),
-            *(c.blur for c in form.pick("context", "budget", "alpha", "more_variants")),
+            *(
+                c.blur
+                for c in form.pick("context", "budget", "alpha", "more_variants", "max_new_tokens")
+            ),
             *(c.blur for c in form.pick("data", "columns", "length", "samples", "name", "lm_eval")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
