@@ -294,7 +294,7 @@ SWEEPS = {
         "AdaKV needs 8 tokens.",
         "Knorm and TOVA miss at every budget tried.",
         (
-            "In 4 of 4 head-to-head comparisons the method that answers correctly had the lower "
+            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
             "perturbation."
         ),
     ),
