@@ -22,7 +22,7 @@ SPOT = "#token=61&variant=3&layer=2&span=60-63&other=kept"
 # Of a map whose canvas has this selector: its pen, the size of its cells' area, and a place in it.
 PEN = """const canvas = [...document.querySelectorAll(selector)].at(-1);
   const pen = canvas.getContext('2d'), ratio = devicePixelRatio;
-  const {width, height} = canvas.getBoundingClientRect();
+  const [width, height] = [canvas.width / ratio, canvas.height / ratio];
   const x = (position) => 30 + (position + 0.5) / 300 * (width - 36);
   const y = (layer, part) => 9 + (layer + part) / 6 * (height - 31);
   const color = (x, y) => [...pen.getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);"""
