@@ -44,9 +44,9 @@ VARIANTS = (
     "Full cache",
     "StreamingLLM",
     *(
-        f"{method}{ending}"
+        name
         for method in ("SnapKV", "PyramidKV", "AdaKV")
-        for ending in ("", " + CriticalKV (paper)")
+        for name in (method, f"CriticalKV-{method} (paper)")
     ),
 )
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")

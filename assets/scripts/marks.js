@@ -1,6 +1,6 @@
 // The marks of variants and of outcomes, and the colours of shares and differences.
 
-import { make, shape } from "./dom.js";
+import { make, shape, str } from "./dom.js";
 
 // Perceptually uniform, safe for colour-blind readers; ui/looks/palette.py reads these lines too.
 export const DENSITY_STOPS = "#00224e #123570 #3b496c #575d6d #707173 #8a8678 #a59c74 #c3b369 #e1cc55 #fee838".split(" ");
@@ -29,18 +29,23 @@ const MARKER_PATHS = {
   pentagon: "M6 .6l5.4 4-2.1 6.4H2.7L.6 4.6z",
   hexagram: "M6 .4L7.7 3.2h3.2L9.3 6l1.6 2.8H7.7L6 11.6 4.3 8.8H1.1L2.7 6 1.1 3.2h3.2z",
   hexagon: "M6 .6l4.8 2.7v5.4L6 11.4 1.2 8.7V3.3z",
+  "star-square": "M.9.9L6 2.7 11.1.9 9.3 6l1.8 5.1L6 9.3.9 11.1 2.7 6z",
   "star-triangle-up": "M6 .4C6 5 8 8.6 11.6 10.6 8 9.4 4 9.4.4 10.6 4 8.6 6 5 6 .4z",
   hexagon2: "M.6 6l2.7-4.8h5.4L11.4 6l-2.7 4.8H3.3z",
 };
 
+/** The colour of a look in the page's theme, for a canvas. */
+export const hueOf = (look) => str(isDark() ? (look.dark ?? look.color) : look.color);
+
 /** The coloured shape that stands for a variant everywhere: filled, open, with a dot or a hole. */
 export function marker(look) {
-  const { color, symbol } = { color: "gray", symbol: "circle", ...look };
+  const { color, dark, symbol } = { color: "gray", dark: "gray", symbol: "circle", ...look };
+  const hue = `light-dark(${color}, ${dark})`;
   const open = symbol.includes("-open");
   const path = MARKER_PATHS[symbol.replace(/(-open)?(-dot)?$/, "")] ?? MARKER_PATHS.circle;
   const svg = shape("svg", { viewBox: "-1 -1 14 14", class: "ckv-marker", "aria-hidden": "true" });
-  svg.append(shape("path", { d: path, fill: open ? "none" : color, stroke: color, "stroke-width": open ? 2 : 0 }));
-  if (symbol.includes("-dot")) svg.append(shape("circle", { cx: 6, cy: 6, r: 1.7, class: open ? "" : "ckv-hole", fill: color }));
+  svg.append(shape("path", { d: path, fill: open ? "none" : hue, stroke: hue, "stroke-width": open ? 2 : 0 }));
+  if (symbol.includes("-dot")) svg.append(shape("circle", { cx: 6, cy: 6, r: 1.7, class: open ? "" : "ckv-hole", fill: hue }));
   return svg;
 }
 

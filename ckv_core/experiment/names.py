@@ -49,4 +49,4 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
         for key, value in written.items()
         if key not in shown
     ]
-    return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
+    return " ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])

@@ -57,4 +57,4 @@ def run_regimes(*results: RunResult) -> Regimes:
 
 def marked_name(name: str, mark: str) -> str:
     """A name where nothing else can stand beside it, as in a chart or a line of text."""
-    return f"{name}, {mark}" if mark else name
+    return f"{name}: {mark}" if mark else name

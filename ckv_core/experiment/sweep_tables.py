@@ -62,7 +62,7 @@ def sweep_savings(result: RunResult, *references: object) -> Table[Needs]:
 def optimum_name(optimum: AlphaOptimum) -> str:
     """Method and budget over whose alphas the best was sought."""
     method = names.curve_name(VariantSpec.parse(optimum.spec).label, None, optimum.spec)
-    return f"{method}, budget {optimum.budget}"
+    return f"{method} budget {optimum.budget}"
 
 
 def sweep_alphas(result: RunResult) -> Table[AlphaOptimum]:

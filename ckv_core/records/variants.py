@@ -128,8 +128,7 @@ class VariantSpec:
         """The label that a reader sees: its own name, or the method's and CriticalKV's reading."""
         if self.own_name:
             return self.own_name
-        label = self.selector.label_of(self.params)
-        return f"{self.method.label} + {label}" if self.critical else self.method.label
+        return self.selector.label_of(self.method.label, self.params)
 
     @property
     def budget(self) -> Budget:

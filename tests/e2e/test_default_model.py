@@ -13,7 +13,7 @@ from tests.e2e import steps
 from tests.e2e.app_runner import ROOT, App, start
 from tests.test_docs_api import blocks
 
-PRINTED = "SnapKV + CriticalKV (paper)"
+PRINTED = "CriticalKV-SnapKV (paper)"
 BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
 POINTS = 2 + 2 * 2
 
@@ -127,7 +127,7 @@ def sweep_page(context, app) -> Page:
     """The Compare page, filled in for a small sweep."""
     (page,) = context.pages
     steps.open_form(page, app.url)
-    steps.fill(page, variants=("SnapKV", "SnapKV + CriticalKV (paper)"), budget=BUDGETS)
+    steps.fill(page, variants=("SnapKV", "CriticalKV-SnapKV (paper)"), budget=BUDGETS)
     page.locator("#alpha input, #alpha textarea").first.fill(ALPHAS)
     return page
 

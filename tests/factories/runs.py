@@ -173,7 +173,7 @@ def kept_variant(*, critical: bool = False, kept: int = 4) -> VariantResult:
     return variant(
         spec,
         measured(heads, [1, 2, 3.5], 0.25, base),
-        label="SnapKV + CriticalKV" if critical else "SnapKV",
+        label="CriticalKV-SnapKV" if critical else "SnapKV",
         defaults={"window": "2", "sinks": "1"},
         retained=RetainedSet.from_mask(mask),
         receipt=_kept(kept, warnings=("Watch out.",)),
@@ -301,7 +301,7 @@ class Swept:
             spec,
             measured(heads, hidden, 0.5 * better * 64 / budget, base),
             spec=spec + (f",alpha={alpha:g}" if critical else ""),
-            label="SnapKV" + " + CriticalKV" * critical,
+            label="CriticalKV-" * critical + "SnapKV",
             params=VariantSpec.parse(spec).params
             | {"budget": budget}
             | ({"alpha": alpha} if critical else {}),
@@ -386,7 +386,7 @@ class Drawn:
     NAMES = (
         ("full", "Full cache"),
         ("snapkv", "SnapKV"),
-        ("snapkv+critical", "SnapKV + CriticalKV"),
+        ("snapkv+critical", "CriticalKV-SnapKV"),
         ("adakv", "AdaKV"),
     )
 

@@ -16,7 +16,7 @@ from ckv_core.experiment.regimes import marked_name, run_regimes
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from ckv_core.records.variants import VariantSpec
-from ui.looks.palette import Look
+from ui.looks.palette import DARK, Look
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.
 TEXT_COLOR = "#777d87"
@@ -44,6 +44,7 @@ def new_figure(title: str, subtitle: str = "", *, legend_rows: int = 0) -> go.Fi
     figure.update_layout(
         template="none",
         title=heading,
+        meta=DARK,
         height=CHART_HEIGHT + LEGEND_ROW_PX * legend_rows,
         autosize=True,
         paper_bgcolor="rgba(0, 0, 0, 0)",
@@ -173,9 +174,8 @@ def bar_chart(
 
 
 def rgba(color: str, alpha: float) -> str:
-    """`#rrggbb` with an opacity."""
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red}, {green}, {blue}, {alpha:g})"
+    """`#rrggbb` with an opacity, still with the six digits that have a twin in the dark."""
+    return f"{color}{round(255 * alpha):02x}"
 
 
 def budget_line(

@@ -103,7 +103,7 @@ def picker_offer(
 
 def _method_value(method: Method) -> dict[str, Any]:
     """A method with its variants; those of a selector stand together under its name."""
-    plain, *others = (_variant_value(method, spec) for spec in _specs(method))
+    plain, *others = (_variant_value(spec) for spec in _specs(method))
     families: dict[str, list[dict[str, Any]]] = {}
     for variant in others:
         families.setdefault(variant["family"], []).append(variant)
@@ -115,10 +115,10 @@ def _method_value(method: Method) -> dict[str, Any]:
     }
 
 
-def _variant_value(method: Method, spec: str) -> dict[str, Any]:
-    label = variant_choices()[spec].label
-    family, _, reading = label.removeprefix(f"{method.label} + ").rstrip(")").partition(" (")
-    words = {"spec": spec, "label": label, "family": family, "short": reading or family}
+def _variant_value(spec: str) -> dict[str, Any]:
+    variant = variant_choices()[spec]
+    family, reading = variant.selector.label, variant.selector.reading_of(variant.params)
+    words = {"spec": spec, "label": variant.label, "family": family, "short": reading or family}
     return words | {"look": look_of(spec).value}
 
 

@@ -1,7 +1,8 @@
 """How a variant looks everywhere: colour, mark and dash; and the colour maps of charts and maps.
 
-A method has one colour and one shape on every page. CriticalKV leaves the shape open and breaks
-the line, in another way for each of its readings. Grey is the full cache's, orange only warns.
+A method has one colour and one shape on every page, and a colour for each theme. CriticalKV opens
+the shape, breaks the line and has a colour of its own for each of its readings. Grey is the full
+cache's.
 """
 
 import re
@@ -22,22 +23,43 @@ from ckv_core.records.variants import VariantSpec
 
 Reading = Literal["plain", "printed", "pooled", "auto"]
 
-# Each has at least 3:1 contrast on white and on the dark card alike, and any two differ
-# visibly with any kind of colour blindness (23 units of CIELAB or more).
-_METHODS: dict[str, tuple[str, str]] = {
-    "full": ("#64748b", "circle"),
-    "streaming_llm": ("#968705", "triangle-down"),
-    "snapkv": ("#1068de", "square"),
-    "pyramidkv": ("#a579cd", "triangle-up"),
-    "adakv": ("#3f9c72", "diamond"),
-    OWN: ("#c9203d", "cross"),
+# In the light and in the dark: at least 3.4:1 on the card. Any two of the first seven are 22 units
+# of CIELAB apart with any kind of colour blindness, any two of all are 16.
+_HUES = {
+    "grey": ("#5f6978", "#8d97a7"),
+    "blue": ("#4d6bea", "#3ba3ff"),
+    "brown": ("#6e2c10", "#cf5142"),
+    "pink": ("#c566c4", "#fbd2f7"),
+    "green": ("#0c9d62", "#2fdfa5"),
+    "plum": ("#3d1a68", "#9452ad"),
+    "olive": ("#948c08", "#e3a84a"),
+    "violet": ("#7500fc", "#6c51fc"),
+    "crimson": ("#90003f", "#ab5163"),
+    "moss": ("#3f7e2d", "#a2f300"),
 }
+_COLORS = {name: light for name, (light, _) in _HUES.items()}
+_METHODS: dict[str, tuple[str, str]] = {
+    "full": (_COLORS["grey"], "circle"),
+    "streaming_llm": (_COLORS["olive"], "triangle-down"),
+    "snapkv": (_COLORS["blue"], "square"),
+    "pyramidkv": (_COLORS["violet"], "triangle-up"),
+    "adakv": (_COLORS["green"], "diamond"),
+    "kvzip": (_COLORS["plum"], "hexagram"),
+    OWN: (_COLORS["moss"], "cross"),
+}
+_READINGS: dict[Reading, str] = {
+    "printed": _COLORS["brown"],
+    "pooled": _COLORS["pink"],
+    "auto": _COLORS["crimson"],
+}
+# Which of three shades of a reading's colour: SnapKV's as it is, other methods' apart from it.
+_READING_SHADES = {"snapkv": 0, "adakv": 1}
 # For methods that are added, and for what is no method: bounds, oracles, bars of an ablation.
 SPARE: tuple[tuple[str, str], ...] = (
-    ("#dc5daa", "pentagon"),
-    ("#8251b3", "hexagram"),
-    ("#007e44", "star"),
-    ("#388cf3", "hexagon"),
+    (_COLORS["crimson"], "pentagon"),
+    (_COLORS["brown"], "star-square"),
+    (_COLORS["pink"], "star"),
+    (_COLORS["moss"], "hexagon"),
 )
 # Further rounds through the colours: other shapes, and other lines where all scores are plain.
 _SPARE_SHAPES = (*(shape for _, shape in SPARE), "star-triangle-up")
@@ -45,7 +67,8 @@ _SPARE_DASHES = ("solid", "longdash", "longdashdot", "10px,2px", "2px,6px")
 WARN_COLOR = "#c95c00"
 # The second, third, ... variant of one method and reading in a run.
 _REPEATS = ("triangle-right", "x", "triangle-left", "star-diamond", "hexagon2")
-_REPEAT_LUMINANCE = (0.14, 0.26)  # the ends of what has contrast 3:1 on both grounds
+# Of the darkest and the lightest shade, in the light and in the dark: ends of what has contrast.
+_LUMINANCES = ((0.05, 0.24), (0.17, 0.55))
 
 # Plotly's names. Filled, open, open with a dot, filled with a hole.
 _MARKS = {"plain": "", "printed": "-open", "pooled": "-open-dot", "auto": "-dot"}
@@ -62,7 +85,10 @@ STOPS = {name: tuple(text.split()) for name, text in _SCALE.findall(_MARKS_JS.re
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Of one variant or curve: `#rrggbb`, and Plotly's names of mark, dash and bar pattern."""
+    """Of one variant or curve: `#rrggbb`, and Plotly's names of mark, dash and bar pattern.
+
+    `color` is the one in the light, `DARK` has its twin.
+    """
 
     color: str
     symbol: str
@@ -71,7 +97,8 @@ class Look:
 
     @property
     def value(self) -> dict[str, str]:
-        return {"color": self.color, "symbol": self.symbol, "dash": self.dash}
+        dark = DARK.get(self.color, self.color)
+        return {"color": self.color, "dark": dark, "symbol": self.symbol, "dash": self.dash}
 
     def line(self) -> dict[str, Any]:
         return {"color": self.color, "dash": self.dash, "width": 2}
@@ -132,6 +159,8 @@ def _reading_of(variant: VariantResult) -> Reading:
 
 def _look(method: str, reading: Reading, *, repeat: int) -> Look:
     color, shape, plain = _base_look(method)
+    if reading != "plain":
+        color = _shade(_READINGS[reading], _READING_SHADES.get(method, 2))
     if repeat:
         color, shape = _shade(color, repeat), _REPEATS[(repeat - 1) % len(_REPEATS)]
     dash = plain if reading == "plain" else _DASHES[reading]
@@ -152,14 +181,31 @@ def _spare_place(method: str) -> int:
     return added.index(method) if method in added else zlib.crc32(method.encode())
 
 
-def _shade(color: str, repeat: int) -> str:
-    """The same hue, darker or lighter in turn; every third time as it is."""
+def _shade(color: str, step: int) -> str:
+    """The next shade but `step` of the three that a colour in the light has."""
+    shades = next(shades for shades in _SHADES if color in shades)
+    return shades[(shades.index(color) + step) % len(shades)]
+
+
+def _shades(color: str, ends: tuple[float, float]) -> list[str]:
+    """Three of one hue: as it is, at the end that is farther from it, and in between."""
     linear = (np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255) ** 2.2
     own = float(linear @ (0.2126, 0.7152, 0.0722))
-    far, near = sorted(_REPEAT_LUMINANCE, key=lambda wanted: -abs(wanted - own))
-    wanted = (own, far, near)[repeat % 3]
-    if wanted > own:
-        linear = linear + (1 - linear) * (wanted - own) / (1 - own)
-    else:
-        linear = linear * wanted / own
-    return "#" + "".join(f"{round(255 * part):02x}" for part in linear ** (1 / 2.2))
+    shades = [color]
+    far = max(ends, key=lambda end: abs(end - own))
+    for wanted in (far, (far * own) ** 0.5):
+        if wanted > own:
+            shade = linear + (1 - linear) * (wanted - own) / (1 - own)
+        else:
+            shade = linear * wanted / own
+        shades.append("#" + "".join(f"{round(255 * part):02x}" for part in shade ** (1 / 2.2)))
+    return shades
+
+
+_SHADES = [_shades(light, _LUMINANCES[0]) for light, _ in _HUES.values()]
+# A colour in the light -> its twin in the dark.
+DARK = {
+    light: dark
+    for shades, (_, twin) in zip(_SHADES, _HUES.values(), strict=True)
+    for light, dark in zip(shades, _shades(twin, _LUMINANCES[1]), strict=True)
+}

@@ -129,7 +129,7 @@ def _method_text(name: str, with_critical: set[bool]) -> str:
     label = _LABELS.get(name, name)
     if with_critical == {False}:
         return label
-    return f"{label} {'±' if len(with_critical) == 2 else '+'} CriticalKV"
+    return f"{label} ± CriticalKV" if len(with_critical) == 2 else f"CriticalKV-{label}"
 
 
 def outcome_text(outcome: Tally, kind: str = "compare") -> str:

@@ -226,7 +226,8 @@ class Kept:
 class Selector(Part):
     """A selector says which entries a head keeps."""
 
-    label: ClassVar[str] = ""  # what a reader sees after the method's name; empty for none
+    label: ClassVar[str] = ""  # what a reader sees before the method's name; empty for none
+    reading: ClassVar[str] = ""  # and in brackets after it
     # Endings of a SPEC under which a list of variants offers it.
     offers: ClassVar[tuple[str, ...]] = ("",)
     needs_norms: ClassVar[bool] = False  # whether it asks for value norms
@@ -238,9 +239,14 @@ class Selector(Part):
     one_layer: ClassVar[bool] = False
     tries: ClassVar[int] = 1  # kept sets that it compares at a time
 
-    def label_of(self, parameters: Mapping[str, object]) -> str:
-        """Return the label, with the parameters that readers must know."""
-        return self.label
+    def reading_of(self, parameters: Mapping[str, object]) -> str:
+        """Return which of the selector's readings the parameters choose; empty for the only one."""
+        return self.reading
+
+    def label_of(self, method: str, parameters: Mapping[str, object]) -> str:
+        """Return the label of a method with this selector, as CriticalKV-SnapKV (paper)."""
+        reading = self.reading_of(parameters)
+        return (f"{self.label}-{method}" if self.label else method) + (reading and f" ({reading})")
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
         """Keys of the orders that it asks for beside the first."""

@@ -21,7 +21,7 @@ from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
 
 # Two readings of one paper, by the parameter stage2; answers differ between them.
-READINGS: dict[str, str] = {"raw": "paper", "pooled": "reference code"}
+READINGS: dict[str, str] = {"raw": "paper", "pooled": "code"}
 
 ALPHA = number("alpha", 0.25, (0.0, 1.0), decimals=6, kvpress=0.5).means(
     "CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
@@ -74,9 +74,8 @@ class Critical(TwoStages):
     parameters = (ALPHA, STAGE_1, *_RANKING)
     offers = tuple(f"stage2={reading}" for reading in READINGS)
 
-    def label_of(self, parameters: Mapping[str, object]) -> str:
-        reading = READINGS.get(str(parameters.get("stage2")))
-        return f"{self.label} ({reading})" if reading else self.label
+    def reading_of(self, parameters: Mapping[str, object]) -> str:
+        return READINGS.get(str(parameters.get("stage2")), "")
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         quotas = first_quotas(candidates, head_budgets)
@@ -197,7 +196,7 @@ class CriticalAuto(TwoStages):
     One kept set serves all query heads of a group, so their bounds are summed.
     """
 
-    label = "CriticalKV (auto-alpha)"
+    reading = "auto alpha"
     needs_full_window = True
     needs_entries = True
     one_layer = True

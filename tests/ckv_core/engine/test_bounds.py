@@ -306,7 +306,7 @@ def test_a_figure_within_the_floor_is_no_sign_of_eviction():
     assert cautions(result) == [
         "Final hidden L1 and KL of SnapKV: below this run's rounding floor (float32), so eviction "
         "need not have moved it.",
-        "KL of SnapKV + CriticalKV (paper): below this run's rounding floor (float32), so "
+        "KL of CriticalKV-SnapKV (paper): below this run's rounding floor (float32), so "
         "eviction need not have moved it.",
     ]
     # A variant that evicts nothing gets no caution.

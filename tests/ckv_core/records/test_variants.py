@@ -112,7 +112,7 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha():
     spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
     assert (spec.selector, spec.critical) == (CRITICAL_AUTO, True)
     assert "alpha" not in spec.params
-    assert spec.label == "SnapKV + CriticalKV (auto-alpha)"
+    assert spec.label == "CriticalKV-SnapKV (auto alpha)"
     assert spec.base() == VariantSpec.parse("snapkv:budget=96")
     with pytest.raises(ConfigError, match="does not take 'alpha'"):
         VariantSpec.parse("snapkv+critical_auto:alpha=0.5")

@@ -14,8 +14,8 @@ from ui.charts.points import POINTS_CHART as BUDGET
 from ui.results.chart_views import several_value
 from ui.several.chosen import take_together
 
-METHOD = "SnapKV + CriticalKV"
-NAMES = ["SnapKV", *(f"{METHOD}, alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]
+METHOD = "CriticalKV-SnapKV"
+NAMES = ["SnapKV", *(f"{METHOD} alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]
 FINAL = {"quantity": "final"}
 
 
@@ -67,7 +67,7 @@ def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     figure = BUDGET.figure(of_prompts(MIN_PROMPTS), FINAL)
     assert figure.layout.title.text == "Final hidden L1 against budget"
     assert told(figure) == "mean and 95 % interval, n = 10; lower is closer"
-    name = f"{METHOD}, alpha 0.25"
+    name = f"{METHOD} alpha 0.25"
     line = lines_of(figure)[name]
     bars = line.error_y
     assert tuple(line.x) == Swept.BUDGETS

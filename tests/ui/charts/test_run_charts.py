@@ -96,7 +96,7 @@ def test_layers_against_the_base_are_its_reduction_and_ratio():
     assert controls_of("layers", result)["against"] == ["value", "reduction", "ratio"]
     for against, values in (("reduction", hidden / 2), ("ratio", [0.5] * 3)):
         (line,) = figure_of(result, "layers", {"against": against}).data
-        assert line.name == "SnapKV + CriticalKV"
+        assert line.name == "CriticalKV-SnapKV"
         np.testing.assert_array_equal(line.y, values)
     del result.variants[1]
     assert "against" not in controls_of("layers", result)
@@ -116,7 +116,7 @@ def test_mean_head_l1_leaves_whole_layers_out_and_oracles_are_lines_beside_it():
     line = head_layer_figure(drawn_result()).data[0]
     assert np.flatnonzero(np.isnan(line.y)).tolist() == list(Drawn.WHOLE)
     names = [trace.name for trace in head_layer_figure(analysed(), 1).data]
-    assert names == ["SnapKV", "SnapKV + CriticalKV", "Oracle: true attention"]
+    assert names == ["SnapKV", "CriticalKV-SnapKV", "Oracle: true attention"]
 
 
 def test_final_bars_are_the_last_hidden_l1_before_or_after_the_norm():
@@ -124,7 +124,7 @@ def test_final_bars_are_the_last_hidden_l1_before_or_after_the_norm():
     bars = final_figure(result).data[0]
     expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
     np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
-    assert list(bars.customdata) == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
+    assert list(bars.customdata) == ["SnapKV", "CriticalKV-SnapKV", "AdaKV"]
     assert "before" in final_figure(analysed()).layout.title.text
     after = final_figure(analysed(), "normed_l1")
     assert "after" in after.layout.title.text
@@ -348,6 +348,6 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
 
 
 def test_bars_are_as_far_apart_as_the_longest_of_their_names_is_high():
-    for name, least in (("SnapKV", 30), ("snapkv:budget=30MiB, query-aware", 3 * 15)):
+    for name, least in (("SnapKV", 30), ("snapkv:budget=30MiB: query-aware", 3 * 15)):
         figure = bar_chart("Bars", "", [name] * 20, {"x": [1.0] * 20})
         assert figure.layout.height / 20 > least

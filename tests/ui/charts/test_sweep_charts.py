@@ -99,7 +99,7 @@ def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
 
 def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
     row = value(sweep_alphas, sweep_result())["rows"][0]["cells"]
-    assert row["method"]["text"] == "SnapKV + CriticalKV (paper), budget 64"
+    assert row["method"]["text"] == "CriticalKV-SnapKV (paper) budget 64"
     assert row["n"]["value"] == (Swept.LAYERS - 1) * Swept.KV_HEADS
     assert row["KV head"]["text"] == "14.3%"
 
@@ -176,7 +176,7 @@ def test_oracles_of_a_curve_are_broken_lines_beside_the_head_l1_alone():
         assert trace.line.color not in {each.line.color for each in methods}
     assert len(drawn(result, "final", oracles="1").data) == 4
     *_, control = CHARTS["sweep"].offered(result)
-    names = [f"SnapKV + CriticalKV, alpha {alpha}" for alpha in ("0", "0.25", "0.5")]
+    names = [f"CriticalKV-SnapKV alpha {alpha}" for alpha in ("0", "0.25", "0.5")]
     assert [name for _, name in control.options] == ["none", "SnapKV", *names]
     assert "oracles" not in [control.name for control in CHARTS["sweep"].offered(sweep_result())]
 

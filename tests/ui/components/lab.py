@@ -26,7 +26,7 @@ WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evict
 LOOK = {"color": "#1068de", "symbol": "square-open", "dash": "dash"}
 VARIANT_NAMES = [
     ("SnapKV", "snapkv:budget=128"),
-    ("SnapKV + CriticalKV", "snapkv+critical:budget=128"),
+    ("CriticalKV-SnapKV", "snapkv+critical:budget=128"),
     ("AdaKV", "adakv:budget=128"),
 ]
 

@@ -144,16 +144,16 @@ def test_difference_and_share_table_agree_with_numpy(open_view):
         return page.locator(f'#kept .ckv-difference [aria-label*="{text}"]')
 
     # It begins with the first variant with CriticalKV against its base.
-    differs("SnapKV + CriticalKV minus SnapKV").wait_for()
+    differs("CriticalKV-SnapKV minus SnapKV").wait_for()
     page.get_by_label("First variant").select_option("2")
     page.get_by_label("Second variant").select_option("1")
-    differs("AdaKV minus SnapKV + CriticalKV").wait_for()
+    differs("AdaKV minus CriticalKV-SnapKV").wait_for()
     page.locator("#kept .ckv-difference .ckv-map-top").focus()
     page.keyboard.press("Home")
     page.keyboard.press("Shift+ArrowRight")
     one, two = (int(RUN.masks[v][0, :, 10].sum()) for v in (2, 1))
     live = page.locator("#kept p[aria-live=polite]").inner_text()
-    assert f"KV heads of 3: AdaKV {one}, SnapKV + CriticalKV {two}" in live
+    assert f"KV heads of 3: AdaKV {one}, CriticalKV-SnapKV {two}" in live
     page.locator("#kept summary").click()
     rows = page.locator("#kept .ckv-share tbody tr").all_inner_texts()
     assert rows[3].split("\t") == ["3 (not evicted)", "100%", "100%", "100%"]
@@ -270,7 +270,7 @@ def test_the_first_difference_is_reached_from_the_evidence(open_view):
     cards = [
         card(0, "Full cache", words, reference=True),
         card(1, "SnapKV", others, first_difference=700),
-        card(2, "SnapKV + CriticalKV", words),
+        card(2, "CriticalKV-SnapKV", words),
     ]
     page = view.send(generations={"cards": cards, "answer": ""}).page
     page.locator("#generations .ckv-card").nth(2).wait_for()

@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
 from ckv_core.records.records import VariantResult
+from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import variant
 from ui.looks.palette import (
+    _HUES,
     _METHODS,
     _REPEATS,
-    SPARE,
+    DARK,
     STOPS,
     WARN_COLOR,
     looks_of,
@@ -20,7 +23,7 @@ from ui.looks.palette import (
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
 APP_CSS = (ASSETS / "app.css").read_text("utf-8")
-GROUNDS = ["#ffffff", "#f6f7f9", "#131a26", "#0b0f17"]
+CARDS = ["#ffffff", "#14181d"]
 # What is left of linear RGB without the long, the middle and the short cones (Machado et al. 2009,
 # severity 1), and with all of them.
 VISIONS = {
@@ -54,19 +57,35 @@ def run_of(*specs: str) -> list[VariantResult]:
     return [variant(spec) for spec in specs]
 
 
-@pytest.mark.parametrize("ground", GROUNDS)
-def test_every_colour_has_contrast_three_on_every_ground(ground):
-    many = [look.color for name in METHODS for look in looks_of(run_of(*[name.name] * 3))]
-    for color in (*many, *(color for color, _ in (*_METHODS.values(), *SPARE)), WARN_COLOR):
-        assert contrast(color, ground) >= 2.99, color
+@pytest.mark.parametrize("theme", range(2), ids=["light", "dark"])
+def test_every_colour_stands_out_from_the_card(theme):
+    for hue in _HUES.values():
+        assert contrast(hue[theme], CARDS[theme]) >= 3.4, hue
+    specs = [f"{each.name}{end}" for each in METHODS for end in ("", "+critical", "+critical_auto")]
+    for spec in (spec for spec in specs if applies(spec)):
+        for look in looks_of(run_of(*[spec] * 4)):
+            assert contrast((look.color, DARK[look.color])[theme], CARDS[theme]) >= 2.99, spec
+    assert contrast(WARN_COLOR, CARDS[theme]) >= 2.99
+
+
+def applies(spec: str) -> bool:
+    try:
+        return bool(VariantSpec.parse(spec))
+    except ConfigError:
+        return False
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_methods_are_told_apart_by_colour_with_any_eyes_and_by_shape_without(vision):
-    colors = [color for color, _ in _METHODS.values()]
-    seen = np.array([lab(color, VISIONS[vision]) for color in colors])
+@pytest.mark.parametrize("theme", range(2), ids=["light", "dark"])
+def test_hues_are_told_apart_with_any_eyes(vision, theme):
+    seen = np.array([lab(hue[theme], VISIONS[vision]) for hue in _HUES.values()])
     gaps = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 99 * np.eye(len(seen))
+    # The drawings say 24 and 22, to the unit: SnapKV's and AdaKV's.
+    assert gaps[:7, :7].min() > (23.9, 22)[theme]
     assert gaps.min() > 16
+
+
+def test_methods_are_told_apart_by_shape_without_colour():
     shapes = [shape for _, shape in _METHODS.values()]
     assert len({*shapes, *_REPEATS}) == len(shapes) + len(_REPEATS)
 
@@ -77,9 +96,11 @@ def test_a_method_keeps_its_look_in_every_company_and_at_every_budget():
     assert alone == looks_of(run_of("adakv", "adakv+critical"))[0]
 
 
-def test_the_readings_of_criticalkv_share_the_colour_and_differ_in_mark_dash_and_pattern():
+def test_the_readings_of_criticalkv_differ_in_colour_mark_dash_and_pattern():
     looks = looks_of(run_of(*READINGS))
-    assert len({look.color for look in looks}) == 1
+    assert len({look.color for look in looks}) == len(READINGS)
+    adakv = looks_of(run_of(*(spec.replace("snapkv", "adakv") for spec in READINGS)))
+    assert not {look.color for look in adakv} & {look.color for look in looks}
     for parts in ([x.symbol for x in looks], [x.dash for x in looks], [x.pattern for x in looks]):
         assert len(set(parts)) == len(READINGS)
     by_preset, plain = looks_of(run_of("snapkv+critical:preset=kvpress", "snapkv"))
@@ -105,17 +126,14 @@ def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(monkeypat
     assert len({look.dash for look in readings}) == 3
 
 
-def test_grey_is_the_full_caches_alone_and_orange_no_methods():
-    chroma = {name: np.hypot(*lab(color)[1:]) for name, (color, _) in _METHODS.items()}
-    assert [name for name, size in chroma.items() if size < 25] == ["full"]
-    for color in (*(c for c, _ in (*_METHODS.values(), *SPARE)), *STOPS["DIVERGING_STOPS"]):
-        _, a, b = lab(color)
-        is_orange = np.hypot(a, b) > 30 and 45 < np.degrees(np.arctan2(b, a)) < 85
-        assert not is_orange, color
+def test_grey_is_the_full_caches_alone():
+    for theme in range(2):
+        chroma = {name: np.hypot(*lab(hue[theme])[1:]) for name, hue in _HUES.items()}
+        assert [name for name, size in chroma.items() if size < 20] == ["grey"], chroma
 
 
 @pytest.mark.parametrize(
-    ("name", "ground"), [("DIVERGING_STOPS", "#ffffff"), ("DIVERGING_STOPS_DARK", "#131a26")]
+    ("name", "ground"), [("DIVERGING_STOPS", "#ffffff"), ("DIVERGING_STOPS_DARK", CARDS[1])]
 )
 def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(name, ground):
     stops = STOPS[name]

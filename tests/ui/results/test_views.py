@@ -214,7 +214,7 @@ def client() -> TestClient:
 
 def test_figures_and_strips_come_as_json(client):
     figure = client.get(f"/data/{SLUG}/figure/sigma?variant=2").json()
-    assert figure["layout"]["title"]["text"].startswith("SnapKV + CriticalKV")
+    assert figure["layout"]["title"]["text"].startswith("CriticalKV-SnapKV")
     strip = client.get(f"/data/{SLUG}/1/forced").json()
     assert strip["tokens"] == ["one", " two"]
     assert (strip["top1"], strip["rank"]) == ([1, 0], [1, 7])

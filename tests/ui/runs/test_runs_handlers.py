@@ -121,7 +121,7 @@ def test_edits_reach_the_library_as_text():
         (["full", "snapkv:budget=64"], "SnapKV; budget 64"),
         (
             ["snapkv:budget=64", "snapkv+critical:alpha=0,budget=10%", "adakv+critical_auto"],
-            "SnapKV ± CriticalKV, AdaKV + CriticalKV; budget 64, 10%",
+            "SnapKV ± CriticalKV, CriticalKV-AdaKV; budget 64, 10%",
         ),
         ([f"snapkv:budget={at}" for at in range(1, 9)], "SnapKV; 8 budgets"),
         (["<b>:=", "", ":,"], "<b>, "),

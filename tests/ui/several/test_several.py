@@ -151,7 +151,7 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
 def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
     found = take_together(runs_with(2, CRITICAL, spec="snapkv+critical:budget=64"))
     (row,) = table_of(found).values()
-    assert row["variant"] == "SnapKV + CriticalKV, alpha 0.25"
+    assert row["variant"] == "CriticalKV-SnapKV alpha 0.25"
 
 
 @pytest.mark.parametrize(

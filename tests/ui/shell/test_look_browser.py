@@ -10,7 +10,7 @@ from tests.e2e.steps import DESK, PHONE
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 
-LONG = "SnapKV + CriticalKV (auto-alpha)"
+LONG = "CriticalKV-SnapKV (auto alpha)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,7 @@ CASES = {
     "two of a method": (("snapkv:pool=none", "snapkv"), ["snapkv:pool=none", "snapkv"]),
     "two readings": (
         ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"),
-        ["SnapKV", "SnapKV + CriticalKV (paper)", "SnapKV + CriticalKV (reference code)"],
+        ["SnapKV", "CriticalKV-SnapKV (paper)", "CriticalKV-SnapKV (code)"],
     ),
     "a reading and a parameter": (
         ("snapkv+critical:stage2=pooled,alpha=0.5", "snapkv+critical_auto:stage2=pooled"),

@@ -22,7 +22,7 @@ from ui.tables.samples import (
 
 ALL = study_samples()
 SLUG = "study0123456"
-PRINTED = "SnapKV + CriticalKV (paper)"
+PRINTED = "CriticalKV-SnapKV (paper)"
 
 
 def reading(count: int = len(ALL), **changes) -> Reading:
@@ -221,7 +221,7 @@ def test_a_study_without_results_is_shown_and_has_no_charts():
 def test_a_chart_of_scores_draws_what_the_table_says(against):
     chosen = {"quantity": "score", "against": against}
     snapkv, *_, keydiff = STUDY_CHARTS["budget"].figure(reading(), chosen).data
-    assert (snapkv.name, keydiff.name) == ("SnapKV, query-aware", "KeyDiff, query-agnostic")
+    assert (snapkv.name, keydiff.name) == ("SnapKV: query-aware", "KeyDiff: query-agnostic")
     table = by_score(reading())
     for at, (budget, n) in enumerate(snapkv.customdata):
         own = table["SnapKV", budget]

@@ -134,7 +134,7 @@ def test_layers_left_whole_count_among_the_bytes_asked_for():
 def test_a_warning_is_told_once_and_names_its_variants():
     cut, *notes = summary_value(done_result())["note"].splitlines()
     assert cut.startswith("2 of 3 texts were cut at 2 new tokens before an answer")
-    assert notes == ["SnapKV, SnapKV + CriticalKV: Watch out."]
+    assert notes == ["SnapKV, CriticalKV-SnapKV: Watch out."]
 
 
 def test_distances_are_written_out_with_four_digits():

@@ -36,8 +36,10 @@ function loadPlotly() {
   return globalThis.ckvPlotly;
 }
 
-/** The figure in the page's theme: what diverges has the page's ground in its middle. */
-function themed(figure) {
+/** The figure in the page's theme: colours have twins in the dark; what diverges has the page's ground in its middle. */
+function themed(shown) {
+  const twins = isDark() ? shown.layout.meta : {};
+  const figure = JSON.parse(JSON.stringify(shown).replace(/#[0-9a-f]{6}/g, (color) => twins[color] ?? color));
   const stops = divergingStops();
   const scale = stops.map((color, at) => [at / (stops.length - 1), color]);
   const data = list(figure.data).map((trace) => {
