@@ -22,6 +22,7 @@ class Cell:
         href: of a page of ours.
         spec: of the variant that it names.
         pieces: (text, whether it differs) of a generated text.
+        outcome: of that text.
     """
 
     text: str
@@ -31,10 +32,12 @@ class Cell:
     href: str = ""
     spec: str = ""
     pieces: Sequence[tuple[str, bool]] = ()
+    outcome: str = ""
 
     @property
     def page(self) -> dict[str, Any]:
-        more = {key: getattr(self, key) for key in ("title", "tone", "href", "spec", "pieces")}
+        names = ("title", "tone", "href", "spec", "pieces", "outcome")
+        more = {key: getattr(self, key) for key in names}
         return {"text": self.text, "value": self.value} | {k: v for k, v in more.items() if v}
 
 
@@ -49,6 +52,7 @@ class Column(Generic[Item]):
         is_text: to the left.
         is_extra: shown on demand; in the terminal below the table, a line per item.
         is_hidden: in files only.
+        href: of the page of ours that its head leads to.
     """
 
     key: str
@@ -61,6 +65,7 @@ class Column(Generic[Item]):
     is_text: bool = False
     is_extra: bool = False
     is_hidden: bool = False
+    href: str = ""
 
     @property
     def head(self) -> str:
@@ -84,6 +89,7 @@ class Column(Generic[Item]):
             "help": self.definition,
             "extra": self.is_extra,
             "hidden": self.is_hidden,
+            "href": self.href,
         }
 
 
@@ -110,6 +116,7 @@ class Table(Generic[Item]):
         file: name of its CSV file on a page.
         head: sentence above rows of both regimes, which `marks` names for each row.
         places: of each row's variant among those that look alike in all tables and charts.
+        equal: of each row whether it is the same in all columns, so that a page may hide it.
         note: below the rows.
         empty: in place of none.
     """
@@ -123,16 +130,18 @@ class Table(Generic[Item]):
     empty: str = ""
     marks: Sequence[str] = ()
     places: Sequence[int] = ()
+    equal: Sequence[bool] = ()
 
     def value(self, looks: Mapping[int, Any] | None = None) -> dict[str, Any]:
         """Value of the component DataTable; `looks` is how the variants of a place are drawn."""
-        rows = zip_longest(self.items, self.marks, self.places)
+        rows = zip_longest(self.items, self.marks, self.places, self.equal)
         return {
             "caption": self.caption,
             "columns": [column.page for column in self.columns],
             "rows": [
                 {"look": (looks or {}).get(at), "regime": mark or "", "cells": self._cells(item)}
-                for item, mark, at in rows
+                | ({"equal": True} if equal else {})
+                for item, mark, at, equal in rows
             ],
             "file": self.file,
             "head": self.head,

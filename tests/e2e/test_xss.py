@@ -43,7 +43,7 @@ SEEN = {
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
     "/?from={sweep}": ("#context textarea", "value"),
-    "/several?ids={slug},{other}": ("#several-settings", "text"),
+    "/several?ids={slug},{other}": ("#several-beside", "text"),
     "/several?ids={slug},{second}": ("#several-table", "text"),
 }
 BODY_MIB = Limits().body_mib
@@ -241,7 +241,7 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing_and_a_right_one_is_ta
         assert app.services.count_by_state() == {}, name
     with app.client() as client:
         assert client.get("/readyz").status_code == 200
-    expect(page.get_by_role("button", name="Import runs")).to_be_enabled()
+    expect(page.get_by_role("button", name="Import", exact=True)).to_be_enabled()
     assert_nothing_ran(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 430
     assert list(tmp_path_factory.getbasetemp().rglob("*outside-it*")) == []

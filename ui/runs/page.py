@@ -9,7 +9,7 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from storage.models import STATES
 from ui.components.base import RunList
-from ui.runs.query import NAMES, TEXT_CHARS, read_query, read_slugs, request_text, run_row
+from ui.runs.query import NAMES, TEXT_CHARS, read_query, read_slugs, run_row
 from ui.services.room import UNDO_MINUTES
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, event_field
@@ -26,11 +26,7 @@ class RunsPage:
         """Lay out the page; call inside its route. A file to import has up to `import_mib` MiB."""
         self._library = services.library
         self._import_mib = import_mib
-        gr.Markdown(
-            "## Runs\nEvery run is saved when it starts. Open one, or send its link to a colleague "
-            "who can reach this app; this page's address holds the search and the filters.",
-            elem_classes=["section"],
-        )
+        gr.Markdown("## Runs", elem_classes=["section"])
         self.runs = RunList(elem_id="runs")
 
     def wire(self, page: gr.Blocks) -> None:
@@ -94,7 +90,7 @@ class RunsPage:
             runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
             pages = max(1, -(-total // PAGE_SIZE))
         return {
-            "rows": [{**run_row(run), "request": request_text(run.variant_specs)} for run in runs],
+            "rows": [run_row(run) for run in runs],
             "page": page,
             "pages": pages,
             "total": total,

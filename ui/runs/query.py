@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from ckv_core.errors import StorageError
-from ckv_core.methods import METHODS
-from ckv_core.records.outcomes import Tally
-from ckv_core.records.variants import written_parameters
+from ckv_core.errors import CkvError, StorageError
+from ckv_core.records.variants import VariantSpec, spec_without, written_parameters
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort, RunSummary
 from storage.repository import is_slug
+from ui.looks.palette import look_of
 
 T = TypeVar("T")
 TEXT_CHARS = 400
 MOST_CHOSEN = 100
-MOST_BUDGETS = 5  # that are named
 FULL = "full"
-_LABELS = {method.name: method.label for method in METHODS}
 _TEXTS = ("text", "model", "method", "tag", "state", "kind", "answer")
 NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
 
@@ -89,50 +86,76 @@ def read_slugs(given: object) -> list[str]:
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
+    """Value of one row of the RunList."""
+    evicting = [spec for spec in run.variant_specs if spec.partition(":")[0] != FULL]
     return {
         "slug": run.slug,
         "title": run.title,
         "kind": run.kind,
         "state": run.state,
         "model": run.model_name,
-        "variants": len(run.variant_specs),
+        "methods": methods_of(evicting),
+        "budget": budget_text(evicting),
         "specs": list(run.variant_specs),
         "tokens": run.prompt_tokens,
         "created": run.created_at.isoformat(),
         "note": run.note,
         "tags": list(run.tags),
         "pinned": run.pinned,
-        "outcome": run.counts.sentence if run.counts else outcome_text(run.outcome, run.kind),
+        **outcome_line(run),
     }
 
 
-def request_text(specs: Sequence[str]) -> str:
-    """What tells runs of one question apart: methods and budgets, as `SnapKV; budget 64`."""
-    forms: dict[str, set[bool]] = {}
-    budgets: dict[str, None] = {}
+def methods_of(specs: Sequence[str]) -> list[dict[str, Any]]:
+    """{"look", "label"} of each method, with CriticalKV or without, whatever its budget.
+
+    One that this version does not know is drawn as a plain mark with its own text.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for spec in specs:
-        name, plus, _ = spec.partition(":")[0].partition("+")
-        if name != FULL:
-            forms.setdefault(name, set()).add(bool(plus))
-            budgets |= {v: None for key, v in written_parameters(spec).items() if key == "budget"}
-    methods = [_method_text(name, kinds) for name, kinds in forms.items()]
-    parts = [", ".join(methods) or _LABELS[FULL]]
-    if len(budgets) > MOST_BUDGETS:
-        parts.append(f"{len(budgets)} budgets")
-    elif budgets:
-        parts.append(f"budget {', '.join(budgets)}")
-    return "; ".join(parts)
+        try:
+            variant = VariantSpec.parse(spec_without(spec, "budget", "alpha"))
+            found[variant.label] = {"look": look_of(variant.spec).value, "label": variant.label}
+        except CkvError:
+            name = spec.partition(":")[0][:TEXT_CHARS]
+            found[name] = {"look": None, "label": name}
+    return list(found.values())
 
 
-def _method_text(name: str, with_critical: set[bool]) -> str:
-    """With the second stage, without, or both."""
-    label = _LABELS.get(name, name)
-    if with_critical == {False}:
-        return label
-    return f"{label} ± CriticalKV" if len(with_critical) == 2 else f"CriticalKV-{label}"
+def budget_text(specs: Sequence[str]) -> str:
+    """`20%`, or the first and the last of several: `5% to 50%`; empty where none is written."""
+    written = dict.fromkeys(written_parameters(spec).get("budget", "") for spec in specs)
+    budgets = list(filter(None, written))
+    return budgets[0] if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}" if budgets else ""
 
 
-def outcome_text(outcome: Tally, kind: str = "compare") -> str:
-    """What came out, in the words of the verdict's headline; empty if unknown."""
-    phrase = outcome.phrase("point" if kind == "sweep" else "method")
-    return f"{outcome.about_full} {phrase[:1].upper()}{phrase[1:]}".strip()
+def outcome_line(run: RunSummary) -> dict[str, str]:
+    """What came out: `outcome`, one of the words of the page's pills, `said` and `more`.
+
+    Of a run that is not done its state is said.
+    """
+    if run.counts:
+        return {"outcome": "none", "said": _state(run), "more": run.counts.sentence}
+    if run.state != "done":
+        return {"outcome": "failed" if run.state == "failed" else "none", "said": _state(run)}
+    result, kind = run.outcome, "point" if run.kind == "sweep" else "method"
+    more = result.about_full
+    if not result.by_answer:
+        same = f"{result.same} of {result.compared} same text" if result.compared else "Done"
+        return {"outcome": "none", "said": same, "more": result.phrase(kind)}
+    count = result.answered + result.missed + result.cut + result.failed
+    others = [f"{n} {word}" for word, n in (("cut", result.cut), ("failed", result.failed)) if n]
+    word = "answered" if result.answered else "cut" if result.cut == count else "missed"
+    points = "points " if kind == "point" else ""
+    said = f"{result.answered} of {count} {points}answer{'s' if result.answered == 1 else ''}"
+    if not count:  # the full cache alone
+        word, said = str(result.full), f"Full cache {result.full}"
+    return {
+        "outcome": word,
+        "said": said,
+        "more": " ".join(filter(None, [", ".join(others), more])),
+    }
+
+
+def _state(run: RunSummary) -> str:
+    return run.state.capitalize()

@@ -20,6 +20,7 @@ from ckv_core.records.metrics import METRICS, Metric
 from ckv_core.records.outcomes import outcome_word
 from ckv_core.records.records import RetainedSet, VariantResult
 from ckv_core.records.variants import spec_without
+from ui.looks.palette import looks_of
 from ui.services.live_runs import RunSnapshot
 
 MOST_BESIDE = 4
@@ -122,52 +123,126 @@ def _first(row: _Row) -> tuple[Identity, VariantResult]:
     return next(each for each in row if each is not None)
 
 
-def settings_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
-    """Value of the DataTable of what differs in request, model and environment."""
-    described = [_settings(run) for run in runs]
-    names = dict.fromkeys(name for each in described for name in each)
-    values = {name: [each.get(name, "") for each in described] for name in names}
+def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
+    """Value of the DataTable with a column per run: a row per setting, then one per method.
 
-    def value(at: int, name: str) -> str:
-        return _plain(values[name][at])
-
-    columns: list[Column[str]] = [
-        text_column("name", "Setting", str),
+    Rows that are equal in all runs are marked so. A run that is not done has no outcomes here:
+    it is never compared as if it were.
+    """
+    pieces, pairs = _common_pieces(runs), pair_up(_finished(runs))
+    items = [*_setting_rows(runs), *(_outcome_row(pair, pieces) for pair in pairs)]
+    settings = sum(item.is_equal and not item.look for item in items)
+    equal = [item.name.text for item in items if item.is_equal and item.look]
+    looks = dict(enumerate(item.look for item in items))
+    columns: list[Column[_Beside]] = [
+        text_column("name", "", lambda item: item.name),
         *(
             text_column(
                 _letter(at),
-                f"{_letter(at)}: {run.title or run.slug}",
-                partial(value, at),
-                unit=run.state,
+                f"{_letter(at)}: {run.created_at:%-d %b %Y, %H:%M} UTC",
+                partial(_beside_cell, at),
+                unit=_head_of(run),
+                href=f"/run?id={run.slug}",
             )
             for at, run in enumerate(runs)
         ),
     ]
     table = Table(
-        caption="Settings that differ",
+        caption="Side by side",
         columns=columns,
-        items=[name for name, row in values.items() if any(value != row[0] for value in row)],
-        file="settings.csv",
-        empty="None: these runs have the same settings and ran on the same versions.",
+        items=items,
+        places=range(len(items)),
+        equal=[item.is_equal for item in items],
+        note=f"Equal in all runs: {', '.join([f'{settings} settings', *equal])}.",
+        file="side-by-side.csv",
     )
-    return table.value()
+    return table.value(looks)
 
 
-def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
-    """Value of the DataTable of results that differ: a row per variant and run that has it.
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A row: what it is about, a cell per run, and how its method is drawn."""
+
+    name: Cell
+    cells: list[Cell]
+    is_equal: bool
+    look: dict[str, str] | None = None
+
+
+def _beside_cell(at: int, item: _Beside) -> Cell:
+    return item.cells[at]
+
+
+def _head_of(run: RunSnapshot) -> str:
+    """Model and budget, and the state of a run that is not done."""
+    budgets = ", ".join(filter(None, run.request.budgets))
+    state = "" if run.state == "done" else f"not finished: {run.state}"
+    return " · ".join(filter(None, [run.request.model, budgets, state]))
+
+
+def _setting_rows(runs: Sequence[RunSnapshot]) -> list[_Beside]:
+    described = [_settings(run) for run in runs]
+    rows = []
+    for name in dict.fromkeys(name for each in described for name in each):
+        values = [each.get(name, "") for each in described]
+        is_equal = all(value == values[0] for value in values)
+        words = name.replace("_", " ").capitalize()
+        rows.append(_Beside(Cell(words), [Cell(_plain(value)) for value in values], is_equal))
+    return rows
+
+
+def _outcome_row(pair: Pair, pieces: Sequence[str] | None) -> _Beside:
+    """What one method came to in each run, its tokens beside the first run's that has it."""
+    (_, base), *others = pair.present
+    cells = []
+    for variant, differs in zip(pair.variants, pair.differs, strict=True):
+        if variant is None:
+            cells.append(Cell(""))
+            continue
+        ids = zip_longest(base.token_ids, variant.token_ids[: len(variant.token_texts)])
+        marks = [pieces is not None and variant is not base and one != own for one, own in ids]
+        cells.append(
+            Cell(
+                "".join(variant.token_texts),
+                title=differs,
+                outcome=variant.outcome or "",
+                pieces=[*zip(variant.token_texts, marks, strict=False)],
+            )
+        )
+    is_equal = len(others) == len(pair.variants) - 1 and all(
+        (v.token_ids, v.outcome) == (base.token_ids, base.outcome) for _, v in others
+    )
+    name = Cell(base.label, spec=pair.spec)
+    return _Beside(name, cells, is_equal, looks_of([base])[0].value)
+
+
+def _finished(runs: Sequence[RunSnapshot]) -> list[RunResult]:
+    """The results of the runs, without variants where a run is not done."""
+    return [run.result if run.state == "done" else replace(run.result, variants=[]) for run in runs]
+
+
+def _common_pieces(runs: Sequence[RunSnapshot]) -> Sequence[str] | None:
+    """The tokens of the one prompt that all runs have; None where the prompts differ."""
+    prompts = [run.result.prompt for run in runs if run.result.prompt is not None]
+    texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
+    return prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
+
+
+def figures_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
+    """Value of the DataTable of figures that differ: a row per variant of several runs, and run.
 
     Tokens and kept sets are compared with the first such run's, where all runs have one prompt.
     """
-    results = [run.result for run in runs]
-    prompts = [result.prompt for result in results if result.prompt is not None]
-    texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
-    pieces = prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
+    results = _finished(runs)
+    pieces = _common_pieces(runs)
     head = run_regimes(*results).head
     rows: list[_Cells] = []
     equal, marks = [], []
     for pair in pair_up(results):
         cells = [_cells(pair, at, pieces) for at, _ in pair.present]
-        if len(cells) > 1 and pieces and not any(pair.differs) and _are_equal(cells):
+        if len(cells) < 2:
+            continue
+        if pieces and not any(pair.differs) and _are_equal(cells):
             equal.append(pair.spec)
             continue
         mark = regime_named(pair.present[0][1].method) if head else ""
@@ -180,7 +255,7 @@ def answers_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
         "" if pieces else OTHER_PROMPTS,
     ]
     table = Table(
-        caption="Results that differ",
+        caption="Figures that differ",
         columns=_COLUMNS,
         items=rows,
         file="differences.csv",
@@ -201,7 +276,6 @@ _TEXTS = {
     "run": "Run",
     "differs": "Differs in",
     "outcome": "Outcome",
-    "output": "Output",
     "first": "Differs from",
 }
 _EXTRA = {
@@ -250,7 +324,6 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> _Cells:
         "variant": Cell(pair.spec),
         "differs": Cell(pair.differs[at]),
         "outcome": Cell(outcome_word(own)),
-        "output": Cell("".join(own.token_texts)),
         "first": Cell(""),
         **{metric.key: _metric_cell(own, metric) for metric in _METRICS},
     }
@@ -258,13 +331,8 @@ def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> _Cells:
         return cells
     at_token = first_difference(base.token_ids, own.token_ids)
     place = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
-    ids = zip_longest(base.token_ids, own.token_ids[: len(own.token_texts)])
-    texts = zip(own.token_texts, ids, strict=False)
     return cells | {
         "first": Cell(place, None if at_token is None else at_token + 1),
-        "output": replace(
-            cells["output"], pieces=[(text, one != other) for text, (one, other) in texts]
-        ),
         **_kept(base.retained, own.retained, pieces),
     }
 

@@ -7,14 +7,14 @@ import gradio as gr
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.points_table import points_table
-from ui.components.base import DataTable, Notice, RunCharts, SectionLinks
+from ui.components.base import DataTable, Notice, RunCharts
 from ui.results.block import RESULTS
 from ui.results.chart_views import several_value
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.several.chosen import load_runs, take_together
-from ui.several.differences import MOST_BESIDE, answers_value, settings_value
-from ui.shell.parts import AT_ONCE, TO_RUNS, Tone, notice_value
+from ui.several.differences import MOST_BESIDE, beside_value, figures_value
+from ui.shell.parts import AT_ONCE, SILENT, TO_RUNS, Tone, notice_value
 from ui.tables.points import look_values
 
 INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
@@ -23,10 +23,10 @@ TABLE_TEXT = (
     "them counts once, by the newest. The ? at a column says what it means."
 )
 CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."
-SETTINGS_TEXT = "### Settings that differ\nRun A is the baseline."
-ANSWERS_TEXT = (
-    "### Results that differ\nVariants of the same method are paired, those of equal settings "
-    "first. Tokens that differ from the first run's are underlined."
+BESIDE_TEXT = "### Side by side\nRun A is the baseline. Text that differs from it is underlined."
+FIGURES_TEXT = (
+    "### Figures that differ\nVariants of the same method are paired, those of equal settings "
+    "first. An unfinished run is left out."
 )
 
 
@@ -36,27 +36,37 @@ class SeveralPage:
         gr.Markdown(INTRO, elem_classes=["section"])
         self.notice = Notice(elem_id="several-notice")
         with gr.Column(elem_id="several-results", elem_classes=RESULTS):
-            SectionLinks(elem_classes=["ckv-sections-bar"])
+            with gr.Column(visible=False) as self.beside:
+                self.differences = DataTable(elem_id="several-beside", section=BESIDE_TEXT)
             with gr.Column(visible=False) as self.together:
                 self.table = DataTable(elem_id="several-table", section=TABLE_TEXT)
                 self.charts = RunCharts(elem_id="several-charts", section=CHART_TEXT)
-            with gr.Column(visible=False) as self.beside:
-                self.settings = DataTable(elem_id="several-settings", section=SETTINGS_TEXT)
-                self.answers = DataTable(elem_id="several-answers", section=ANSWERS_TEXT)
+            with gr.Column(visible=False) as self.more:
+                self.figures = DataTable(elem_id="several-figures", section=FIGURES_TEXT)
 
     def wire(self, page: gr.Blocks) -> None:
         together = [self.together, self.table, self.charts]
-        beside = [self.beside, self.settings, self.answers]
+        beside = [self.beside, self.differences, self.more, self.figures]
         page.load(self.open, None, [self.notice, *together, *beside], **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
-        """Show the runs that the address names, or say why not."""
+        """Show the runs that the address names, or say why not.
+
+        `view=table` is their means alone, `view=beside` what differs between a few of them.
+        """
         try:
             runs = load_runs(self._services, request.query_params.get("ids", ""))
         except CkvError as error:
             hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
-            return [notice_value(str(error), "error", (TO_RUNS,)), *hidden, *hidden]
-        return [*_together(runs), *_beside(runs)]
+            refusal = notice_value(str(error), "error", (TO_RUNS,))
+            return [refusal, *hidden, *hidden[:2], *hidden[:2]]
+        view = request.query_params.get("view", "")
+        shown = [*_together(runs), *_beside(runs)]
+        if view == "table" and len(runs) <= MOST_BESIDE:
+            shown[4:] = [gr.update(visible=False), gr.skip()] * 2
+        elif view == "beside" and len(runs) <= MOST_BESIDE:
+            shown[:4] = [SILENT, gr.update(visible=False), gr.skip(), gr.skip()]
+        return shown
 
 
 def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
@@ -83,5 +93,6 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
 
 def _beside(runs: Sequence[RunSnapshot]) -> list[Any]:
     if len(runs) > MOST_BESIDE:
-        return [gr.update(visible=False), gr.skip(), gr.skip()]
-    return [gr.update(visible=True), settings_value(runs), answers_value(runs)]
+        return [gr.update(visible=False), gr.skip()] * 2
+    shown = gr.update(visible=True)
+    return [shown, beside_value(runs), shown, figures_value(runs)]

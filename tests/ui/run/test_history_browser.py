@@ -189,7 +189,7 @@ def test_back_to_the_list_finds_the_same_runs_chosen(app, page):
     for slug in slugs:
         page.locator(f"#runs input[data-slug='{slug}']").check()
     chosen = page.get_by_role("group", name="Chosen runs")
-    chosen.get_by_role("link", name="Compare runs", exact=True).click()
+    chosen.get_by_role("link", name="Side by side").click()
     page.wait_for_url("**/several?ids=*")
     page.go_back()
     expect(chosen).to_contain_text("2 chosen")

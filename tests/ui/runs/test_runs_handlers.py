@@ -1,6 +1,7 @@
 """The Runs page's handlers: any address shows a view, any event gets one sentence."""
 
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
@@ -12,7 +13,9 @@ from ckv_core.records.outcomes import Tally
 from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage
-from ui.runs.query import outcome_text, read_query, request_text
+from ui.runs.query import budget_text, methods_of, outcome_line, read_query
+
+NONE_RIGHT = "The model gets this wrong even with the full cache."
 
 
 @cache
@@ -115,56 +118,50 @@ def test_edits_reach_the_library_as_text():
 
 
 @pytest.mark.parametrize(
-    ("specs", "text"),
+    ("specs", "labels", "budget"),
     [
-        (["full"], "Full cache"),
-        (["full", "snapkv:budget=64"], "SnapKV; budget 64"),
+        (["full"], [], ""),
+        (["full", "snapkv:budget=64"], ["SnapKV"], "64"),
         (
-            ["snapkv:budget=64", "snapkv+critical:alpha=0,budget=10%", "adakv+critical_auto"],
-            "SnapKV ± CriticalKV, CriticalKV-AdaKV; budget 64, 10%",
+            ["snapkv:budget=5%", "snapkv:budget=10%", "adakv+critical_auto:budget=10%"],
+            ["SnapKV", "+critical_auto"],
+            "5% to 10%",
         ),
-        ([f"snapkv:budget={at}" for at in range(1, 9)], "SnapKV; 8 budgets"),
-        (["<b>:=", "", ":,"], "<b>, "),
+        (["<b>:=", ":,"], ["<b>", ""], ""),
     ],
 )
-def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
-    assert request_text(specs) == text
-
-
-def test_a_row_says_what_was_asked_and_what_came_out():
-    (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
-    assert (row["kind"], row["request"]) == ("compare", "SnapKV ± CriticalKV")
-    assert row["outcome"] == "1 of 2 methods writes the same text as the full cache"
-
-
-NONE_RIGHT = "The model gets this wrong even with the full cache."
-SAME = "the same text as the full cache"
+def test_a_row_has_a_mark_for_each_method_and_its_budgets(specs, labels, budget):
+    evicting = [spec for spec in specs if spec != "full"]
+    found = [each["label"] for each in methods_of(evicting)]
+    assert len(found) == len(labels)
+    assert found[:1] == labels[:1]
+    assert budget_text(evicting) == budget
 
 
 @pytest.mark.parametrize(
-    ("outcome", "text"),
+    ("outcome", "changes", "line"),
     [
-        ({}, ""),
-        ({"answered": 4, "missed": 3, "same": 7, "compared": 7}, "4 of 7 methods answer correctly"),
-        ({"missed": 12, "full": "answered"}, "None of 12 points answers correctly"),
+        ({}, {}, ("none", "Done", "")),
+        ({"answered": 4, "missed": 3}, {}, ("answered", "4 of 7 answer", "")),
         (
-            {"answered": 1, "missed": 1, "full": "missed"},
-            f"{NONE_RIGHT} 1 of 2 methods answers correctly",
+            {"answered": 1, "cut": 1},
+            {"kind": "sweep"},
+            ("answered", "1 of 2 points answers", "1 cut"),
         ),
+        ({"missed": 2, "full": "missed"}, {}, ("missed", "0 of 2 answer", NONE_RIGHT)),
+        ({"cut": 3}, {}, ("cut", "0 of 3 answer", "3 cut")),
+        ({"full": "answered"}, {}, ("answered", "Full cache answered", "")),
         (
-            {"answered": 1, "cut": 1, "failed": 2, "full": "answered"},
-            "1 of 4 methods still answers correctly, 1 was cut, 2 failed",
+            {"same": 2, "compared": 3},
+            {},
+            ("none", "2 of 3 same text", "2 of 3 methods write the same text as the full cache"),
         ),
-        ({"cut": 3}, "All 3 methods were cut before an answer"),
-        ({"missed": 1}, "The method misses the expected answer"),
-        ({"same": 1, "compared": 1}, f"The method writes {SAME}"),
-        (
-            {"same": 2, "compared": 3, "full_cut": True},
-            f"2 of 3 methods write {SAME} up to the limit of new tokens",
-        ),
-        ({"compared": 3}, "Every output differs from the full cache's"),
+        ({"answered": 4}, {"state": "running"}, ("none", "Running", "")),
+        ({"answered": 4}, {"state": "failed"}, ("failed", "Failed", "")),
     ],
 )
-def test_an_outcome_is_of_the_answer_and_without_one_of_the_agreement(outcome, text):
-    kind = "sweep" if "points" in text else "compare"
-    assert outcome_text(Tally(**outcome), kind) == text
+def test_a_row_says_what_came_out_and_of_an_unfinished_run_its_state_alone(outcome, changes, line):
+    services = FakeServices()
+    (run,), _ = services.library.list_runs()
+    found = outcome_line(replace(run, **{"state": "done", "outcome": Tally(**outcome)} | changes))
+    assert (found["outcome"], found["said"], found.get("more", "")) == line

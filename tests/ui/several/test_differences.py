@@ -7,15 +7,15 @@ import pytest
 
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.records import RetainedSet, VariantResult
-from tests.factories.app import request, running, snapshot
+from tests.factories.app import request, snapshot
 from tests.factories.runs import done_result, full_variant, kept_variant, selection_file
 from ui.several.differences import (
     OTHER_PROMPTS,
     REFERENCE,
-    answers_value,
+    beside_value,
+    figures_value,
     layer_overlap,
     pair_up,
-    settings_value,
 )
 
 OTHER = "other0000000"
@@ -24,7 +24,7 @@ SNAPKV = "snapkv:budget=4"
 
 def beside(result, **changes):
     """The results that differ between a run as it is and one with this result."""
-    return answers_value([snapshot(), snapshot(slug=OTHER, result=result, **changes)])
+    return figures_value([snapshot(), snapshot(slug=OTHER, result=result, **changes)])
 
 
 def rows_of(value, spec: str) -> dict[str, dict[str, str]]:
@@ -35,7 +35,12 @@ def rows_of(value, spec: str) -> dict[str, dict[str, str]]:
 
 def settings_of(*runs) -> list[list[str]]:
     """Name and values of each setting that differs."""
-    return [[c["text"] for c in row["cells"].values()] for row in settings_value(runs)["rows"]]
+    rows = beside_value(runs)["rows"]
+    return [
+        [cell["text"] for cell in row["cells"].values()]
+        for row in rows
+        if not row.get("equal") and not row["look"]
+    ]
 
 
 def changed_variant(**changes):
@@ -55,15 +60,15 @@ def test_runs_that_are_the_same_say_so():
 def test_only_settings_that_differ_are_listed():
     other = snapshot(slug=OTHER, request=request(max_new_tokens=9, budgets=("5",)))
     assert settings_of(snapshot(), other) == [
-        ["budgets", "4", "5"],
-        ["max_new_tokens", "64", "9"],
+        ["Budgets", "4", "5"],
+        ["Max new tokens", "64", "9"],
     ]
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})
     (row,) = settings_of(snapshot(), snapshot(slug=OTHER, result=result))
-    assert row == ["version of python", "3.11", "3.12"]
+    assert row == ["Version of python", "3.11", "3.12"]
     own = [read_external_selection(selection_file([at])) for at in (0, 1)]
     ((name, *values),) = settings_of(*(snapshot(request=request(own_indices=at)) for at in own))
-    assert name == "own_indices"
+    assert name == "Own indices"
     assert len({*values}) == 2
     assert all(value.startswith("Mine (") for value in values)
 
@@ -74,8 +79,8 @@ def test_a_long_list_of_variants_is_shown_whole_and_a_long_text_cut():
     other = snapshot(slug=OTHER, request=request(variants=specs, context=f"{text} other"))
     first = snapshot(request=request(context=f"{text} first"))
     rows = {name: values for name, *values in settings_of(first, other)}
-    assert rows["variants"][1].split("\n") == list(specs)
-    assert all(value.endswith("(506 characters)") for value in rows["context"])
+    assert rows["Variants"][1].split("\n") == list(specs)
+    assert all(value.endswith("(506 characters)") for value in rows["Context"])
 
 
 def parameters_of_critical(spec: str, **parameters):
@@ -148,21 +153,37 @@ def test_variants_are_paired(case):
     assert pairs(*runs) == found
 
 
-def test_what_only_one_run_has_is_a_row_of_its_own():
+def outcomes_of(*runs) -> dict[str, list]:
+    """Of each method's row: outcome and text of every run, None where it has none."""
+    rows = [row["cells"] for row in beside_value(runs)["rows"] if row["look"]]
+    return {
+        row["name"]["spec"]: [(c.get("outcome"), c["text"]) if c["text"] else None for c in each]
+        for row in rows
+        for each in [[cell for key, cell in row.items() if key != "name"]]
+    }
+
+
+def test_a_method_is_one_row_with_a_column_per_run():
     one = snapshot(result=dataclasses.replace(done_result(), variants=[full_variant()]))
-    value = answers_value([one, snapshot(slug=OTHER)])
-    assert [row["cells"]["variant"]["text"] for row in value["rows"]] == [
-        SNAPKV,
-        "snapkv+critical:budget=4",
-    ]
-    assert {*rows_of(value, SNAPKV)} == {"B"}
-    (row, _) = value["rows"]
-    assert row["cells"]["run"]["href"] == f"/run?id={OTHER}"
+    found = outcomes_of(one, snapshot(slug=OTHER))
+    assert [*found] == ["full", SNAPKV, "snapkv+critical:budget=4"]
+    assert found[SNAPKV][0] is None
+    assert found[SNAPKV][1] is not None
+    columns = beside_value([one, snapshot(slug=OTHER)])["columns"]
+    assert [each["href"] for each in columns[1:]] == [f"/run?id={one.slug}", f"/run?id={OTHER}"]
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "cancelled", "queued"])
+def test_an_unfinished_run_is_marked_and_has_no_outcomes(state):
+    runs = [snapshot(), snapshot(slug=OTHER, state=state)]
+    assert all(second is None for _, second in outcomes_of(*runs).values())
+    assert beside_value(runs)["columns"][2]["unit"].endswith(f"not finished: {state}")
+    assert figures_value(runs)["rows"] == []
 
 
 def test_outcomes_and_figures_that_differ_are_shown_and_what_is_not_known_is_empty():
     runs = [changed_variant(answer_found=at) for at in (True, False, None)]
-    value = answers_value([snapshot(slug=str(at), result=r) for at, r in enumerate(runs)])
+    value = figures_value([snapshot(slug=str(at), result=r) for at, r in enumerate(runs)])
     rows = rows_of(value, SNAPKV)
     assert [rows[at]["outcome"] for at in "ABC"] == ["answered", "cut", ""]
     assert (
@@ -180,15 +201,16 @@ def test_outcomes_and_figures_that_differ_are_shown_and_what_is_not_known_is_emp
     assert (bare["agreement"], bare["kl"], bare["final"]) == ("", "", "")
     moved = dataclasses.replace(full_variant(), answer_found=False, stopped="eos")
     result = dataclasses.replace(done_result(), variants=[moved])
-    full = rows_of(answers_value([snapshot(), snapshot(slug=OTHER, result=result)]), "full")["B"]
+    full = rows_of(figures_value([snapshot(), snapshot(slug=OTHER, result=result)]), "full")["B"]
     assert (full["agreement"], full["kl"], full["final"]) == (REFERENCE,) * 3
 
 
-def test_a_variant_that_had_not_selected_when_its_run_ended_is_left_out():
+def test_a_variant_that_had_not_selected_is_left_out():
     result = done_result()
     blank = {"params": {}, "receipt": None, "perturbation": None, "agreement": None}
     result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
-    assert {*rows_of(beside(result, state="failed"), SNAPKV)} == {"A"}
+    runs = snapshot(), snapshot(slug=OTHER, result=result)
+    assert all(second is None for _, second in outcomes_of(*runs).values())
 
 
 def test_differing_tokens_and_positions_are_named():
@@ -200,7 +222,12 @@ def test_differing_tokens_and_positions_are_named():
     first, second = (row["cells"] for row in beside(result)["rows"])
     assert first["first"]["text"] == ""
     assert second["first"] == {"text": "A from token 2 on", "value": 2}
-    assert second["output"]["pieces"] == [("one", False), (" x", True), (" y", True)]
+    runs = [snapshot(), snapshot(slug=OTHER, result=result)]
+    (row,) = [
+        r["cells"] for r in beside_value(runs)["rows"] if r["cells"]["name"].get("spec") == SNAPKV
+    ]
+    assert row["B"]["pieces"] == [("one", False), (" x", True), (" y", True)]
+    assert not any(differs for _, differs in row["A"]["pieces"])
     assert second["overlap"] == {"text": "33.3%, least 33.3%", "value": pytest.approx(2 / 6)}
     assert second["layers"]["text"] == "0.333 0.333 0.333"
     assert second["only_base"]["text"] == "2 (0 't0 ', 1 't1 ')"
@@ -210,11 +237,10 @@ def test_differing_tokens_and_positions_are_named():
 def test_other_prompts_are_compared_by_their_figures_alone():
     prompt = dataclasses.replace(done_result().prompt, token_ids=tuple(range(1, 11)))
     other = snapshot(slug=OTHER, result=dataclasses.replace(done_result(), prompt=prompt))
-    for run in (other, running(slug=OTHER)):
-        value = answers_value([snapshot(), run])
-        assert value["note"] == OTHER_PROMPTS
-        assert not any(row["cells"]["first"]["text"] for row in value["rows"])
-    assert {row["cells"]["run"]["text"] for row in value["rows"]} == {"A"}
+    value = figures_value([snapshot(), other])
+    assert value["note"] == OTHER_PROMPTS
+    assert not any(row["cells"]["first"]["text"] for row in value["rows"])
+    assert {row["cells"]["run"]["text"] for row in value["rows"]} == {"A", "B"}
 
 
 def test_layers_that_keep_nothing_overlap_fully():

@@ -56,14 +56,14 @@ def table_of(found) -> dict[str, dict[str, str]]:
     return {row["spec"]["text"]: {key: cell["text"] for key, cell in row.items()} for row in rows}
 
 
-def opened(ids: str, *runs):
-    """Notice, whether the table and the differences are shown, and their values."""
+def opened(ids: str, *runs, view: str = "") -> list:
+    """Notice, then whether each part is shown, with its values: table, differences, figures."""
     with gr.Blocks(analytics_enabled=False):
         page = SeveralPage(FakeServices(*runs))
-    notice, together, table, _, beside, settings, answers = page.open(
-        SimpleNamespace(query_params={"ids": ids})
-    )
-    return notice, together["visible"], table, beside["visible"], settings, answers
+    shown = page.open(SimpleNamespace(query_params={"ids": ids, "view": view}))
+    for at in (1, 4, 6):
+        shown[at] = shown[at]["visible"]
+    return shown
 
 
 # --- the table ------------------------------------------------------------------------------
@@ -218,27 +218,31 @@ def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
 
 
 def test_the_address_opens_the_runs_together_and_a_few_beside_one_another():
-    notice, together, table, beside, settings, _ = opened("runabc0,runabc1, runabc2", *runs_of(3))
+    ids = "runabc0,runabc1, runabc2"
+    notice, together, table, _, beside, differences, *_ = opened(ids, *runs_of(3))
     assert (together, beside) == (True, True)
     assert notice["text"].startswith("3 prompts, tiny.")
     assert [address for _, address in notice["links"][:2]] == [
         f"/several/runabc0,runabc1,runabc2/means.{kind}" for kind in ("csv", "json")
     ]
     assert len(table["rows"]) == 17
-    assert [column["key"] for column in settings["columns"]] == ["name", "A", "B", "C"]
+    assert [column["key"] for column in differences["columns"]] == ["name", "A", "B", "C"]
     many = opened(",".join(f"runabc{at}" for at in range(5)), *runs_of(5))
-    assert (many[1], many[3]) == (True, False)
+    assert (many[1], many[4]) == (True, False)
+    for view, seen in (("table", (True, False)), ("beside", (False, True))):
+        one = opened(ids, *runs_of(3), view=view)
+        assert (one[1], one[4]) == seen
 
 
 def test_runs_without_a_common_table_still_differ():
-    notice, together, _, beside, _, answers = opened(
+    notice, together, _, _, beside, differences, *_ = opened(
         f"{SLUG},{OTHER}", snapshot(), snapshot(slug=OTHER, state="failed")
     )
     assert (notice["tone"], together, beside) == ("warn", False, True)
     assert notice["text"] == (
         f"No common table: Run {OTHER} is not done; leave it out or wait for its end."
     )
-    assert answers["note"].startswith("Equal in all runs that have them: full")
+    assert differences["columns"][2]["unit"].endswith("not finished: failed")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,7 @@ def test_runs_without_a_common_table_still_differ():
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence(ids, sentence):
-    notice, together, _, beside, *_ = opened(ids, *runs_of(2))
+    notice, together, _, _, beside, *_ = opened(ids, *runs_of(2))
     assert (notice["tone"], together, beside) == ("error", False, False)
     assert sentence in notice["text"]
     assert notice["text"].endswith(".")

@@ -57,7 +57,7 @@ def show(page: Page, name: str) -> None:
     marks = {
         "sweep": "#sweep-points tbody tr",
         "several": "#several-table tbody tr",
-        "few": "#several-answers tbody tr",
+        "few": "#several-beside tbody tr",
         "diagnostics": "#diagnostics [data-chart=tightness]",
     }
     page.locator(marks.get(name, "header.ckv-header")).first.wait_for()
@@ -85,7 +85,7 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)
     if name == "few":
-        expect(page.locator("#several-answers mark").first).to_have_text(" <b>x</b>")
+        expect(page.locator("#several-beside mark").first).to_have_text(" <b>x</b>")
     if name in MIXED:
         heads = page.locator(".ckv-regimes:visible").all_inner_texts()
         assert heads

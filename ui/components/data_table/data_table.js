@@ -14,7 +14,7 @@ import {
   specParts,
   str,
 } from "../../../assets/scripts/dom.js";
-import { marker } from "../../../assets/scripts/marks.js";
+import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { hideTip, showTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
@@ -26,8 +26,8 @@ const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, colu
 const generated = (pieces) =>
   make("p.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, differs]) => (differs ? make("mark", str(text)) : str(text))));
 
-function contentOf({ text, href, pieces, tone }) {
-  if (pieces) return generated(pieces);
+function contentOf({ text, href, pieces, tone, outcome }) {
+  if (pieces) return [outcome ? outcomeMark(outcome) : null, generated(pieces)];
   // Only pages of ours are led to.
   if (str(href).startsWith("/") && !str(href).startsWith("//")) return make("a.ckv-link", { href: str(href), text: str(text) });
   const sign = TONE_SIGNS[tone];
@@ -69,10 +69,15 @@ export default function mount(host) {
   const note = make("p.ckv-notice");
   const save = button("Download CSV", saveCsv);
   const more = button("", toggleExtra, { "aria-controls": table.id });
+  const equals = make("div.ckv-seg", { role: "group", "aria-label": "Rows" }, [
+    button("Only differences", () => showEqual(false)),
+    button("Everything", () => showEqual(true)),
+  ]);
   const foot = make("div.ckv-row.ckv-table-foot", note, make("div.ckv-row", more, save));
-  root.append(empty, head, box, foot);
+  root.append(empty, head, equals, box, foot);
   let shown = null;
   let withExtra = false;
+  let withEqual = false;
   let order = { key: "", down: false };
 
   /** Missing values stay last in both directions. */
@@ -103,8 +108,9 @@ export default function mount(host) {
     ]);
     const unit = column.unit ? make("span.ckv-subdued.ckv-unit", str(column.unit)) : null;
     const help = column.help ? helpButton(column) : null;
+    const open = column.href ? make("a.ckv-link", { href: str(column.href), text: "Open" }) : null;
     const direction = active ? (order.down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, sort, make("span.ckv-th", unit, help));
+    return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, sort, make("span.ckv-th", unit, help, open));
   }
 
   function toggleExtra() {
@@ -112,8 +118,17 @@ export default function mount(host) {
     draw();
   }
 
+  /** Rows that are the same in all columns are shown, or left out. */
+  function showEqual(isShown) {
+    withEqual = isShown;
+    draw();
+  }
+
   function draw() {
     hideTip();
+    const rows = sorted(shown).filter((row) => withEqual || !row.equal);
+    equals.hidden = !list(shown.rows).some((row) => row.equal);
+    [...equals.children].forEach((each, at) => each.setAttribute("aria-pressed", String(Boolean(at) === withEqual)));
     const every = list(shown.columns).filter((column) => !column.hidden);
     const columns = every.filter((column) => withExtra || !column.extra);
     const extra = every.filter((column) => column.extra).length;
@@ -126,7 +141,7 @@ export default function mount(host) {
     table.replaceChildren(
       make("caption.ckv-offscreen", { text: caption }),
       make("thead", make("tr", ...columns.map(headCell))),
-      make("tbody", ...sorted(shown).map((row) => make("tr", ...cells(row)))),
+      make("tbody", ...rows.map((row) => make("tr", ...cells(row)))),
     );
   }
 
@@ -143,7 +158,7 @@ export default function mount(host) {
   onChange(host, (value) => {
     const filled = list(value?.rows).length > 0;
     showText(empty, filled ? "" : value?.empty);
-    box.hidden = foot.hidden = !filled;
+    box.hidden = foot.hidden = equals.hidden = !filled;
     shown = value;
     setText(note, str(value?.note));
     showText(head, filled && value.head);

@@ -36,7 +36,7 @@ export function runFiles(imported, most) {
   }
 
   const attributes = { accept: ".zip,.json,.jsonl", "data-import": true };
-  const { say, busy, message, open } = fileOpener("Import runs", read, attributes);
+  const { say, busy, message, open } = fileOpener("Import", read, attributes);
 
   /** Gives the reader one bundle of these runs. */
   const take = (slugs) =>
@@ -47,6 +47,7 @@ export function runFiles(imported, most) {
       saveFile(await answer.blob(), name);
       return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`;
     });
-  const hint = make("span.ckv-hint", "a bundle (zip) or a result file (JSON)");
-  return { take, node: make("div.ckv-row.ckv-files", open, hint, message) };
+  open[0].title = "A bundle (zip) or a result file (JSON)";
+  const started = make("a.ckv-button.ckv-primary", { href: "/", text: "New run" });
+  return { take, node: make("div.ckv-row", message, open, started) };
 }

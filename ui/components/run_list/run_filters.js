@@ -3,7 +3,7 @@
 import { list, make, select, str } from "../../../assets/scripts/dom.js";
 
 export const KINDS = { compare: "One budget", sweep: "Several budgets", samples: "Many samples" };
-let unfolded = false; // on a narrow screen, where all fields would fill it
+let unfolded = false;
 export function filterForm(query, choices) {
   const labelled = (text, node) => make("label.ckv-field", make("span", { text }), node);
   const input = (name, label, more = {}) =>
@@ -20,7 +20,16 @@ export function filterForm(query, choices) {
     );
   };
   const form = make("form.ckv-filters", { action: "/runs", method: "get", role: "search", "aria-label": "Runs" }, [
-    input("text", "Search title, note, question and generations", { type: "search", maxlength: "400" }),
+    make("label", [
+      make("span.ckv-offscreen", "Search title, note, question and generations"),
+      make("input.ckv-input", {
+        name: "text",
+        type: "search",
+        maxlength: "400",
+        placeholder: "Search question, text, note",
+        value: str(query.text),
+      }),
+    ]),
     pick("model", "Model", choices.models),
     pick("method", "Method", choices.methods),
     input("min_budget", "Budget from", { type: "number", min: "0", step: "1" }),
@@ -39,7 +48,7 @@ export function filterForm(query, choices) {
     ]),
   ]);
   const given = Object.keys(query).filter((name) => name !== "text").length;
-  const more = make("button.ckv-button.ckv-more-filters", given ? `Filters and sort (${given})` : "Filters and sort");
+  const more = make("button.ckv-button.ckv-more-filters", given ? `Filters (${given})` : "Filters");
   const fold = () => {
     form.dataset.folded = unfolded ? "" : "1";
     more.setAttribute("aria-expanded", String(unfolded));

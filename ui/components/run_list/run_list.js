@@ -1,8 +1,27 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
-import { button, list, make, onValue, quietButton, scroller, setText, str, tableHead, tag, whole } from "../../../assets/scripts/dom.js";
+import { button, list, make, menu, onValue, quietButton, setText, str, tableHead, tag, whole } from "../../../assets/scripts/dom.js";
+import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { runFiles } from "./run_files.js";
 import { filterForm, KINDS } from "./run_filters.js";
+
+const COLUMNS = 7;
+const MOST_MARKS = 8;
+const MOST_BESIDE = 4; // runs, as ui/several/differences.py
+const dayOf = (row) =>
+  new Date(str(row.created)).toLocaleDateString("en-GB", { timeZone: "UTC", day: "numeric", month: "long", year: "numeric" });
+const timeOf = (row) => str(row.created).slice(11, 16);
+
+/** The marks of the methods; their names are read out and shown on hover. */
+function marks(row) {
+  const methods = list(row.methods);
+  const names = methods.map((each) => str(each.label)).join(", ");
+  return make("span.ckv-row.ckv-run-marks", { title: names }, [
+    make("span.ckv-offscreen", names),
+    methods.slice(0, MOST_MARKS).map((each) => marker(each.look)),
+    methods.length > MOST_MARKS ? make("span.ckv-hint", `+${methods.length - MOST_MARKS}`) : null,
+  ]);
+}
 
 function pageLinks(value) {
   const link = (page, text) => {
@@ -27,9 +46,10 @@ export default function mount(host) {
   const empty = make("p.ckv-empty");
   const body = make("tbody");
   const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page", onchange: chooseAll });
-  const heads = ["Run", "Outcome", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
-  const table = scroller("Saved runs", [
-    make("table.ckv-table.ckv-run-table", tableHead(all, ...heads, make("span.ckv-offscreen", "Actions")), body),
+  const heads = ["Time", "Question or data", "Methods", "Budget", "Outcome"];
+  const table = make("table.ckv-table.ckv-run-table", { "aria-label": "Saved runs" }, [
+    tableHead(all, ...heads, make("span.ckv-offscreen", "Actions")),
+    body,
   ]);
   const pages = make("nav.ckv-row.ckv-pages", { "aria-label": "Pages of the list" });
   const filters = make("div");
@@ -38,8 +58,8 @@ export default function mount(host) {
     () => act("refresh", []),
     () => most,
   );
-  const bulk = make("div.ckv-row.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
-  root.append(files.node, filters, make("div.ckv-row", message, undo), bulk, empty, table, pages);
+  const bulk = make("div.ckv-row.ckv-selected", { role: "group", "aria-label": "Chosen runs", hidden: true });
+  root.append(make("div.ckv-row.ckv-run-head", filters, files.node), make("div.ckv-row", message, undo), empty, table, bulk, pages);
 
   const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
 
@@ -59,23 +79,27 @@ export default function mount(host) {
     const slugs = [...chosen];
     // Kept with the entry of the browser's history, so "Back" finds them chosen.
     if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
-    const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
+    const name = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
     const named = slugs.map(encodeURIComponent).join(",");
-    const together = make("a.ckv-link", { text: "Compare runs", href: `/several?ids=${named}`, hidden: slugs.length < 2 });
-    const study = make("a.ckv-link", {
-      text: "Run on these samples",
-      href: `/?runs=${named}`,
-      title: "Their texts as the samples of one run",
-    });
+    const several = `/several?ids=${named}`;
+    const link = (text, href, title, hidden = false) => make("a.ckv-button", { text, href, title, hidden });
     bulk.replaceChildren(
-      make("span", `${slugs.length} chosen`),
-      tag,
-      quietButton("Tag", () => act("tag", slugs, { tag: tag.value })),
-      together,
-      study,
-      quietButton("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
-      quietButton("Delete chosen", () => act("delete", slugs)),
+      make("span", { role: "status" }, `${slugs.length} ${slugs.length === 1 ? "run" : "runs"} selected`),
+      quietButton("Clear", clear),
+      name,
+      quietButton("Tag", () => act("tag", slugs, { tag: name.value })),
+      quietButton("Export", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
+      quietButton("Delete", () => act("delete", slugs)),
+      link("Run on these samples", `/?runs=${named}`, "Their texts as the samples of one run"),
+      link("As one table", `${several}&view=table`, "Means over the prompts of the runs", slugs.length < 2),
+      link("Side by side", `${several}&view=beside`, "What differs between up to four runs", slugs.length < 2 || slugs.length > MOST_BESIDE),
     );
+  }
+
+  function clear() {
+    all.checked = false;
+    chooseAll();
+    all.focus();
   }
 
   function editor(row, line) {
@@ -85,14 +109,14 @@ export default function mount(host) {
     const note = make("textarea.ckv-input", { rows: "3", maxlength: "10000", value: str(row.note) });
     const close = () => {
       form.remove();
-      line.querySelector("[data-edit]").focus();
+      line.querySelector("summary").focus();
     };
     const save = (event) => {
       event.preventDefault();
       act("edit", [row.slug], { title: title.value, note: note.value, tags: tags.value });
     };
     const form = make("tr.ckv-editor", { onkeydown: (event) => event.key === "Escape" && close() }, [
-      make("td", { colspan: String(heads.length + 2) }, [
+      make("td", { colspan: String(COLUMNS) }, [
         make("form.ckv-stack", { onsubmit: save }, [
           field("Title", title),
           field("Tags, separated by spaces", tags),
@@ -117,42 +141,49 @@ export default function mount(host) {
         drawBulk();
       },
     });
-    const actions = make("td.ckv-row-actions", [
-      quietButton(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned }), {
-        "aria-label": `${row.pinned ? "Unpin" : "Pin"} ${name}`,
-      }),
-      quietButton(
-        "Edit",
-        () => {
+    const actions = menu(
+      make("summary.ckv-button.ckv-quiet", { "aria-label": `Actions of ${name}` }, "⋯"),
+      make("div.ckv-pop", [
+        quietButton(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned })),
+        quietButton("Edit", () => {
+          actions.open = false;
           if (!line.nextSibling?.classList.contains("ckv-editor")) editor(row, line);
-        },
-        { "aria-label": `Edit ${name}`, "data-edit": true },
-      ),
-      quietButton("Delete", () => act("delete", [row.slug]), { "aria-label": `Delete ${name}` }),
-    ]);
+        }),
+        quietButton("Delete", () => act("delete", [row.slug])),
+      ]),
+    );
+    const model = [
+      str(row.model),
+      row.tokens === null ? "" : `${whole(row.tokens)} tokens`,
+      row.kind === "compare" ? "" : KINDS[row.kind].toLowerCase(),
+    ];
     const line = make("tr", [
       make("td", box),
+      make("td.ckv-num", { text: timeOf(row), title: `${str(row.created).slice(0, 16).replace("T", " ")} UTC` }),
       make("th", { scope: "row" }, [
         row.pinned ? tag("Pinned") : null,
-        row.kind === "compare" ? null : tag(KINDS[row.kind]),
-        make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
-        make("span.ckv-hint.ckv-request", str(row.request)),
-        make("div.ckv-row.ckv-chips", ...list(row.tags).map((tag) => tag(`#${tag}`))),
+        make("a", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
+        make("span.ckv-hint", model.filter(Boolean).join(" · ")),
+        ...list(row.tags).map((each) => tag(`#${each}`)),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
-      make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),
-      make("td", tag(row.state, { done: "good", failed: "bad" }[row.state])),
-      make("td", str(row.model)),
-      make("td.ckv-num", { "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
-      make("td", {
-        class: `ckv-num ${row.tokens === null ? "ckv-none" : ""}`,
-        "data-unit": "tokens",
-        text: row.tokens === null ? "–" : whole(row.tokens),
-      }),
-      make("td.ckv-num", { text: str(row.created).slice(0, 16).replace("T", " "), title: new Date(row.created).toLocaleString() }),
-      actions,
+      make("td", { title: list(row.specs).join("\n") }, marks(row)),
+      make("td.ckv-num", str(row.budget) || "–"),
+      make("td.ckv-outcome", [outcomeMark(str(row.outcome), str(row.said)), make("span.ckv-hint", str(row.more))]),
+      make("td", actions),
     ]);
     return line;
+  }
+
+  /** Rows in the order given, below the day that they are of; by name there are no days. */
+  function byDay(rows, sort) {
+    if (!["", "newest", "oldest"].includes(sort)) return rows.map(item);
+    return rows.flatMap((row, at) => {
+      const day = row.pinned ? "Pinned" : dayOf(row);
+      const before = at && (rows[at - 1].pinned ? "Pinned" : dayOf(rows[at - 1]));
+      const head = make("tr.ckv-day", make("th", { colspan: String(COLUMNS), scope: "colgroup", text: day }));
+      return day === before ? [item(row)] : [head, item(row)];
+    });
   }
 
   onValue(host, (value) => {
@@ -171,7 +202,7 @@ export default function mount(host) {
     undo.hidden = dropped.length === 0;
     // A refused edit keeps what was typed.
     const typing = value?.tone === "error" && body.querySelector(".ckv-editor");
-    if (!typing) body.replaceChildren(...rows.map(item));
+    if (!typing) body.replaceChildren(...byDay(rows, str(value?.query?.sort)));
     const filtered = Object.keys(value?.query ?? {}).length > 0;
     empty.replaceChildren(
       ...(filtered
