@@ -130,29 +130,29 @@ def budget_text(specs: Sequence[str]) -> str:
 
 
 def outcome_line(run: RunSummary) -> dict[str, str]:
-    """What came out: `outcome`, one of the words of the page's pills, `said` and `more`.
+    """What came out: `outcome` of the page's pills, its `words` and `more`.
 
-    Of a run that is not done its state is said.
+    A run that is not done has its state alone.
     """
     if run.counts:
-        return {"outcome": "none", "said": _state(run), "more": run.counts.sentence}
+        return {"outcome": "none", "words": _state(run), "more": run.counts.sentence}
     if run.state != "done":
-        return {"outcome": "failed" if run.state == "failed" else "none", "said": _state(run)}
+        return {"outcome": "failed" if run.state == "failed" else "none", "words": _state(run)}
     result, kind = run.outcome, "point" if run.kind == "sweep" else "method"
     more = result.about_full
     if not result.by_answer:
         same = f"{result.same} of {result.compared} same text" if result.compared else "Done"
-        return {"outcome": "none", "said": same, "more": result.phrase(kind)}
+        return {"outcome": "none", "words": same, "more": result.phrase(kind)}
     count = result.answered + result.missed + result.cut + result.failed
     others = [f"{n} {word}" for word, n in (("cut", result.cut), ("failed", result.failed)) if n]
     word = "answered" if result.answered else "cut" if result.cut == count else "missed"
     points = "points " if kind == "point" else ""
-    said = f"{result.answered} of {count} {points}answer{'s' if result.answered == 1 else ''}"
+    words = f"{result.answered} of {count} {points}answer{'s' if result.answered == 1 else ''}"
     if not count:  # the full cache alone
-        word, said = str(result.full), f"Full cache {result.full}"
+        word, words = str(result.full), f"Full cache {result.full}"
     return {
         "outcome": word,
-        "said": said,
+        "words": words,
         "more": " ".join(filter(None, [", ".join(others), more])),
     }
 

@@ -192,7 +192,7 @@ def test_back_to_the_list_finds_the_same_runs_chosen(app, page):
     chosen.get_by_role("link", name="Side by side").click()
     page.wait_for_url("**/several?ids=*")
     page.go_back()
-    expect(chosen).to_contain_text("2 chosen")
+    expect(chosen).to_contain_text("2 runs selected")
     for slug in slugs:
         expect(page.locator(f"#runs input[data-slug='{slug}']")).to_be_checked()
 

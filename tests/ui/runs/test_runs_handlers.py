@@ -164,4 +164,4 @@ def test_a_row_says_what_came_out_and_of_an_unfinished_run_its_state_alone(outco
     services = FakeServices()
     (run,), _ = services.library.list_runs()
     found = outcome_line(replace(run, **{"state": "done", "outcome": Tally(**outcome)} | changes))
-    assert (found["outcome"], found["said"], found.get("more", "")) == line
+    assert (found["outcome"], found["words"], found.get("more", "")) == line

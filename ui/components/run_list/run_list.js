@@ -92,7 +92,12 @@ export default function mount(host) {
       quietButton("Delete", () => act("delete", slugs)),
       link("Run on these samples", `/?runs=${named}`, "Their texts as the samples of one run"),
       link("As one table", `${several}&view=table`, "Means over the prompts of the runs", slugs.length < 2),
-      link("Side by side", `${several}&view=beside`, "What differs between up to four runs", slugs.length < 2 || slugs.length > MOST_BESIDE),
+      link(
+        "Side by side",
+        `${several}&view=beside`,
+        "What differs between up to four runs",
+        slugs.length < 2 || slugs.length > MOST_BESIDE,
+      ),
     );
   }
 
@@ -169,7 +174,7 @@ export default function mount(host) {
       ]),
       make("td", { title: list(row.specs).join("\n") }, marks(row)),
       make("td.ckv-num", str(row.budget) || "–"),
-      make("td.ckv-outcome", [outcomeMark(str(row.outcome), str(row.said)), make("span.ckv-hint", str(row.more))]),
+      make("td.ckv-outcome", [outcomeMark(str(row.outcome), str(row.words)), make("span.ckv-hint", str(row.more))]),
       make("td", actions),
     ]);
     return line;
