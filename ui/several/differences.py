@@ -135,7 +135,7 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     equal = [item.name.text for item in items if item.is_equal and item.look]
     looks = dict(enumerate(item.look for item in items))
     columns: list[Column[_Beside]] = [
-        text_column("name", "", lambda item: item.name),
+        text_column("name", "Setting or method", lambda item: item.name),
         *(
             text_column(
                 _letter(at),

@@ -84,12 +84,13 @@ def test_a_phone_shows_what_can_be_done_with_a_run_and_escape_leaves_its_editor(
     show(page, f"{site.url}/runs", PHONE)
     page.locator(".ckv-run-table tbody tr").first.wait_for()
     assert outside(page, ".ckv-run-table td, .ckv-run-table button") == []
+    actions = page.locator(".ckv-run-table summary").first
+    actions.click()
     expect(page.get_by_role("button", name="Delete").first).to_be_in_viewport()
-    edit = page.get_by_role("button", name="Edit").first
-    edit.click()
+    page.get_by_role("button", name="Edit").first.click()
     page.keyboard.press("Escape")
     expect(page.locator(".ckv-editor")).to_have_count(0)
-    expect(edit).to_be_focused()
+    expect(actions).to_be_focused()
 
 
 def test_the_filters_say_by_what_the_list_is_filtered(page, site):
