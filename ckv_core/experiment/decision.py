@@ -7,6 +7,7 @@ and results as they take them. No torch.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -55,7 +56,9 @@ class Decision:
     """The answer.
 
     Attributes:
-        sentence: the answer, in at most three sentences.
+        headline: the answer in one sentence.
+        details: up to three sentences on what it rests on.
+        size: what this many samples can show; empty of a run that is read once.
         tolerance: 0 to 1.
         n: sources that count.
         full: score of the full cache over all samples; None before any result.
@@ -63,12 +66,30 @@ class Decision:
         cautions: what a reader has to know beside it.
     """
 
-    sentence: str
+    headline: str
+    details: tuple[str, ...]
+    size: str
     tolerance: float
     n: int
     full: Interval | None
     methods: tuple[MethodDecision, ...]
     cautions: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        return " ".join((self.headline, *self.details))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the answer; what is shown already needs no word on what could be."""
+        return (*filter(None, ("" if self.recommended else self.size,)), *self.cautions)
+
+    @property
+    def more(self) -> int | None:
+        """About how many samples more would settle the best method; None where none is known."""
+        first = self.methods[0] if self.methods else None
+        needed = [] if first is None else [p.needed for p in first.points.values() if p.needed]
+        return 10 * ceil(max(1, needed[-1] - self.n) / 10) if needed else None
 
     @property
     def recommended(self) -> MethodDecision | None:
@@ -98,24 +119,25 @@ def decide_study(
     full = full_row(samples, results)
     full_score = full.mean("score")
     what = "samples" if len({*map(source, samples)}) == len(samples) else "texts"
+    headline, *details = _sentences(study, choice, methods, full_score, what)
     if study.read_once and not places:
-        sentence = sentences.READ_LATER.format(len(samples))
+        headline, details = sentences.READ_LATER.format(len(samples)), []
     elif choice.n < FEWEST_SOURCES:
-        sentence = sentences.NOT_ENOUGH if results else sentences.NO_RESULT
+        headline, details = sentences.NOT_ENOUGH if results else sentences.NO_RESULT, []
         if full.outcomes.get("cut") and full_score is None:
-            sentence = sentences.FULL_CUT.format(study.max_new_tokens)
-    else:
-        score = full_score.mean if full_score else 0.0
-        sentence = _sentence(study, choice, methods, score, f"{choice.n:,} {what}")
+            headline = sentences.FULL_CUT.format(study.max_new_tokens)
+    sources, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
+    can_show = sentences.can_confirm(sources, count, study.tolerance / 100, what)
     return Decision(
-        sentence=sentence,
+        headline=headline,
+        details=tuple(filter(None, details)),
+        size="" if study.read_once else can_show,
         tolerance=study.tolerance / 100,
         n=choice.n,
         full=full_score,
         methods=tuple(methods),
         cautions=(
             *_about_results(study, results),
-            *_about_size(study, samples, methods, what),
             *_about_full(full_score),
             *_about_order(study, samples, places, len(results), what),
         ),
@@ -178,21 +200,36 @@ def _rank(method: MethodDecision) -> tuple[float, ...]:
     return (_RANK[method.outcome], keeps, loss)
 
 
-def _sentence(
-    study: RunRequest, choice: Choice, methods: Sequence[MethodDecision], full: float, of: str
-) -> str:
-    """Of a decision with sources enough; `of` names them."""
+def _sentences(
+    study: RunRequest,
+    choice: Choice,
+    methods: Sequence[MethodDecision],
+    full: Interval | None,
+    what: str,
+) -> tuple[str, ...]:
+    """Headline and details of a decision; of too few sources they say nothing."""
     first, tolerance = methods[0], study.tolerance / 100
-    found = first.points[first.budget]
-    if not choice.can_show_loss and full < sentences.LEAST_FULL:
-        return sentences.LOW_FULL.format(100 * full, sentences.points(tolerance))
+    found, score = first.points[first.budget], 100 * (full.mean if full else 0.0)
+    head = (first.name, first.budget)
+    on = sentences.FULL_SCORE.format(score, f"{choice.n:,} {what}")
+    states = Counter(each.outcome for each in methods[1:])
+    counts = (states["keeps"], states["undecided"], states["loses"])
+    rest = sentences.others(*counts, tolerance)
+    if not choice.can_show_loss and score < 100 * sentences.LEAST_FULL:
+        low = sentences.LOW_FULL.format(score, sentences.points(tolerance))
+        return low, sentences.EASIER
     if first.outcome == "keeps":
-        kept = sentences.kept(first.name, first.budget, found.at_most, tolerance, len(methods), of)
-        return f"{kept} {sentences.FULL_SCORE.format(100 * full)}"
+        smaller = [each for each in first.points.items() if each[0] != first.budget]
+        before = [*first.points].index(first.budget)
+        after = sentences.next_budget(first.name, *smaller[before - 1], choice.n) if before else ""
+        return sentences.kept(*head, found.at_most, tolerance), on, after, rest
     if first.outcome == "undecided":
-        return sentences.undecided(first.name, first.budget, found, choice.n, of)
-    least = found.at_least or 0.0
-    return sentences.lost(first.name, first.budget, least, tolerance, len(methods), of)
+        headline = sentences.undecided(*head, found.at_most, tolerance)
+        settled = sentences.settled_by(found, choice.n, what)
+        now = f"{first.name} {sentences.seen(found)} so far.{settled}"
+        return headline, on, now, rest
+    headline = sentences.lost(*head, found.at_least or 0.0, tolerance, len(methods))
+    return headline, on, sentences.LARGER_BUDGET
 
 
 def _about_results(study: RunRequest, results: Collection[SampleResult]) -> Iterator[str]:
@@ -210,17 +247,6 @@ def _about_results(study: RunRequest, results: Collection[SampleResult]) -> Iter
             count = sentences.counted(reasons.total(), "result")
             [(reason, _)] = reasons.most_common(1)
             yield sentences.FAILED.format(count, sentences.FAILS[for_good], reason)
-
-
-def _about_size(
-    study: RunRequest, samples: Sequence[Sample], methods: Sequence[MethodDecision], what: str
-) -> Iterator[str]:
-    """What so many samples can show; of what is shown already it needs no word."""
-    if study.read_once or any(method.outcome == "keeps" for method in methods):
-        return
-    n, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
-    if sentence := sentences.can_confirm(n, count, study.tolerance / 100, what):
-        yield sentence
 
 
 def _about_full(full: Interval | None) -> Iterator[str]:

@@ -176,7 +176,7 @@ def decision_values(decision: Decision) -> dict[str, Any]:
         "n": decision.n,
         "confidence": CONFIDENCE,
         "methods": [asdict(method) for method in decision.methods],
-        "cautions": list(decision.cautions),
+        "cautions": list(decision.notes),
     }
 
 

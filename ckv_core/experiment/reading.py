@@ -9,7 +9,8 @@ from ckv_core.experiment.decision import Decision, MethodDecision, decide_study
 from ckv_core.experiment.points import Points, with_bases
 from ckv_core.experiment.samples import l1_answers, read_results
 from ckv_core.experiment.study import Sample, SampleResult
-from ckv_core.experiment.verdict import Group, Member, State, Verdict
+from ckv_core.experiment.verdict import Group, Member, Verdict
+from ckv_core.records.outcomes import State
 from ckv_core.records.run_request import FULL, RunRequest
 
 _STATES: dict[str, State] = {
@@ -46,14 +47,19 @@ class Reading:
             own = [each for each in self.decision.methods if each.outcome == outcome]
             if own and self.decision.full is not None:
                 groups.append(Group(_STATES[outcome], label, tuple(map(self._member, own))))
-        moved = l1_answers(self.results)
         return Verdict(
-            headline=self.decision.sentence,
+            headline=self.decision.headline,
             regimes=self.points.regimes.head,
             groups=tuple(groups),
-            findings=() if moved is None else (sentences.l1_finding(moved),),
-            cautions=self.decision.cautions,
+            findings=(*self.decision.details, *filter(None, (self.l1_finding,))),
+            cautions=self.decision.notes,
         )
+
+    @cached_property
+    def l1_finding(self) -> str:
+        """Whether lower L1 goes with a better score; empty where nothing varies."""
+        moved = l1_answers(self.results)
+        return "" if moved is None else sentences.l1_finding(moved)
 
     def _member(self, method: MethodDecision) -> Member:
         name, found = self.names[method.variant], method.points[method.budget]

@@ -196,5 +196,5 @@ def savings_table(
         head=points.regimes.head,
         marks=[points.marks[place] for place in places],
         places=places,
-        **{"note": SAVINGS_NOTE} | words,
+        **{"note": SAVINGS_NOTE, **words},  # type: ignore[arg-type]
     )

@@ -73,16 +73,17 @@ OF_SWEEP = {  # by answer or text
 
 # --- many samples -------------------------------------------------------------------------
 
-FULL_SCORE = "The full cache scores {:.0f} of 100."
+FULL_SCORE = "The full cache scores {:.0f} of 100 on {}."
+LARGER_BUDGET = "Try a larger budget."
 READ_LATER = "No decision yet: this study is read once, when all its {:,} samples are done."
 NO_RESULT = "There is no result yet."
 NOT_ENOUGH = "Cannot tell yet: a decision needs two samples with all methods and budgets done."
 FULL_CUT = "The full cache's own answers all stopped at the limit of {:,} new tokens."
 # Where not even a method that answers nothing would be found to lose.
 LOW_FULL = (
-    "The full cache scores {:.0f} of 100, too low to see a loss of {}. No method can be confirmed. "
-    "Use a larger model or an easier task."
+    "No method can be confirmed: the full cache scores {:.0f} of 100, too low to see a loss of {}."
 )
+EASIER = "Use a larger model or an easier task."
 WEAK_FULL = (
     "The full cache scores {:.0f} of 100, below {:.0f}: what it cannot answer says little about "
     "eviction."
@@ -102,6 +103,7 @@ OPEN_RESULTS = (
     "study's random order, those before the first that is not done."
 )
 ADDED = "{} added to texts that counted already: in tables only."
+_SMALLER = (0.05, 0.02)  # losses that a reader may want to exclude next
 LEAST_FULL = 0.6  # a task that the full cache cannot do tells little about eviction
 STATES = {
     "keeps": "Keeps the score",
@@ -111,52 +113,89 @@ STATES = {
 }
 
 
-def kept(name: str, budget: str, at_most: float, tolerance: float, methods: int, of: str) -> str:
-    """Of the method with the smallest budget that keeps; `of` names the sources, `160 samples`."""
-    among = f" of {methods} methods" if methods > 1 else ""
+def kept(name: str, budget: str, at_most: float, tolerance: float) -> str:
+    """Of the method with the smallest budget that keeps the score."""
     return (
-        f"{name} keeps the score at {budget_words(budget)}, the smallest confirmed budget{among}. "
-        f"It loses at most {points(at_most)} there (accepted: {100 * tolerance:g}; 95 % "
-        f"confidence; {of})."
+        f"{name} at {budget_short(budget)} stays within your tolerance of {points(tolerance)}: "
+        f"it loses at most {amount(at_most)} (95 %)."
     )
 
 
-def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int, of: str) -> str:
+def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int) -> str:
     """Where every method loses, of the one that loses least at the largest budget."""
-    who = "It" if methods == 1 else f"The best of {methods} methods, {name},"
-    all_of = "Both methods" if methods == 2 else f"All {methods} methods"
-    begin = f"{name} loses" if methods == 1 else f"{all_of} lose"
+    who = {1: f"{name} loses", 2: "Both methods lose"}.get(methods, f"All {methods} methods lose")
+    best = "" if methods == 1 else f"{name}, the best, loses "
+    at = f"{points(tolerance)} at {budget_short(budget)}"
+    return f"{who} more than {at}: {best}at least {amount(at_least)} (95 %)."
+
+
+def undecided(name: str, budget: str, at_most: float, tolerance: float) -> str:
+    """Of a point that is neither shown to keep nor to lose."""
     return (
-        f"{begin} more than {points(tolerance)} at {budget_words(budget)}. {who} loses at least "
-        f"{points(at_least)} (95 % confidence, {of}). Try a larger budget."
+        f"Cannot tell yet: {name} at {budget_short(budget)} may lose up to {points(at_most)} "
+        f"(95 %), and your tolerance is {amount(tolerance)}."
     )
 
 
-def undecided(name: str, budget: str, found: PointDecision, n: int, of: str) -> str:
-    """Of a point that is neither shown to keep nor to lose."""
-    more = settled_by(found, n, of)
-    return f"{name} at {budget_words(budget)}: cannot tell yet. {shown(found, of)}{more}"
+def next_budget(name: str, budget: str, found: PointDecision, n: int) -> str:
+    """Of the budget below the smallest one that keeps."""
+    at = f"At {budget_short(budget)} {name}"
+    if found.state == "loses":
+        return f"{at} loses at least {points(found.at_least or 0.0)}."
+    return f"{at} {seen(found)}, so it is too early to tell.{settled_by(found, n)}"
 
 
-def shown(found: PointDecision, of: str) -> str:
-    """What the samples say of a point so far."""
+def others(keeping: int, deciding: int, losing: int, tolerance: float) -> str:
+    """How many of the other methods came to what; empty without any."""
+    count, lose = keeping + deciding + losing, f"more than {points(tolerance)}"
+    if losing == count:
+        who = "The other method loses" if count == 1 else f"The other {count} methods lose"
+        return f"{who} {lose} at every budget tried." if count else ""
+    parts = (
+        (keeping, "keeps the score too", "keep the score too"),
+        (deciding, "cannot be decided yet", "cannot be decided yet"),
+        (losing, f"loses {lose}", f"lose {lose}"),
+    )
+    parts_shown = [f"{many} {one if many == 1 else more}" for many, one, more in parts if many]
+    if count == 1:
+        return f"The other method {parts_shown[0].removeprefix('1 ')}."
+    return f"Of the other {count} methods {listed(parts_shown)}."
+
+
+def seen(found: PointDecision) -> str:
+    """What the samples show of a point so far; begins with a verb."""
     if found.loss is None:
-        seen = "have no known score"
-    elif found.loss > 0:
-        seen = f"show a loss of {points(found.loss)}"
-    else:
-        seen = f"show a gain of {points(found.loss)}" if found.loss else "show no loss"
-    return f"The {of} {seen}; the true loss may be up to {points(found.at_most)} (95 % confidence)."
+        return "has no known score"
+    if found.loss > 0:
+        return f"lost {points(found.loss)}"
+    return f"gained {points(found.loss)}" if found.loss else "lost nothing"
 
 
-def settled_by(found: PointDecision, n: int, of: str) -> str:
-    """How many samples would decide a point; begins with a space."""
+def settled_by(found: PointDecision, n: int, what: str = "samples") -> str:
+    """How many samples more would decide a point; begins with a space."""
     if found.needed is None:
         return " More samples would not help: this loss is too close to the tolerance."
-    about = 10 * ceil(max(found.needed, n + 1) / 10)
-    what = of.rpartition(" ")[2].removesuffix("s") + "s"
+    about = 10 * ceil(max(found.needed - n, 1) / 10)
     stays = f"the loss stays at {points(found.loss)}" if found.loss else "nothing more is lost"
-    return f" About {about:,} {what} in all would decide, if {stays}."
+    return f" About {about:,} more {what} would settle it, if {stays}."
+
+
+def pill(outcome: str, budget: str, tolerance: float) -> str:
+    """What a method comes to, in a few words."""
+    if outcome == "keeps":
+        return f"Keeps from {budget_short(budget)}"
+    return f"Loses more than {amount(tolerance)}" if outcome == "loses" else STATES[outcome]
+
+
+def why(budget: str, found: PointDecision) -> str:
+    """What a decided or open point rests on, in a few words."""
+    if found.state == "keeps":
+        return f"loses at most {points(found.at_most)}"
+    lost = "no known score" if found.loss is None else f"{points(found.loss)} lost"
+    if found.loss is not None and found.loss <= 0:
+        lost = "nothing lost"
+    at = f"{lost} at {budget_short(budget)}"
+    return at if found.state == "loses" else f"{at}, at most {amount(found.at_most)}"
 
 
 def of_method(name: str, budget: str, found: PointDecision | None) -> str:
@@ -187,22 +226,21 @@ def decision_note(tolerance: float, n: int) -> str:
     )
 
 
-def can_confirm(n: int, methods: int, tolerance: float, what: str) -> str:
-    """What a number of samples can show; empty where it is enough for the tolerance."""
-    least, needed = least_tolerance(n, methods), fewest_sources(tolerance, methods)
-    if needed is not None and n >= needed:
-        return ""
-    more = f" For {points(tolerance)} you need {needed:,} {what} or more." if needed else ""
-    who = f"{n:,} {what} and {methods} method{'' if methods == 1 else 's'}"
+def can_confirm(n: int, methods: int, tolerance: float, what: str = "samples") -> str:
+    """What this many sources can show, and how many smaller losses take."""
+    least, one_lost = least_tolerance(n, methods), least_tolerance(n, methods, 1)
+    needed = {share: fewest_sources(share, methods) for share in (tolerance, *_SMALLER)}
+    larger = [(share, total) for share, total in needed.items() if total and total > n][:2]
+    more = [
+        f"{points(share)} {'takes' if share == 0.01 else 'take'} {total:,}"
+        for share, total in larger
+    ]
+    rest = f" {', '.join(more)}." if more else ""
+    who = f"With {counted(methods, 'method')}, {counted(n, what.removesuffix('s'), what)}"
     if least is None:
-        return f"With {who} no drop can be confirmed.{more}"
-    one_lost = least_tolerance(n, methods, 1)
-    if one_lost is None:
-        return f"With {who} you can confirm a drop of at most {points(least)}.{more}"
-    return (
-        f"With {who} you can confirm a drop of at most {points(least)}, or {100 * one_lost:.1f} if "
-        f"one answer is lost.{more}"
-    )
+        return f"{who} can confirm no loss at all.{rest}"
+    one = "" if one_lost is None else f", or {amount(one_lost)} if one answer is lost"
+    return f"{who} can confirm a loss of at most {points(least)}{one}.{rest}"
 
 
 def l1_finding(moved: Interval) -> str:
@@ -223,10 +261,19 @@ def budget_words(budget: str) -> str:
     return f"{budget} tokens"
 
 
+def budget_short(budget: str) -> str:
+    """`10 %`, `128 tokens`."""
+    return budget_words(budget).removesuffix(" of the cache")
+
+
+def amount(share: float) -> str:
+    """A loss in points of 100, without its sign and unit."""
+    return f"{abs(100 * share):.1f}".removesuffix(".0")
+
+
 def points(share: float) -> str:
-    """A loss in points, without its sign."""
-    amount = f"{abs(100 * share):.1f}"
-    return f"{amount.removesuffix('.0')} point{'' if amount == '1.0' else 's'}"
+    """The same with its unit."""
+    return f"{amount(share)} point{'' if amount(share) == '1' else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

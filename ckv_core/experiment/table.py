@@ -1,11 +1,12 @@
 """One table: columns declared once, rendered to page, report, terminal and files. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar
 
 from ckv_core.records.metrics import Metric
+from ckv_core.records.records import Outcome
 
 Item = TypeVar("Item")
 Plain = str | int | float | None
@@ -22,7 +23,10 @@ class Cell:
         href: of a page of ours.
         spec: of the variant that it names.
         pieces: (text, whether it differs) of a generated text.
-        outcome: of that text.
+        outcome: its sign and tint on a page; `none` of what is not known.
+        word: what the sign says where the text does not.
+        more: behind the text, in grey.
+        strip: low end, mean and high end of an interval from 0 to 1, drawn in the row's colour.
     """
 
     text: str
@@ -32,13 +36,15 @@ class Cell:
     href: str = ""
     spec: str = ""
     pieces: Sequence[tuple[str, bool]] = ()
-    outcome: str = ""
+    outcome: Outcome | Literal[""] = ""
+    word: str = ""
+    more: str = ""
+    strip: Sequence[float] = ()
 
     @property
     def page(self) -> dict[str, Any]:
-        names = ("title", "tone", "href", "spec", "pieces", "outcome")
-        more = {key: getattr(self, key) for key in names}
-        return {"text": self.text, "value": self.value} | {k: v for k, v in more.items() if v}
+        given = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        return {"text": self.text, "value": self.value} | {k: v for k, v in given.items() if v}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Column(Generic[Item]):
         is_extra: shown on demand; in the terminal below the table, a line per item.
         is_hidden: in files only.
         href: of the page of ours that its head leads to.
+        place: of the variant that it is about, whose mark stands in its head.
     """
 
     key: str
@@ -66,6 +73,7 @@ class Column(Generic[Item]):
     is_extra: bool = False
     is_hidden: bool = False
     href: str = ""
+    place: int | None = None
 
     @property
     def head(self) -> str:
@@ -118,6 +126,8 @@ class Table(Generic[Item]):
         places: of each row's variant among those that look alike in all tables and charts.
         equal: of each row whether it is the same in all columns, so that a page may hide it.
         note: below the rows.
+        first: rows that a page shows before the others are requested; 0 for all.
+        has_lines: on a phone a row is a few lines instead of cells beside one another.
         empty: in place of none.
     """
 
@@ -131,15 +141,21 @@ class Table(Generic[Item]):
     marks: Sequence[str] = ()
     places: Sequence[int] = ()
     equal: Sequence[bool] = ()
+    first: int = 0
+    has_lines: bool = False
 
     def value(self, looks: Mapping[int, Any] | None = None) -> dict[str, Any]:
         """Value of the component DataTable; `looks` is how the variants of a place are drawn."""
-        rows = zip_longest(self.items, self.marks, self.places, self.equal)
+        rows, known = zip_longest(self.items, self.marks, self.places, self.equal), looks or {}
         return {
             "caption": self.caption,
-            "columns": [column.page for column in self.columns],
+            "columns": [
+                column.page
+                | ({} if (place := column.place) is None else {"look": known.get(place)})
+                for column in self.columns
+            ],
             "rows": [
-                {"look": (looks or {}).get(at), "regime": mark or "", "cells": self._cells(item)}
+                {"look": known.get(at), "regime": mark or "", "cells": self._cells(item)}
                 | ({"equal": True} if equal else {})
                 for item, mark, at, equal in rows
             ],
@@ -147,6 +163,8 @@ class Table(Generic[Item]):
             "head": self.head,
             "note": self.note,
             "empty": self.empty,
+            "first": self.first,
+            "lines": self.has_lines,
         }
 
     def _cells(self, item: Item) -> dict[str, Any]:

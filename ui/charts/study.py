@@ -1,23 +1,124 @@
 """Charts of a run of many samples: its points, its needles, its perturbation by sample."""
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import log10
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.experiment import sentences
+from ckv_core.experiment.decide import FEWEST_SOURCES
 from ckv_core.experiment.reading import Reading
+from ckv_core.methods.parameters import Budget
 from ckv_core.records.run_request import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
-from ui.charts.layout import empty_figure, line_chart, new_figure, variant_line
+from ui.charts.layout import (
+    GRID_COLOR,
+    TEXT_COLOR,
+    budget_axis,
+    budget_line,
+    empty_figure,
+    line_chart,
+    new_figure,
+    rgba,
+    variant_line,
+)
 from ui.charts.points import points_chart
 from ui.looks.palette import DENSITY_SCALE
 from ui.tables.samples import cell_address, looks
 
 _MEASURES = {"final_l1": "final L1", "head_l1": "mean head L1"}
+TOLERANCE_COLOR = "#0b6b45"
+LABEL_PX = 17
+BOUND_HEIGHT = 420
+AROUND_PX = 125  # of it: title, ticks and title of the axis
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
+
+
+def bound_figure(reading: Reading) -> go.Figure:
+    """What each method loses at most against the budget, with the tolerance as a band.
+
+    Definition: the bound of `decide` in points of 100, with 95 % confidence for all methods and
+    budgets together; n = sources that count. The axis of budgets is logarithmic.
+    """
+    decision, of_variant = reading.decision, looks(reading)
+    figure = new_figure("Loses at most, in points of 100 (95 %)", legend_rows=len(decision.methods))
+    ends = []
+    for method in decision.methods:
+        budgets = [Budget.parse(budget).amount for budget in method.points]
+        bounds = [100 * found.at_most for found in method.points.values()]
+        lost = ["–" if p.loss is None else f"{100 * p.loss:.1f}" for p in method.points.values()]  # noqa: RUF001
+        look = of_variant[method.variant]
+        figure.add_trace(
+            budget_line(
+                look,
+                method.name,
+                budgets,
+                bounds,
+                customdata=[[*each] for each in zip(method.points, lost, strict=True)],
+                hovertemplate="%{customdata[0]}: at most %{y:.1f}, %{customdata[1]} lost",
+            )
+        )
+        ends.append((bounds[-1], budgets[-1], method.name))
+    tolerance = 100 * decision.tolerance
+    top = max(*(max(trace.y) for trace in figure.data), 1.5 * tolerance)
+    _add_tolerance(figure, tolerance)
+    _add_labels(figure, ends, top)
+    budget_axis(figure, budgets, "")
+    is_share = method.budget.endswith("%")
+    unit = "share of the KV cache" if is_share else "tokens"
+    first, last = (log10(end) for end in (min(budgets), max(budgets)))
+    pad = 0.02 * (last - first) or 0.1
+    figure.update_xaxes(
+        title_text=f"Budget ({unit}, log scale)", showgrid=False, range=[first - pad, last + pad]
+    )
+    if is_share:
+        figure.update_xaxes(ticksuffix=" %", ticktext=[f"{at:g} %" for at in sorted(budgets)])
+    figure.update_yaxes(range=[0, 1.04 * top], nticks=6)
+    return figure
+
+
+def _add_tolerance(figure: go.Figure, tolerance: float) -> None:
+    """The band of losses that are accepted, and its edge with the number."""
+    band: dict[str, Any] = {"line_width": 0, "fillcolor": rgba(TOLERANCE_COLOR, 0.12)}
+    figure.add_hrect(y0=0, y1=tolerance, layer="below", **band)
+    figure.add_hline(
+        y=tolerance,
+        line={"color": TEXT_COLOR, "width": 1.5},
+        annotation={
+            "text": f"Tolerance: {sentences.points(tolerance / 100)}",
+            "xanchor": "left",
+            "x": 0.01,
+        },
+    )
+
+
+def _add_labels(figure: go.Figure, ends: Sequence[tuple[float, float, str]], top: float) -> None:
+    """Each line's name at its end, apart from one another; a narrow page has a legend instead."""
+    height = BOUND_HEIGHT - AROUND_PX
+    last = -1.0 * LABEL_PX
+    for value, budget, name in sorted(ends, reverse=True):
+        at = (1 - value / (1.04 * top)) * height
+        last = max(at, last + LABEL_PX)
+        figure.add_annotation(
+            name="end",
+            x=log10(budget),
+            y=value,
+            ax=26,
+            ay=last - at,
+            text=html.escape(name, quote=False),
+            xanchor="left",
+            align="left",
+            arrowhead=0,
+            arrowwidth=1,
+            arrowcolor=GRID_COLOR,
+            standoff=7,
+        )
+    # Without the legend it is lower.
+    figure.update_layout(meta={"ends": True, "height": BOUND_HEIGHT})
 
 
 def needle_figure(reading: Reading, point: Point) -> go.Figure:
@@ -158,6 +259,13 @@ def _sample_controls(reading: Reading) -> list[Control]:
 
 
 _ALL: tuple[Chart[Reading], ...] = (
+    Chart(
+        name="bound",
+        title="Loses at most, against the budget",
+        csv="bounds",
+        has_data=lambda reading: reading.decision.n >= FEWEST_SOURCES,
+        draw=lambda reading, _: bound_figure(reading),
+    ),
     points_chart("budget", "Against the budget", "scores", lambda reading: reading.points),
     Chart(
         name="needles",
@@ -185,7 +293,8 @@ _ALL: tuple[Chart[Reading], ...] = (
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}
 
 
-def charts_value(reading: Reading) -> dict[str, Any]:
+def charts_value(reading: Reading, *names: str) -> dict[str, Any]:
+    """Value of the RunCharts of these charts."""
     return {
         "slug": reading.slug,
         "base": "/studies",
@@ -194,5 +303,5 @@ def charts_value(reading: Reading) -> dict[str, Any]:
         "heading": "",
         "text": "The charts appear here with the first results.",
         "head": reading.points.regimes.head,
-        "charts": chart_values(STUDY_CHARTS.values(), reading),
+        "charts": chart_values([STUDY_CHARTS[name] for name in names], reading),
     }

@@ -143,7 +143,10 @@ where it is shown on demand, and "hidden" where it is in the file only.
 to, or null. `cells` is {key: {"text", "value", "href", "title", "tone", "spec", "pieces"}}: `text`
 is read, `value` sorted by and saved, `href` leads to a page of ours, `tone` is "", "warn" or
 "good", `spec` stands below a row's name, and `pieces` are (text, whether it differs) in its place.
-`file` names the CSV file, which has all columns.
+`file` names the CSV file, which has all columns. Of `first` rows more are shown on demand; with
+`lines` a row is a few lines on a phone. A cell's `outcome` is drawn as a pill, or with a `word` as
+a sign, `more` stands behind its text, and `strip` is an interval. A column may have a "look".
+With `opens` the link of a row triggers `open` with its query.
 """
 
 Facts = component(__file__, "facts/facts")

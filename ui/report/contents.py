@@ -31,7 +31,7 @@ from ui.results import block as page
 from ui.results import views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
-from ui.results.live import reading_values
+from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.services.live_runs import RunSnapshot
 from ui.tables.points import summary_value, sweep_value
 from ui.tables.samples import facts_rows
@@ -136,15 +136,17 @@ def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
 
     verdict, *rest = reading_values(reading, None).items()
     contents.add("verdict", "### The answer", (VerdictStrip, verdict[1]))
-    texts = {name: text for _, name, _, _, text in page.PARTS}
     for name, value in rest:
+        text = REPORT_TEXTS.get(name)
+        if value is None or not text:
+            continue
         if "charts" in value:
-            contents.add_charts(name, texts[name], value, draw)
-        elif texts[name]:
+            contents.add_charts(name, text, value, draw)
+        else:
             for row in value["rows"]:
                 for cell in row["cells"].values():
                     cell.pop("href", None)  # a file leads to no page of the app
-            contents.add(name, texts[name], (DataTable, value))
+            contents.add(name, text, (DataTable, value))
     contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading, facts)}))
     return contents
 

@@ -14,7 +14,6 @@ from ui.components.base import (
     FollowUpAnswers,
     Generations,
     KeptTokens,
-    Notice,
     RunCharts,
     RunLinks,
     SectionLinks,
@@ -22,6 +21,7 @@ from ui.components.base import (
     VerdictStrip,
     section_html,
 )
+from ui.results import samples_area
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
 from ui.tables.points import sweep_value
@@ -66,24 +66,6 @@ ALPHA_TEXT = (
     "picks one of them per head."
 )
 POINTS_TEXT = "### All points\nA column's name sorts by it."
-DECISION_TEXT = "### The answer, method by method\nBest first."
-CHARTS_TEXT = (
-    "### Score against budget, bytes and perturbation\n"
-    "Bars are 95 % intervals. Cells of a needle map lead to their samples."
-)
-SCORES_TEXT = (
-    "### Every method and budget\nA score leads to its samples. A column with a minus compares."
-)
-SCORE_SAVINGS_TEXT = (
-    "### Budget saved at an equal score\n"
-    "What a method with CriticalKV needs to answer as well as the same without."
-)
-TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
-SAMPLES_TEXT = (
-    "### Samples\n"
-    "Samples where methods disagree most come first. A sample opens in Compare with the same "
-    "methods; that run shows which of them keep the words of the answer."
-)
 
 RESULTS = ["ckv-results"]  # around whose sections SectionLinks lead
 # Of an area that is built with the page, though not seen: what comes for a component while Gradio
@@ -123,15 +105,8 @@ PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("sweep", "alphas", "sweep-alphas", DataTable, ALPHA_TEXT),
     ("sweep", "alpha_charts", "sweep-alpha-charts", RunCharts, ""),
     ("sweep", "points", "sweep-points", DataTable, POINTS_TEXT),
-    (SAMPLES, "decision", "study-decision", DataTable, DECISION_TEXT),
-    (SAMPLES, "score_charts", "study-charts", RunCharts, CHARTS_TEXT),
-    (SAMPLES, "scores", "study-scores", DataTable, SCORES_TEXT),
-    (SAMPLES, "score_savings", "study-savings", DataTable, SCORE_SAVINGS_TEXT),
-    (SAMPLES, "tasks", "study-tasks", DataTable, TASKS_TEXT),
-    (SAMPLES, "cell", "study-cell", Notice, ""),
-    (SAMPLES, "samples", "study-samples", DataTable, SAMPLES_TEXT),
 )
-OUTPUTS = tuple(name for _, name, *_ in PARTS)
+OUTPUTS = (*(name for _, name, *_ in PARTS), *samples_area.OUTPUTS)
 
 
 def shown_areas(kind: str) -> list[Any]:
@@ -157,7 +132,7 @@ class ResultsBlock:
                 # The sections' headings come one level below it.
                 gr.HTML(f"<h2>{heading}</h2>", elem_classes=["bare", "ckv-offscreen"])
                 SectionLinks(elem_classes=["ckv-sections-bar"])
-                self.outputs |= _built(kind)
+                self.outputs |= samples_area.build_samples() if kind == SAMPLES else _built(kind)
             self.areas.append(column)
 
     def wire(self, services: Services, slug: Component) -> None:

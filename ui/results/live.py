@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.sweep import curves
 from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
 from ckv_core.records.events import TokensCounted
@@ -18,23 +17,17 @@ from ckv_core.records.run_request import RunRequest
 from storage.records import Lineage, ResultCounts, StoredStudy
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
-from ui.charts.study import charts_value
 from ui.components.modules import imported
 from ui.results import chart_views, views
 from ui.results.block import OUTPUTS
 from ui.results.cards import follow_ups_value, generations_value
+from ui.results.samples_area import reading_values
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import SILENT, notice_value, tried
-from ui.tables.points import looks_by_place, summary_value, sweep_value
-from ui.tables.sample_list import Cell, read_cell, samples_table
-from ui.tables.samples import (
-    decision_table,
-    scores_table,
-    tasks_table,
-)
-from ui.tables.samples import savings_table as study_savings
+from ui.shell.parts import SILENT, tried
+from ui.tables.points import summary_value, sweep_value
+from ui.tables.sample_list import read_cell
 
 LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
@@ -72,7 +65,9 @@ class Feed:
         known, read_at = self._known
         if count != known and (view.is_final or now - read_at >= READ_EVERY_S):
             reading = self._services.studies.reading(view.slug)
-            self._read = reading_values(reading, read_cell(reading, self._cell))
+            may_change = self._services.may_change(view.slug)
+            cell = read_cell(reading, self._cell)
+            self._read = reading_values(reading, cell, may_change=may_change)
             self._known = (count, now)
         return self._read
 
@@ -134,24 +129,6 @@ def samples_values(view: RunSnapshot, study: StoredStudy) -> dict[str, Any]:
             "chips": [f"{counts.samples:,} samples x {counts.points} points", model["name"]],
         },
         "links": {"slug": view.slug, "kind": view.kind, "samples": True},
-    }
-
-
-def reading_values(reading: Reading, cell: Cell | None) -> dict[str, Any]:
-    """The area of many samples; the samples may be those of one cell."""
-    only = SILENT
-    if cell is not None:
-        words = f"Only the samples of {cell.words(reading)}. "
-        only = notice_value(words, "", [("All samples", f"/run?id={reading.slug}")])
-    return {
-        "verdict": views.shown_verdict(reading.verdict, looks_by_place(reading.points)),
-        "decision": decision_table(reading),
-        "score_charts": charts_value(reading),
-        "scores": scores_table(reading),
-        "score_savings": study_savings(reading),
-        "tasks": tasks_table(reading),
-        "cell": only,
-        "samples": samples_table(reading, cell),
     }
 
 

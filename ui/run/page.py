@@ -15,7 +15,8 @@ from ui.caches.keep_section import KeepSection
 from ui.components.base import Facts, Notice, component
 from ui.results import views
 from ui.results.block import ResultsBlock, shown_areas
-from ui.results.live import Feed, cancel_run, find_view, follow
+from ui.results.live import OPEN_RUN, Feed, cancel_run, find_view, follow
+from ui.results.samples_area import open_sample
 from ui.results.share import ShareSection
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -26,6 +27,7 @@ from ui.shell.parts import (
     SILENT,
     TO_COMPARE,
     TO_RUNS,
+    event_field,
     notice_value,
     tried,
 )
@@ -49,6 +51,7 @@ class RunPage:
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.followed = gr.Textbox(visible="hidden", elem_id="followed")
         self.cell = gr.Textbox(visible="hidden", elem_id="cell")
+        self.opened = gr.Textbox(visible="hidden", elem_id="opened")
         self.title = Notice(elem_id="run-title")
         with gr.Row(elem_id="actions"):
             act: dict[str, Any] = {"visible": False, "min_width": 110, "scale": 0}
@@ -84,6 +87,9 @@ class RunPage:
         self._share.wire(self.slug)
         self._keep.wire(self.slug)
         self.block.wire(self._services, self.slug)
+        samples: Any = self.block.outputs["samples"]
+        sample = samples.open(self.open_sample, [self.slug], [self.opened, self.notice], **AT_ONCE)
+        sample.then(None, [self.opened], None, js=OPEN_RUN, **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
         """Show the run that the address names as it is now, or say that there is none."""
@@ -125,6 +131,11 @@ class RunPage:
 
         async for updates in follow(self._services, slug, Feed(self._services, cell), rest, more=3):
             yield updates
+
+    def open_sample(self, slug: str, event: gr.EventData) -> list[Any]:
+        """Run a sample that was chosen in the list alone, unless that was done before."""
+        names = (str(event_field(event, name) or "") for name in ("sample", "budget"))
+        return open_sample(self._services, slug, *names)
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left of many samples; those that failed are tried again."""

@@ -51,6 +51,7 @@ from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.tables.csv_text import csv_text
+from ui.tables.decision import bounds_csv as decision_csv
 from ui.tables.points import points_csv, summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
@@ -67,6 +68,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
 }
 _RESULT = tuple(field.name for field in fields(SampleResult))
 SAMPLE_TABLES: dict[str, Callable[[Reading], str]] = {
+    "bounds": decision_csv,
     "scores": lambda of: points_csv(of.points),
     # One line per sample and point: all that is known of it.
     "results": lambda of: csv_text(_RESULT, map(astuple, of.results)),

@@ -1,23 +1,27 @@
 """The samples of a study: all, or those of one cell of its tables, each a way into Compare."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import takewhile
+from statistics import pstdev
 from typing import Any
 from urllib.parse import urlencode
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment import table
+from ckv_core.experiment import sentences, table
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.samples import FULL_POINT
-from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.table import Column, Table, text_column
 from ckv_core.records.run_request import FULL, Point, RunRequest
-from ui.tables.samples import points_column
+from ui.tables.points import look_values
 
 MOST_SAMPLES = 500
+SHOWN_FIRST = 8  # before the reader asks for all
+MOST_METHODS = 8  # beside one another; others are shown on demand
 QUESTION_CHARS = 80
-TEXT_CHARS = 160
+TEXT_CHARS = 20
+TITLE_CHARS = 300
 TAGS = ("task", "length", "depth")
 CELL_NAMES = ("variant", "budget", *TAGS)  # of `cell_address`
 
@@ -51,32 +55,36 @@ def read_cell(reading: Reading, parameters: Mapping[str, str]) -> Cell | None:
 
 
 def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
-    """Value of the DataTable of samples, those where methods disagree most first.
+    """Value of the DataTable of samples where methods disagree, those where most do first.
 
-    Of one cell its samples alone, with what it scored and wrote.
+    Of one cell all its samples. A row has what each method wrote at the cell's budget, or at the
+    one where methods disagree most often.
     """
-    of_sample: dict[str, list[SampleResult]] = {}
-    for result in reading.results:
-        of_sample.setdefault(result.sample, []).append(result)
-    rows = [
-        _Row(reading, sample, of_sample.get(sample.id, []))
-        for sample in reading.samples
-        if cell is None or cell.holds(sample)
-    ]
-    rows.sort(key=lambda row: row.spread or 0.0, reverse=True)
+    results = {result.key: result for result in reading.results}
+    budgets = dict.fromkeys(point.budget for point in reading.study.points()[1:])
+    pages = [_Page(reading, results, budget) for budget in reversed(budgets)]
+    if cell is not None and cell.point.budget is not None:
+        pages = [page for page in pages if page.budget == cell.point.budget]
+    page = max(pages, key=lambda page: sum(map(page.spread, page.disagreeing)))
+    found = page.disagreeing
+    if cell is not None:
+        found = sorted(filter(cell.holds, reading.samples), key=page.spread, reverse=True)
+    at = sentences.budget_short(page.budget or "")
     cut = ""
-    if len(rows) > MOST_SAMPLES:
-        cut = f" The first {MOST_SAMPLES} of {len(rows):,}; the CSV of all results has the rest."
-    found = Table(
-        caption="Samples",
-        columns=_columns(reading, cell),
-        items=rows[:MOST_SAMPLES],
+    if len(found) > MOST_SAMPLES:
+        cut = f" The first {MOST_SAMPLES} of {len(found):,}; the CSV of all results has the rest."
+    shown = Table(
+        caption=f"Samples at {at}",
+        columns=_columns(page, cell),
+        items=found[:MOST_SAMPLES],
         file="study-samples.csv",
-        note="Disagreement: best minus worst score among methods and budgets, the full cache apart."
-        f" Failed results are tried again by Resume.{cut}",
-        empty="There is no result yet.",
+        note=f"At {at} of the KV cache, cells show what was written where the expected answer is "
+        f"missed.{cut}",
+        empty="All methods come to the same in every sample so far.",
+        first=0 if cell else SHOWN_FIRST,
+        has_lines=True,
     )
-    return found.value()
+    return shown.value(look_values(reading.points)) | {"opens": True}
 
 
 def sample_request(
@@ -115,73 +123,83 @@ def _is(value: object, text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A sample with its results."""
+class _Page:
+    """All samples with the results of one budget."""
 
     reading: Reading
-    sample: Sample
-    results: Sequence[SampleResult]
+    results: Mapping[Key, SampleResult]
+    budget: str | None
 
-    def at(self, point: Point) -> SampleResult | None:
-        own = (point.variant, point.budget)
-        return next((each for each in self.results if (each.variant, each.budget) == own), None)
+    def of(self, sample: Sample, variant: str) -> SampleResult | None:
+        budget = None if variant == FULL else self.budget
+        return self.results.get((sample.id, variant, budget))
+
+    def spread(self, sample: Sample) -> float:
+        """Standard deviation of the methods' scores; a cut or failed text counts as 0."""
+        known = [self.of(sample, variant) for variant in self.reading.variants]
+        scores = [each.score or 0.0 for each in known if each is not None]
+        return pstdev(scores) if scores else 0.0
 
     @cached_property
-    def scored(self) -> list[SampleResult]:
-        """Of the methods, by rising score."""
-        found = [each for each in self.results if each.variant != FULL and each.score is not None]
-        return sorted(found, key=lambda each: each.score or 0.0)
+    def disagreeing(self) -> list[Sample]:
+        """Those where scores differ most first."""
+        spreads = {sample.id: self.spread(sample) for sample in self.reading.samples}
+        found = [sample for sample in self.reading.samples if spreads[sample.id] > 0]
+        return sorted(found, key=lambda sample: -spreads[sample.id])
 
-    @property
-    def spread(self) -> float | None:
-        scored = self.scored
-        return (scored[-1].score or 0.0) - (scored[0].score or 0.0) if scored else None
+    def differing(self, sample: Sample, result: SampleResult) -> str:
+        full = self.of(sample, FULL)
+        return _cut(_from_first_difference(result.text, full.text if full else ""), TEXT_CHARS)
 
-    def end(self, place: int) -> str:
-        """The best or worst point; empty where all score alike."""
-        if not self.spread:
-            return ""
-        result = self.scored[place]
-        name = self.reading.names[result.variant]
-        return f"{name} at {result.budget}: {100 * (result.score or 0):.0f}"
-
-    @property
-    def failed(self) -> table.Cell:
-        failed = [each for each in self.results if each.state == "failed"]
-        reasons = " ".join(dict.fromkeys(each.reason for each in failed))
-        return table.Cell(f"{len(failed)}: {reasons}" if failed else "", len(failed))
+    def wrote(self, variant: str, sample: Sample) -> table.Cell | None:
+        """What a method wrote, unless it answers."""
+        result = self.of(sample, variant)
+        if result is None:
+            return None
+        word, whole = result.outcome, _cut(result.text, TITLE_CHARS)
+        is_right = word == "answered" and result.score == 1
+        text = "" if is_right or word == "failed" else self.differing(sample, result)
+        title = f"{word}: {result.reason or whole}"
+        value = None if result.score is None else 100 * result.score
+        return table.Cell(text, value, title=title, outcome=word, word=word)
 
 
-def _columns(reading: Reading, cell: Cell | None) -> list[Column[_Row]]:
-    def link(row: _Row) -> table.Cell:
-        names = {"study": reading.slug, "sample": row.sample.id}
-        names |= {"budget": cell.point.budget} if cell and cell.point.budget else {}
-        return table.Cell(row.sample.id, href="/?" + urlencode(names))
+def _columns(page: _Page, cell: Cell | None) -> list[Column[Sample]]:
+    reading = page.reading
+    shown = [m.variant for m in reading.decision.methods]
+    chosen = cell.point.variant if cell else ""
+    shown.sort(key=lambda variant: variant != chosen)
+    if chosen == FULL:
+        shown.insert(0, FULL)
 
-    def score(point: Point, row: _Row) -> float | None:
-        result = row.at(point)
-        return result.score if result else None
+    def link(sample: Sample) -> table.Cell:
+        names = {"study": reading.slug, "sample": sample.id, "budget": page.budget or ""}
+        return table.Cell(sample.id, href="/?" + urlencode(names))
 
-    def text(point: Point, row: _Row) -> str:
-        result = row.at(point)
-        return _cut(result.text if result else "", TEXT_CHARS)
-
-    own: list[Column[_Row]] = []
-    if cell is not None:
-        own = [
-            points_column("score", cell.words(reading), partial(score, cell.point)),
-            text_column("text", "It wrote", partial(text, cell.point)),
-        ]
     return [
-        text_column("id", "Sample", link, unit="opens in Compare"),
-        text_column("question", "Question", lambda row: _cut(row.sample.question, QUESTION_CHARS)),
-        *own,
-        points_column("full", "Full cache", partial(score, FULL_POINT)),
-        text_column("best", "Best point", lambda row: row.end(-1)),
-        text_column("worst", "Worst point", lambda row: row.end(0)),
-        points_column("spread", "Disagreement", lambda row: row.spread),
-        text_column("failed", "Failed", lambda row: row.failed),
+        text_column("id", "Sample", link),
+        text_column("question", "Question", lambda sample: _cut(sample.question, QUESTION_CHARS)),
+        text_column(
+            "expected", "Expected", lambda sample: _cut(" | ".join(sample.answers), TEXT_CHARS)
+        ),
+        *(
+            text_column(
+                f"m{at}",
+                reading.names[variant],
+                partial(page.wrote, variant),
+                place=reading.places[variant],
+                is_extra=at >= MOST_METHODS,
+            )
+            for at, variant in enumerate(shown)
+        ),
     ]
+
+
+def _from_first_difference(text: str, full: str) -> str:
+    """The words behind those with which the full cache's text begins too; all where none differ."""
+    own, other = text[:TITLE_CHARS].split(), full[:TITLE_CHARS].split()
+    same = [*takewhile(lambda pair: pair[0] == pair[1], zip(own, other, strict=False))]
+    return " ".join(own[len(same) :] or own)
 
 
 def _cut(text: str, most: int) -> str:

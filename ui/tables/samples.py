@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.experiment import savings, sentences
-from ckv_core.experiment.decide import PointDecision
-from ckv_core.experiment.decision import MethodDecision
+from ckv_core.experiment import savings
 from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
@@ -26,63 +24,8 @@ def looks(reading: Reading) -> dict[str, Look]:
     return {variant: of_place[place] for variant, place in reading.places.items()}
 
 
-class _Tried(NamedTuple):
-    method: MethodDecision
-    budget: str
-    found: PointDecision
-
-    @property
-    def is_open(self) -> bool:
-        return self.method.outcome == "unmeasured"
-
-    def loss(self, key: str) -> float | None:
-        share: float | None = getattr(self.found, key)
-        return None if self.is_open and key == "at_most" else share
-
-
-_LOSSES = {
-    "loss": ("Loss", "points"),
-    "at_most": ("Loses at most", "points, 95 %"),
-    "at_least": ("Loses at least", "points, 95 %"),
-}
-
-
-def decision_table(reading: Reading) -> dict[str, Any]:
-    """Value of the DataTable of methods, best first, and budgets."""
-    tried = [_Tried(m, *each) for m in reading.decision.methods for each in m.points.items()]
-    columns: list[Column[_Tried]] = [
-        text_column("method", "Method", lambda at: at.method.name),
-        Column("budget", "Budget", lambda at: at.budget, unit="requested"),
-        text_column(
-            "outcome",
-            "Outcome",
-            lambda at: sentences.STATES["unmeasured" if at.is_open else at.found.state],
-        ),
-        *(
-            points_column(key, label, partial(_Tried.loss, key=key), unit)
-            for key, (label, unit) in _LOSSES.items()
-        ),
-        Column(
-            "needed",
-            "Decided by about",
-            lambda at: at.found.needed,
-            unit="samples in all",
-            form=",",
-        ),
-    ]
-    table = Table(
-        caption="What each method comes to",
-        columns=columns,
-        items=tried,
-        file="study-decision.csv",
-        note=sentences.decision_note(reading.decision.tolerance, reading.decision.n),
-        empty="There is no result yet.",
-    )
-    return _value(reading, table, [at.method.variant for at in tried])
-
-
-def scores_table(reading: Reading) -> dict[str, Any]:
-    """Value of the DataTable of every method and budget; a score leads to its samples."""
+def figures_table(reading: Reading) -> dict[str, Any]:
+    """Value of the DataTable of all figures of every method and budget."""
     table = points_table(
         reading.points,
         file="study-scores.csv",
@@ -146,7 +89,7 @@ def tasks_table(reading: Reading) -> dict[str, Any]:
         note="Mean score in points of 100 over a task's samples, n of them. In brackets: the same "
         "minus the method without CriticalKV, on the samples that both have.",
     )
-    return _value(reading, table, [point.variant for point in table.items])
+    return with_looks(reading, table, [point.variant for point in table.items])
 
 
 def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -233,7 +176,7 @@ def _with_move(score: float | None, move: float | None, href: str = "") -> Cell:
     return Cell(text + brackets, None if score is None else 100 * score, href=href)
 
 
-def _value(reading: Reading, table: Table[Item], variants: Sequence[str]) -> dict[str, Any]:
+def with_looks(reading: Reading, table: Table[Item], variants: Sequence[str]) -> dict[str, Any]:
     """Value of the DataTable whose rows are of these variants."""
     marked = replace(
         table,

@@ -50,9 +50,9 @@ def test_a_method_that_loses_nothing_is_recommended_at_its_smallest_budget():
     assert decision.recommended is not None
     assert (decision.recommended.variant, decision.recommended.budget) == ("snapkv", "10%")
     assert decision.sentence == (
-        "SnapKV keeps the score at 10 % of the cache, the smallest confirmed budget of 2 methods. "
-        "It loses at most 3.5 points there (accepted: 5; 95 % confidence; 120 samples). "
-        "The full cache scores 100 of 100."
+        "SnapKV at 10 % stays within your tolerance of 5 points: it loses at most 3.5 (95 %). "
+        "The full cache scores 100 of 100 on 120 samples. "
+        "The other method keeps the score too."
     )
     kept, lost = decision.methods
     assert [kept.points[budget].state for budget in ("10%", "50%")] == ["keeps", "keeps"]
@@ -66,13 +66,16 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
     decision = decide_study(STUDY, samples, results)
     assert decision.recommended is None
     assert decision.sentence == (
-        "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples show no loss; the true loss "
-        "may be up to 8.5 points (95 % confidence). About 90 samples in all would decide, if "
-        "nothing more is lost."
+        "Cannot tell yet: SnapKV at 50 % may lose up to 8.5 points (95 %), and your tolerance is "
+        "5. The full cache scores 100 of 100 on 40 samples. SnapKV lost nothing so far. About 50 "
+        "more samples would settle it, if nothing more is lost. "
+        "The other method cannot be decided yet."
     )
-    assert decision.cautions == (
-        "With 40 samples and 2 methods you can confirm a drop of at most 10.1 points, or 18.9 if "
-        "one answer is lost. For 5 points you need 84 samples or more.",
+    assert decision.more == 50
+    assert decision.cautions == ()
+    assert decision.size == (
+        "With 2 methods, 40 samples can confirm a loss of at most 10.1 points, or 18.9 if one "
+        "answer is lost. 5 points take 84, 2 points take 212."
     )
     found = decide_study(replace(STUDY, tolerance=15.0), samples, results).recommended
     assert found is not None
@@ -82,16 +85,16 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
 def test_where_every_method_loses_the_best_one_is_named():
     right = everybody(60) | {point: set(range(20)) for point in STUDY.points()[1:]}
     said = decide_study(STUDY, *made(60, right)).sentence
-    assert said.startswith("Both methods lose more than 5 points at 50 % of the cache. The best")
-    assert said.endswith("(95 % confidence, 60 samples). Try a larger budget.")
+    assert said.startswith("Both methods lose more than 5 points at 50 %: SnapKV, the best, loses")
+    assert said.endswith("on 60 samples. Try a larger budget.")
 
 
 def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
     decision = decide_study(STUDY, *made(200, {FULL_POINT: set(range(8))}))
     assert decision.recommended is None
     assert decision.sentence == (
-        "The full cache scores 4 of 100, too low to see a loss of 5 points. No method can be "
-        "confirmed. Use a larger model or an easier task."
+        "No method can be confirmed: the full cache scores 4 of 100, too low to see a loss of "
+        "5 points. Use a larger model or an easier task."
     )
     assert "scores 4 of 100, below 60" in decision.cautions[0]
 
@@ -198,7 +201,8 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
     assert decision.cautions[0].startswith(
         "800 of 2,000 answers stopped at the limit of 64 new tokens. Their scores are unknown"
     )
-    assert "show no loss; the true loss may be up to 5" in decision.sentence
+    assert "may lose up to 5" in decision.sentence
+    assert "lost nothing so far." in decision.sentence
     full = [replace(r, score=None, stopped="length") for r in results if r.budget is None]
     rest = [r for r in results if r.budget is not None]
     assert decide_study(STUDY, samples, [*full, *rest]).sentence == (

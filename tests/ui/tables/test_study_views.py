@@ -10,15 +10,9 @@ from ckv_core.experiment.reading import Reading
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
 from ui.run.routes import SAMPLE_TABLES
+from ui.tables.decision import bounds_csv, bounds_table, decision_table, scores_table
 from ui.tables.sample_list import read_cell, sample_request, samples_table
-from ui.tables.samples import (
-    decision_table,
-    facts_rows,
-    looks,
-    savings_table,
-    scores_table,
-    tasks_table,
-)
+from ui.tables.samples import facts_rows, figures_table, looks, savings_table, tasks_table
 
 ALL = study_samples()
 SLUG = "study0123456"
@@ -41,8 +35,8 @@ def by_point(table: dict) -> dict[tuple[str, str], dict]:
 
 
 def by_score(found: Reading) -> dict[tuple[str, str], dict]:
-    """Cells of the table of points by method and budget."""
-    cells = [row["cells"] for row in scores_table(found)["rows"]]
+    """Cells of the table of all figures by method and budget."""
+    cells = [row["cells"] for row in figures_table(found)["rows"]]
     return {(c["variant"]["text"], c.get("budget", {}).get("text", "")): c for c in cells}
 
 
@@ -68,16 +62,61 @@ def test_the_settings_say_what_computed_it():
 
 def test_the_answer_comes_with_its_tolerance_n_and_cautions():
     value = reading().verdict.to_json()
-    assert value["headline"].startswith(
-        "SnapKV at 50 % of the cache: cannot tell yet. The 40 samples"
-    )
+    assert value["headline"].startswith("Cannot tell yet: SnapKV at 50 % may lose up to")
     assert value["regimes"].startswith("Query-aware methods ")
     states = {m["name"]: g["state"] for g in value["groups"] for m in g["variants"]}
     assert states == {"SnapKV": "cut", PRINTED: "cut", "KeyDiff": "lost"}
-    assert any(text.startswith("With 40 samples and 3 methods") for text in value["cautions"])
+    assert any(text.startswith("With 3 methods, 40 samples can") for text in value["cautions"])
     wide = reading(tolerance=20, budgets=("50%",)).verdict.to_json()
-    assert wide["headline"].startswith("SnapKV keeps the score at 50 % of the cache")
+    assert wide["headline"].startswith("SnapKV at 50 % stays within your tolerance of 20")
     assert wide["groups"][0]["state"] == "kept"
+
+
+def test_each_method_has_one_decision_and_the_budget_below_it_its_own():
+    found = reading(tolerance=20)
+    lines = [row["cells"] for row in decision_table(found)["rows"]]
+    told = [(c["method"]["text"], c["decision"]["text"], c["decision"]["outcome"]) for c in lines]
+    assert told[:2] == [
+        ("SnapKV", "Keeps from 50 %", "answered"),
+        ("at 10 %", "Cannot tell yet", "none"),
+    ]
+    assert lines[0]["why"]["text"].startswith("loses at most ")
+    assert lines[1]["why"]["text"].startswith("35 points lost at 10 %, at most ")
+    assert decision_table(found)["rows"][1]["look"] is None
+    bounds = by_point(bounds_table(found))
+    assert bounds["SnapKV", "10%"]["loss"]["value"] == pytest.approx(35)
+    assert len(bounds_csv(found).splitlines()) == 1 + 3 * 2
+
+
+def test_scores_stand_by_method_and_budget_with_their_intervals():
+    table = scores_table(reading())
+    rows = {row["cells"]["method"]["text"]: row["cells"] for row in table["rows"]}
+    assert [column["label"] for column in table["columns"][1:]] == [
+        "10 %",
+        "50 %",
+        "At 50 %, from 0 to 100",
+    ]
+    assert next(iter(rows)) == "Full cache"
+    assert "b0" not in rows["Full cache"]
+    own = by_score(reading())["SnapKV", "10%"]["score"]
+    ends = [round(float(end)) for end in own["text"][7:-2].replace("%", "").split(" to ")]
+    cell = rows["SnapKV"]["b0"]
+    assert (cell["text"], cell["more"]) == ("65", f"{ends[0]}–{ends[1]}")  # noqa: RUF001
+    low, mean, high = rows["SnapKV"]["strip"]["strip"]
+    assert low < mean == high == 1.0
+    assert asked_by(cell["href"]) == {"id": SLUG, "variant": "snapkv", "budget": "10%"}
+
+
+def test_the_bounds_are_drawn_against_the_tolerance():
+    figure = STUDY_CHARTS["bound"].figure(reading(), {})
+    bounds = by_point(bounds_table(reading()))
+    for trace in figure.data:
+        drawn = [bounds[trace.name, budget]["at_most"]["value"] for budget, _ in trace.customdata]
+        assert list(trace.y) == pytest.approx(drawn)
+    band, edge = figure.layout.shapes
+    assert (band.y0, band.y1, edge.y0) == (0, 5, 5)
+    labels = [each.text for each in figure.layout.annotations if each.name == "end"]
+    assert sorted(labels) == sorted(trace.name for trace in figure.data)
 
 
 def test_nobody_is_called_better_for_a_lower_l1():
@@ -103,7 +142,7 @@ def test_scores_are_points_with_intervals_and_n():
     assert rows["SnapKV", "10%"]["score"]["text"].startswith("65.0% (")
     assert rows["Full cache", ""]["n"]["text"] == "40"
     assert [rows["KeyDiff", budget]["failed"]["text"] for budget in ("10%", "50%")] == ["1", "1"]
-    regimes = {row["regime"] for row in scores_table(reading())["rows"]}
+    regimes = {row["regime"] for row in figures_table(reading())["rows"]}
     assert regimes == {"", "query-aware", "query-agnostic"}
 
 
@@ -154,7 +193,7 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
     cell = read_cell(found, asked)
     assert cell.words(found) == "KeyDiff at 50%, task multi"
     table = samples_table(found, cell)
-    assert table["columns"][2]["label"] == "KeyDiff at 50%, task multi"
+    assert [column["label"] for column in table["columns"][2:4]] == ["Expected", "KeyDiff"]
     ids = texts(table, "id")
     assert len(ids) == 20
     assert all(int(name[1:]) % 2 for name in ids)
@@ -162,8 +201,7 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
     scores = {r.sample: r.score for r in found.results if (r.variant, r.budget) == own}
     for name, line in zip(ids, table["rows"], strict=True):
         score = scores[name]
-        found_score = line["cells"].get("score", {}).get("value")
-        assert found_score == (None if score is None else 100 * score)
+        assert line["cells"]["m0"]["value"] == (None if score is None else 100 * score)
         assert line["cells"]["id"]["href"].endswith(f"&sample={name}&budget=50%25")
     assert sample_request(STUDY, ALL, "s003", "50%").budgets == ("50%",)
     assert sample_request(STUDY, ALL, "s003", "7%").budgets == ("10%",)
@@ -188,15 +226,19 @@ def test_an_address_that_names_no_cell_shows_all_samples(asked):
 
 def test_samples_where_methods_disagree_come_first_and_open_in_compare():
     table = samples_table(reading())
-    spread = [row["cells"]["spread"]["value"] for row in table["rows"]]
-    assert spread == sorted(spread, reverse=True)
     cells = {row["cells"]["id"]["text"]: row["cells"] for row in table["rows"]}
-    assert cells["s003"]["id"]["href"] == f"/?study={SLUG}&sample=s003"
-    assert cells["s007"]["failed"]["text"].startswith("2: The budget of 10 holds not")
-    assert (cells["s003"]["best"]["text"], cells["s001"]["best"]["text"]) == (
-        "KeyDiff at 50%: 100",
-        "",
-    )
+    # At 10 % all three miss sample 0 and none misses sample 1.
+    assert "s001" not in cells
+    assert "s000" not in cells
+    assert [column["look"]["symbol"] for column in table["columns"][3:]]
+    assert cells["s003"]["id"]["href"] == f"/?study={SLUG}&sample=s003&budget=10%25"
+    keydiff = cells["s007"]["m2"]
+    assert (keydiff["outcome"], keydiff["text"]) == ("failed", "")
+    assert keydiff["title"].startswith("failed: The budget of 10 holds not")
+    missed = cells["s003"]["m0"]
+    assert (missed["outcome"], missed["text"], missed["value"]) == ("missed", "7", 0)
+    whole = samples_table(reading(), read_cell(reading(), {"variant": "snapkv", "budget": "50%"}))
+    assert len(whole["rows"]) == len(ALL)
     request = sample_request(STUDY, ALL, "s003")
     assert (request.answer, request.budgets) == ("7003", ("10%",))
     assert request.variants == ("full", *STUDY.variants)

@@ -6,15 +6,17 @@ import {
   list,
   make,
   onChange,
+  quietButton,
   regimeMark,
   regimesHead,
   scroller,
   setText,
+  shape,
   showText,
   specParts,
   str,
 } from "../../../assets/scripts/dom.js";
-import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
+import { marker, outcomeGlyph, outcomeMark } from "../../../assets/scripts/marks.js";
 import { hideTip, showTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
@@ -26,12 +28,39 @@ const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, colu
 const generated = (pieces) =>
   make("p.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, differs]) => (differs ? make("mark", str(text)) : str(text))));
 
-function contentOf({ text, href, pieces, tone, outcome }) {
+function contentOf({ text, href, pieces, tone, outcome, word, more, strip }, look) {
   if (pieces) return [outcome ? outcomeMark(outcome) : null, generated(pieces)];
+  if (strip) return stripOf(strip, look);
+  if (outcome) return outcomeOf(outcome, text, word);
+  const behind = more ? make("span.ckv-behind", str(more)) : null;
   // Only pages of ours are led to.
-  if (str(href).startsWith("/") && !str(href).startsWith("//")) return make("a.ckv-link", { href: str(href), text: str(text) });
+  if (str(href).startsWith("/") && !str(href).startsWith("//")) return [make("a.ckv-link", { href: str(href), text: str(text) }), behind];
   const sign = TONE_SIGNS[tone];
-  return [sign ? make("span", { "aria-hidden": "true", text: `${sign} ` }) : null, make("span", str(text) || "–")];
+  return [sign ? make("span", { "aria-hidden": "true", text: `${sign} ` }) : null, make("span", str(text) || "–"), behind];
+}
+
+/** An outcome as a pill, or where its word stands for a sign alone before what was written. */
+function outcomeOf(outcome, text, word) {
+  if (!word) return outcomeMark(str(outcome), str(text));
+  const words = make("span.ckv-offscreen", `${word}${text ? ": " : ""}`);
+  return make("span.ckv-wrote", { "data-outcome": str(outcome) }, [
+    outcomeGlyph(str(outcome)),
+    words,
+    make("span", { dir: "auto", text: str(text) }),
+  ]);
+}
+
+/** An interval from 0 to 1, in the colour of its row. */
+function stripOf([low, mean, high], look) {
+  const at = (share) => 6 + 148 * share;
+  const color = look ? `light-dark(${str(look.color)}, ${str(look.dark ?? look.color)})` : "currentColor";
+  const node = shape("svg", { viewBox: "0 0 160 16", class: "ckv-strip", "aria-hidden": "true" });
+  node.append(
+    shape("path", { d: "M6 8H154M6 5v6M80 5v6M154 5v6", class: "ckv-strip-axis" }),
+    shape("path", { d: `M${at(low)} 8H${at(high)}`, stroke: color, "stroke-width": 3, opacity: 0.45 }),
+    shape("circle", { cx: at(mean), cy: 8, r: 4, fill: color }),
+  );
+  return node;
 }
 
 function firstCell(row, column) {
@@ -48,7 +77,14 @@ function bodyCell(row, column) {
   const cell = cellOf(row, column) ?? {};
   const tone = TONE_SIGNS[cell.tone] ? `ckv-${cell.tone}` : "";
   const title = str(cell.title) || (str(cell.text) ? null : "Not known yet, or not defined for this row.");
-  return make("td", { class: `ckv-num ${sideOf(column)} ${tone}`, title }, contentOf(cell));
+  const side = `ckv-num ${sideOf(column)} ${tone} ${cell.strip ? "ckv-wide" : ""}`;
+  return make("td", { class: side, title }, lead(column), contentOf(cell, row.look));
+}
+
+/** The head of a cell again, where a row is a few lines on a phone. */
+function lead(column) {
+  if (!column.look) return make("span.ckv-lead", { "aria-hidden": "true", text: str(column.label) });
+  return make("span.ckv-lead", { title: str(column.label) }, marker(column.look), make("span.ckv-offscreen", str(column.label)));
 }
 
 /** A "?" that shows its text on hover, focus or click; Escape closes it. */
@@ -67,16 +103,18 @@ export default function mount(host) {
   const table = make("table.ckv-table", { id: `table-${Math.random().toString(36).slice(2)}` });
   const box = scroller("", table);
   const note = make("p.ckv-notice");
-  const save = button("Download CSV", saveCsv);
-  const more = button("", toggleExtra, { "aria-controls": table.id });
+  const save = quietButton("Download CSV", saveCsv);
+  const more = quietButton("", toggleExtra, { "aria-controls": table.id });
+  const all = quietButton("", showAll, { "aria-controls": table.id });
   const equals = make("div.ckv-seg", { role: "group", "aria-label": "Rows" }, [
     button("Only differences", () => showEqual(false)),
     button("Everything", () => showEqual(true)),
   ]);
-  const foot = make("div.ckv-row.ckv-table-foot", note, make("div.ckv-row", more, save));
+  const foot = make("div.ckv-row.ckv-table-foot", note, make("div.ckv-row", all, more, save));
   root.append(empty, head, equals, box, foot);
   let shown = null;
   let withExtra = false;
+  let withAll = false;
   let withEqual = false;
   let order = { key: "", down: false };
 
@@ -103,7 +141,7 @@ export default function mount(host) {
   function headCell(column) {
     const active = order.key === column.key;
     const sort = make("button.ckv-sort", { "data-key": column.key, onclick: () => sortBy(column) }, [
-      make("span", str(column.label)),
+      column.look ? make("span.ckv-name", marker(column.look), make("span", str(column.label))) : make("span", str(column.label)),
       make("span", { "aria-hidden": "true", text: active ? (order.down ? " ▼" : " ▲") : "" }),
     ]);
     const unit = column.unit ? make("span.ckv-subdued.ckv-unit", str(column.unit)) : null;
@@ -124,6 +162,12 @@ export default function mount(host) {
     draw();
   }
 
+  function showAll() {
+    withAll = true;
+    draw();
+    table.querySelectorAll("tbody tr")[shown.first]?.querySelector("a")?.focus();
+  }
+
   function draw() {
     hideTip();
     const rows = sorted(shown).filter((row) => withEqual || !row.equal);
@@ -135,13 +179,20 @@ export default function mount(host) {
     more.hidden = extra === 0;
     more.setAttribute("aria-expanded", String(withExtra));
     setText(more, withExtra ? "Fewer columns" : `${extra} more column${extra === 1 ? "" : "s"}`);
+    const first = shown.first || undefined;
+    all.hidden = withAll || !first || rows.length <= first;
+    setText(all, `Show all ${rows.length}`);
+    table.classList.toggle("ckv-lines", shown.lines === true);
     const caption = str(shown.caption);
     box.setAttribute("aria-label", `${caption}, scrolls sideways`);
     const cells = (row) => columns.map((column, at) => (at ? bodyCell(row, column) : firstCell(row, column)));
     table.replaceChildren(
       make("caption.ckv-offscreen", { text: caption }),
       make("thead", make("tr", ...columns.map(headCell))),
-      make("tbody", ...rows.map((row) => make("tr", ...cells(row)))),
+      make(
+        "tbody",
+        ...rows.slice(0, withAll ? undefined : first).map((row) => make("tr", { class: row.below ? "ckv-below" : "" }, ...cells(row))),
+      ),
     );
   }
 
@@ -154,6 +205,14 @@ export default function mount(host) {
     ];
     downloadCsv(lines, str(shown.file) || "table.csv");
   }
+
+  // A row that is opened by the server, which answers with the address; a new tab has the link's own.
+  root.addEventListener("click", (event) => {
+    const link = shown?.opens && event.target.closest("tbody th a");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    host.trigger("open", Object.fromEntries(new URL(link.href).searchParams));
+  });
 
   onChange(host, (value) => {
     const filled = list(value?.rows).length > 0;

@@ -21,6 +21,8 @@ import {
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
 
 const TOP = 12; // pixels above a plot
+const NARROW = 520; // pixels; in a wider plot lines are named at their ends
+const END_NAMES = 190; // pixels for these names
 
 /** plotly.js, once per page. */
 function loadPlotly() {
@@ -54,6 +56,16 @@ function themed(shown) {
     return { ...trace, marker: { ...trace.marker, line: { ...line, colorscale } } };
   });
   return { ...figure, data };
+}
+
+/** Lines named at their ends, or in a legend where the plot is narrow. */
+function named(layout, width) {
+  if (!layout.meta?.ends) return layout;
+  const isNarrow = width < NARROW;
+  const annotations = list(layout.annotations).filter(({ name }) => !isNarrow || name !== "end");
+  const margin = isNarrow ? layout.margin : { ...layout.margin, r: END_NAMES };
+  const height = isNarrow ? layout.height : layout.meta.height;
+  return { ...layout, annotations, margin, height, showlegend: isNarrow };
 }
 
 const isReport = () => document.querySelector(".ckv-report") !== null;
@@ -170,12 +182,17 @@ class Panel {
   /** The title stands above the plot, where it takes as many lines as it needs. */
   async paint(plotly) {
     const { data, layout } = themed(this.figure);
-    const { title, margin, height } = layout;
+    const { title, margin, height } = named(layout, this.plot.clientWidth);
     const [words, more] = [title?.text, title?.subtitle?.text].map(plain);
     setText(this.title, words);
     showText(this.subtitle, more);
     this.plot.setAttribute("aria-label", [words, more].filter(Boolean).join(". "));
-    const bare = { ...layout, title: undefined, margin: { ...margin, t: TOP }, height: height - margin.t + TOP };
+    const bare = {
+      ...named(layout, this.plot.clientWidth),
+      title: undefined,
+      margin: { ...margin, t: TOP },
+      height: height - margin.t + TOP,
+    };
     this.plot.style.minHeight = `${bare.height}px`;
     await plotly.react(this.plot, data, bare, { responsive: true, displayModeBar: false });
     if (!this.followed) this.plot.on("plotly_click", follow);
@@ -189,7 +206,7 @@ class Panel {
     const width = Math.max(700, this.plot.clientWidth);
     const plotly = await loadPlotly();
     const font = { ...layout.font, color, family: "system-ui, sans-serif" };
-    const image = { data, layout: { ...layout, font, paper_bgcolor: ground, autosize: false, width } };
+    const image = { data, layout: { ...named(layout, width), font, paper_bgcolor: ground, autosize: false, width } };
     const size = { format, width, height: layout.height, scale: format === "png" ? 2 : 1 };
     saveFile(await plotly.toImage(image, size), `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
   }

@@ -1,0 +1,147 @@
+"""The results of a run of many samples: the decision, scores, disagreements, and all figures."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError
+from ckv_core.experiment.reading import Reading
+from storage.records import Lineage
+from ui.charts.study import charts_value
+from ui.components.base import DataTable, Notice, RunCharts
+from ui.results.views import shown_verdict
+from ui.services.services import Services
+from ui.shell.parts import SILENT, notice_value
+from ui.tables.decision import bounds_table, decision_table, scores_table
+from ui.tables.points import looks_by_place
+from ui.tables.sample_list import Cell, sample_request, samples_table
+from ui.tables.samples import figures_table, savings_table, tasks_table
+
+SCORES_TEXT = "### Scores\nA score leads to its samples."
+SAMPLES_TEXT = (
+    "### Samples where methods disagree\n"
+    "A sample opens as a result of one text, with the same methods and budget."
+)
+BOUNDS_TEXT = "### Bounds\nHow sure the decision is, at every budget."
+FIGURES_TEXT = "### Every method and budget\nA column with a minus compares."
+SAVINGS_TEXT = (
+    "### Budget saved at an equal score\n"
+    "What a method with CriticalKV needs to answer as well as the same without."
+)
+TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
+CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
+
+# Name, id, component and text of all that a feed writes; the last ones are folded.
+_FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
+    ("scores", "study-scores", DataTable, SCORES_TEXT),
+    ("cell", "study-cell", Notice, ""),
+    ("samples", "study-samples", DataTable, SAMPLES_TEXT),
+    ("needles", "study-needles", RunCharts, ""),
+)
+_FOLDED: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
+    ("bounds", "study-bounds", DataTable, BOUNDS_TEXT),
+    ("figures", "study-figures", DataTable, FIGURES_TEXT),
+    ("score_savings", "study-savings", DataTable, SAVINGS_TEXT),
+    ("tasks", "study-tasks", DataTable, TASKS_TEXT),
+    ("score_charts", "study-charts", RunCharts, CHARTS_TEXT),
+)
+# What a report calls them; those without a name lead to pages of the app.
+REPORT_TEXTS = {
+    "bound": "### How much may be lost",
+    "decision": "### The answer, method by method",
+    **{name: text for name, _, _, text in (*_FIRST, *_FOLDED)},
+    "needles": "### Needle map",
+}
+OUTPUTS = ("bound", "decision", "next", *(name for name, *_ in (*_FIRST, *_FOLDED)))
+
+
+def build_samples() -> dict[str, Component]:
+    """The components, empty, by name; call inside a Blocks context."""
+    outputs: dict[str, Component] = {}
+    with gr.Row(elem_id="study-answer", equal_height=True):
+        with gr.Column(scale=13, min_width=320):
+            outputs["bound"] = RunCharts(elem_id="study-bound")
+        with gr.Column(scale=12, min_width=320, elem_id="study-why"):
+            outputs["decision"] = DataTable(elem_id="study-decision")
+            outputs["next"] = Notice(elem_id="study-next")
+    outputs |= {name: make(elem_id=at, section=text) for name, at, make, text in _FIRST}
+    with gr.Accordion("All figures and charts", open=False, elem_id="study-more"):
+        outputs |= {name: make(elem_id=at, section=text) for name, at, make, text in _FOLDED}
+    return outputs
+
+
+def reading_values(
+    reading: Reading, cell: Cell | None, *, may_change: bool = False
+) -> dict[str, Any]:
+    """The area of many samples; the samples may be those of one cell."""
+    only = SILENT
+    if cell is not None:
+        words = f"Only the samples of {cell.words(reading)}. "
+        only = notice_value(words, "", [("Where methods disagree", f"/run?id={reading.slug}")])
+    figures = figures_table(reading)
+    figures["note"] = f"{figures['note']} {reading.l1_finding}".strip()
+    return {
+        "verdict": _verdict(reading),
+        "bound": charts_value(reading, "bound"),
+        "decision": decision_table(reading),
+        "next": _next_steps(reading, may_change=may_change),
+        "scores": scores_table(reading),
+        "cell": only,
+        "samples": samples_table(reading, cell),
+        "needles": _needles(reading),
+        "bounds": bounds_table(reading),
+        "figures": figures,
+        "score_savings": savings_table(reading),
+        "tasks": tasks_table(reading),
+        "score_charts": charts_value(reading, "budget", "samples"),
+    }
+
+
+def open_sample(services: Services, study: object, sample: str, budget: str) -> list[Any]:
+    """The slug of a run of one sample with all methods, made now or before; and a Notice.
+
+    A client may send anything.
+    """
+    try:
+        reading = services.studies.reading(study)
+        samples = services.studies.samples(reading.slug)
+        request = sample_request(reading.study, samples, sample, budget)
+        request.validate()
+        _, children = services.library.relatives(reading.slug)
+        known = (child.slug for child in children if child.state != "failed")
+        same = (at for at in known if services.snapshot(at).request == request)
+        slug = next(same, "") or services.start_run(request, Lineage(reading.slug, "fork"))
+    except CkvError as error:
+        return ["", notice_value(str(error), "error")]
+    return [slug, SILENT]
+
+
+def _verdict(reading: Reading) -> dict[str, Any]:
+    """The answer; what the page has elsewhere is left out."""
+    value = shown_verdict(reading.verdict, looks_by_place(reading.points))
+    elsewhere = {reading.l1_finding, reading.decision.size}
+    return value | {
+        "groups": [],
+        "findings": [text for text in value["findings"] if text not in elsewhere],
+        "cautions": [text for text in value["cautions"] if text not in elsewhere],
+    }
+
+
+def _needles(reading: Reading) -> dict[str, Any] | None:
+    """None where the samples have no depths."""
+    value = charts_value(reading, "needles")
+    words = {"heading": "Needle map", "text": "A cell leads to its samples."}
+    return value | words if value["charts"] else None
+
+
+def _next_steps(reading: Reading, *, may_change: bool) -> dict[str, Any]:
+    """What this many samples can show, and the form that adds others."""
+    decision, address = reading.decision, f"/?study={reading.slug}"
+    if not may_change:
+        return notice_value(decision.size)
+    more = decision.more or len(reading.samples)
+    add = (f"Add {more:,} samples", f"{address}&add={more}")
+    steps = [("Change tolerance", f"{address}&add=0")]
+    return notice_value(decision.size, "", steps if reading.study.read_once else [add, *steps])
