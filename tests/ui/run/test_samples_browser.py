@@ -116,7 +116,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     expect(page.locator("#study-decision tbody tr").first).to_be_visible()
     page.goto(f"{app.url}/runs?kind=samples")
     row = page.locator("#runs tbody tr", has_text="pasted")
-    expect(row).to_contain_text("Many samples")
+    expect(row).to_contain_text("many samples")
     expect(row).to_contain_text("of 18 results")
     row.get_by_role("link", name="pasted").click()
     page.wait_for_url("**/run?id=*")
