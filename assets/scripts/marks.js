@@ -2,10 +2,9 @@
 
 import { make, shape, str } from "./dom.js";
 
-// Perceptually uniform, safe for colour-blind readers; ui/looks/palette.py reads these lines too.
-export const DENSITY_STOPS = "#00224e #123570 #3b496c #575d6d #707173 #8a8678 #a59c74 #c3b369 #e1cc55 #fee838".split(" ");
 // Differences and log ratios, the lower side first: equal steps of lightness from the middle, which is the
 // page's ground. The sides are equally light, so charts and maps also mark the cells of the lower one.
+// ui/looks/palette.py reads these lines too.
 const DIVERGING_STOPS = "#005389 #0072b9 #5d91cc #94b0da #c5d1e7 #f3f3f3 #e9c9c7 #dba09d #ca7674 #b64b4e #9f132b".split(" ");
 const DIVERGING_STOPS_DARK = "#87bcfe #2f9df6 #3a7cbc #395d85 #313f52 #242424 #523736 #834b49 #b75e5e #ee7273 #ff9f9c".split(" ");
 export const isDark = () => document.body.classList.contains("dark");

@@ -75,7 +75,7 @@ _MARKS = {"plain": "", "printed": "-open", "pooled": "-open-dot", "auto": "-dot"
 _DASHES = {"plain": "solid", "printed": "dash", "pooled": "dashdot", "auto": "dot"}
 _PATTERNS = {"plain": "", "printed": "/", "pooled": "x", "auto": "."}
 
-# Plotly's name of the scale of shares; the canvas has its stops.
+# Plotly's name of the scale of shares: perceptually uniform, safe for colour-blind readers.
 DENSITY_SCALE = "Cividis"
 _SCALE = re.compile(r'^(?:export )?const (\w+_STOPS\w*) = "([^"]+)"', re.MULTILINE)
 _MARKS_JS = Path(__file__).resolve().parents[2] / "assets" / "scripts" / "marks.js"

@@ -38,9 +38,8 @@ GENERATIONS_TEXT = (
 )
 KEPT_TEXT = (
     "### Kept tokens\n"
-    "Each row is a layer, each column a place in the prompt; brighter means more "
-    "[[KV head|KV heads]] keep it. "
-    "The text is shaded the same way: choose a token or a span to see which variants keep it."
+    "Each map shows all layers (top to bottom) and the whole prompt (left to right); more colour "
+    "means more [[KV head|KV heads]] keep it. The line marks the expected answer."
 )
 PERTURBATION_TEXT = (
     "### Perturbation at the first decoding step\n"

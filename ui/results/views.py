@@ -148,8 +148,6 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "window": variant.params.get("window", 0),
                 "sinks": variant.params.get("sinks", 0),
                 "protected": protected_spans(variant, result.prompt),
-                "first_difference": variant.first_difference,
-                "finished": variant.stopped is not None,
                 **({"entries": list(variant.held.entries)} if variant.held else {}),
             }
             for index, variant in kept

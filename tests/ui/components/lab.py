@@ -247,6 +247,6 @@ class View:
         self.page.evaluate(f"{drawn}?.removeAttribute('data-draw-ms')")
         self.send(kept={**run.value(), **changes})
         self.page.locator("#kept").scroll_into_view_if_needed()
-        self.page.wait_for_selector("#kept .ckv-kept .ckv-maps")
+        self.page.wait_for_selector("#kept .ckv-kept .ckv-map-row")
         self.page.wait_for_selector("#kept [data-draw-ms]")
         return self.page

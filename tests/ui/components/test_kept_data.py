@@ -7,10 +7,13 @@ import pytest
 from playwright.sync_api import Page
 
 from ckv_core.records.records import RetainedSet
+from tests.ui.looks.test_palette import CARDS, contrast, lab
 from ui.components.modules import joined
+from ui.looks.palette import DARK
 
-DATA = "ui/components/kept_tokens/data.js"
+DATA, RAMP = (f"ui/components/kept_tokens/{name}.js" for name in ("data", "ramp"))
 DATA_SCRIPT = f'{joined([DATA])}\nreturn MODULES["{DATA}"];'
+RAMP_SCRIPT = f'{joined([RAMP])}\nreturn MODULES["{RAMP}"];'
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +75,30 @@ def test_what_is_always_kept_is_joined_and_stays_inside(blank):
         DATA_SCRIPT,
     )
     assert found == [[], [[0, 6], [9, 12], [14, 20]], [[0, 20]]]
+
+
+@pytest.mark.parametrize("theme", range(2), ids=["light", "dark"])
+def test_a_ramp_of_each_hue_leaves_the_ground_step_by_step_and_shades_a_readable_text(blank, theme):
+    """The more is kept the farther from the ground, in lightness; ink is read on all of it."""
+    ground, ink = CARDS[theme], ("#14181f", "#eef1f4")[theme]
+    hues = [(light, dark)[theme] for light, dark in DARK.items()]
+    found = blank.evaluate(
+        """([script, ground, ink, hues]) => {
+          const {rampOf, shadeColor, DEEPEST} = new Function(script)();
+          const part = (pixel, by) => ((pixel >> by) & 255).toString(16).padStart(2, "0");
+          const hex = (pixel) => `#${[0, 8, 16].map((by) => part(pixel, by)).join("")}`;
+          return hues.map((hue) => ({
+            ramp: Array.from(rampOf([ground, hue]), hex),
+            shade: shadeColor(hue, ground, ink, DEEPEST).match(/\\d+/g).map(Number),
+            deepest: DEEPEST,
+          }));
+        }""",
+        [RAMP_SCRIPT, ground, ink, hues],
+    )
+    assert len(found) > 20
+    for hue, each in zip(hues, found, strict=True):
+        away = np.array([lab(step)[0] for step in each["ramp"][::15]]) - lab(ground)[0]
+        assert np.all(np.diff(np.abs(away)) > 0), hue
+        own = np.array([int(ground[at : at + 2], 16) for at in (1, 3, 5)])
+        darkest = own + (np.array(each["shade"]) - own) * each["deepest"]
+        assert contrast("#" + "".join(f"{round(part):02x}" for part in darkest), ink) >= 4.5, hue

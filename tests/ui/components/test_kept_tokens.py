@@ -13,24 +13,35 @@ from playwright.sync_api import Locator, Page, expect
 from ckv_core.experiment.evidence import evidence as evidence_shares
 from ckv_core.records.records import RetainedSet
 from tests.e2e.steps import expect_well_made
-from tests.ui.components.lab import card, generating_run, large_run, small_run
-from ui.looks.palette import STOPS
+from tests.ui.components.lab import LOOK, generating_run, large_run, small_run
 
 RUN = small_run()
 EVICTABLE = list(RUN.evictable)
-SPOT = "#token=61&variant=3&layer=2&span=60-63&other=kept"
-# Of a map whose canvas has this selector: its pen, the size of its cells' area, and a place in it.
+SPOT = "#variant=3&layer=2&span=60-63&other=kept"
+# Of a map whose canvas has this selector: its pen, and a place in its cells' area, which has a
+# margin where there are axes.
 PEN = """const canvas = [...document.querySelectorAll(selector)].at(-1);
   const pen = canvas.getContext('2d'), ratio = devicePixelRatio;
   const [width, height] = [canvas.width / ratio, canvas.height / ratio];
-  const x = (position) => 30 + (position + 0.5) / 300 * (width - 36);
-  const y = (layer, part) => 9 + (layer + part) / 6 * (height - 31);
+  const margin = canvas.closest('.ckv-map-row') ? [0, 0, 0, 0] : [30, 36, 9, 31];
+  const x = (position) => margin[0] + (position + 0.5) / 300 * (width - margin[1]);
+  const y = (layer, part) => margin[2] + (layer + part) / 6 * (height - margin[3]);
   const color = (x, y) => [...pen.getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);"""
 DIFFERENCE = "#kept .ckv-difference .ckv-map-base"
 
 
 def map_of(variant: int) -> str:
-    return f"#kept figure[data-variant='{variant}'] .ckv-map-top"
+    return f"#kept .ckv-map-row[data-variant='{variant}'] .ckv-map-top"
+
+
+def open_more(page: Page) -> None:
+    page.locator("#kept .ckv-more > summary").click()
+    page.locator("#kept .ckv-difference .ckv-map-top").wait_for()
+
+
+def choose(page: Page, variant: int) -> None:
+    page.locator(f"#kept .ckv-map-row[data-variant='{variant}'] button").click()
+    page.locator(f"#kept .ckv-map-row[data-variant='{variant}'].ckv-chosen").wait_for()
 
 
 def evidence(page: Page) -> dict[str, list[str]]:
@@ -55,12 +66,8 @@ def expected_evidence(variant: int, first: int, end: int) -> list[str]:
     """Counts of one such row, as the engine's side has them."""
     shares = shares_of(variant, first, end)
     whole = RUN.masks[variant - 1][EVICTABLE, :, first:end].all(2).sum()
-    ratio = f"{shares.mean / shares.chance:.2f}\u00d7"
-    return [percent(shares.mean), f"{whole} / 15", percent(shares.chance), ratio]
-
-
-def token_panel(page: Page, text: str) -> Locator:
-    return page.locator("#kept .ckv-token-panel", has_text=text)
+    ratio = f"{shares.mean / shares.chance:.1f}\u00d7"
+    return [percent(shares.mean), percent(shares.chance), ratio, f"{whole} of 15"]
 
 
 def evidence_panel(page: Page, text: str) -> Locator:
@@ -71,9 +78,9 @@ def evidence_panel(page: Page, text: str) -> Locator:
 
 
 def ramp_color(share: float) -> NDArray[np.float64]:
-    stops = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in STOPS["DENSITY_STOPS"]])
-    at = round(np.sqrt(share) * 255) / 255 * (len(stops) - 1)
-    return np.array([np.interp(at, range(len(stops)), stops[:, i]) for i in range(3)])
+    """From the card's ground to the method's hue."""
+    ground, hue = np.full(3, 255), np.array([int(LOOK["color"][i : i + 2], 16) for i in (1, 3, 5)])
+    return ground + (hue - ground) * round(np.sqrt(share) * 255) / 255
 
 
 def test_heat_map_paints_the_share_of_heads(open_view):
@@ -94,6 +101,7 @@ def test_heat_map_paints_the_share_of_heads(open_view):
 def test_the_sign_of_a_difference_survives_a_grey_print_in_both_themes(open_view):
     """Cells where the second variant keeps more have a line through their middle, others none."""
     page = open_view().show_kept(RUN)
+    open_more(page)
     gaps = RUN.masks[1].sum(1).astype(int) - RUN.masks[0].sum(1)
     cells = [[layer, at] for layer in EVICTABLE for at in range(0, 260, 7)]
     signs = np.array([gaps[layer, at] for layer, at in cells])
@@ -122,8 +130,7 @@ def test_the_sign_of_a_difference_survives_a_grey_print_in_both_themes(open_view
 
 def test_text_shades_count_evictable_slots(open_view):
     page = open_view().show_kept(RUN)
-    page.get_by_label("Variant that shades the text").select_option("2")
-    page.locator("#kept figure[data-variant='3'].ckv-chosen").wait_for()
+    choose(page, 3)
     titles = page.eval_on_selector_all(
         "#kept .ckv-tokens .t", "es => es.map(e => [+e.dataset.t, e.title, e.className])"
     )
@@ -132,21 +139,22 @@ def test_text_shades_count_evictable_slots(open_view):
         assert "read after eviction" in title, (token, name)
     for token, title, name in titles[:300]:
         slots = RUN.slots(3, token)
-        assert f"kept by {slots} of 15 slots" in title
+        assert f"kept by {slots} of 15 heads" in title
         assert ("t0" in name.split()) == (slots == 0)
     assert RUN.slots(3, 151) == 0
 
 
 def test_difference_and_share_table_agree_with_numpy(open_view):
     page = open_view().show_kept(RUN)
+    open_more(page)
 
     def differs(text: str) -> Locator:
         return page.locator(f'#kept .ckv-difference [aria-label*="{text}"]')
 
     # It begins with the first variant with CriticalKV against its base.
     differs("CriticalKV-SnapKV minus SnapKV").wait_for()
-    page.get_by_label("First variant").select_option("2")
-    page.get_by_label("Second variant").select_option("1")
+    page.get_by_label("First method").select_option("2")
+    page.get_by_label("Second method").select_option("1")
     differs("AdaKV minus CriticalKV-SnapKV").wait_for()
     page.locator("#kept .ckv-difference .ckv-map-top").focus()
     page.keyboard.press("Home")
@@ -154,7 +162,6 @@ def test_difference_and_share_table_agree_with_numpy(open_view):
     one, two = (int(RUN.masks[v][0, :, 10].sum()) for v in (2, 1))
     live = page.locator("#kept p[aria-live=polite]").inner_text()
     assert f"KV heads of 3: AdaKV {one}, CriticalKV-SnapKV {two}" in live
-    page.locator("#kept summary").click()
     rows = page.locator("#kept .ckv-share tbody tr").all_inner_texts()
     assert rows[3].split("\t") == ["3 (not evicted)", "100%", "100%", "100%"]
     assert rows[5].split("\t") == ["5", *(percent(mask[5].mean()) for mask in RUN.masks)]
@@ -163,8 +170,9 @@ def test_difference_and_share_table_agree_with_numpy(open_view):
 @pytest.mark.slow
 def test_of_128k_positions_only_what_is_seen_becomes_words(open_view):
     page = open_view().show_kept(large_run())
-    assert "of 131,072" in page.locator("#kept .ckv-where").inner_text()
+    assert "131,072" in page.locator("#kept .ckv-ticks").inner_text()
     assert 0 < page.locator("#kept .t").count() < 4000
+    page.get_by_role("button", name="Search text").click()
     page.get_by_role("searchbox", name="Search the prompt").fill("rare names")
     page.locator("#kept .ckv-count", has_text="1 of").wait_for()
 
@@ -174,6 +182,7 @@ def test_of_128k_positions_only_what_is_seen_becomes_words(open_view):
 
 def test_search_selects_the_span_and_shows_its_evidence(open_view):
     page = open_view().show_kept(RUN)
+    page.get_by_role("button", name="Search text").click()
     box = page.get_by_role("searchbox", name="Search the prompt")
 
     def wait_for_count(text: str) -> None:
@@ -195,107 +204,144 @@ def test_search_selects_the_span_and_shows_its_evidence(open_view):
     wait_for_count("no match")
 
 
-def test_a_click_in_a_map_picks_token_layer_and_variant(open_view):
-    page = open_view().show_kept(RUN)
+def test_a_click_chooses_a_method_everywhere_and_another_one_picks_a_token(open_view):
+    page = open_view().show_kept(RUN, answer="Needle is 7421")
+    page.evaluate("window.heard = []")
+    page.evaluate("addEventListener('hashchange', () => heard.push(location.hash))")
     canvas = page.locator(map_of(2))
     box = canvas.bounding_box()
-    x = 30 + (123 + 0.5) / 300 * (box["width"] - 36)
-    y = 9 + 4.5 / 6 * (box["height"] - 31)
+    x, y = 123.5 / 300 * box["width"], 4.5 / 6 * box["height"]
     canvas.hover(position={"x": x, "y": y})
-    tip = page.locator("#kept figure[data-variant='2'] .ckv-map-tip")
+    tip = page.locator("#kept .ckv-map-row[data-variant='2'] .ckv-map-tip")
     tip.wait_for()
     assert "layer 4 · token 123" in tip.inner_text()
     assert f"kept by {RUN.masks[1][4, :, 123].sum()} of 3 KV heads" in tip.inner_text()
     canvas.click(position={"x": x, "y": y})
-    token_panel(page, "token 123, layer 4 framed").wait_for()
-    assert page.url.endswith("#token=123&variant=2&layer=4")
+    page.locator("#kept .ckv-evidence tr[data-variant='2'][aria-selected='true']").wait_for()
+    assert page.evaluate("heard") == ["#variant=2"]
+    assert page.locator("#kept .ckv-reader h3").inner_text() == "CriticalKV-SnapKV"
+    canvas.click(position={"x": x, "y": y})
+    evidence_panel(page, "Its token has 15 slots").wait_for()
+    assert page.url.endswith("#variant=2&layer=4&span=123-123")
     off_centre = """node => {
       const [at, box] = [node, node.closest(".ckv-tokens")].map((e) => e.getBoundingClientRect());
       return Math.abs((at.top + at.bottom - box.top - box.bottom) / 2);
     }"""
     assert page.locator("#kept .ckv-tokens [data-t='123']").evaluate(off_centre) < 30
+    open_more(page)
     captions = page.locator("#kept .ckv-slots figcaption .ckv-num").all_inner_texts()
     assert captions == [f"{RUN.slots(variant, 123)} / 15" for variant in (1, 2, 3)]
     assert page.get_by_label("Layer of the heads map").input_value() == "4"
-    assert page.get_by_label("Variant that shades the text").input_value() == "1"
+    page.evaluate("location.hash = '#variant=3'")  # as the table of answers does
+    page.locator("#kept .ckv-map-row[data-variant='3'].ckv-chosen").wait_for()
+    assert page.locator("#kept .ckv-reader h3").inner_text() == "AdaKV"
 
 
 def test_two_clicks_and_dragging_select_a_span(open_view):
     page = open_view().show_kept(RUN)
     page.locator("#kept [data-t='20']").click()
-    page.locator("#kept .ckv-token-panel q").wait_for()
+    evidence_panel(page, "Its token has").wait_for()
     page.locator("#kept [data-t='31']").click(modifiers=["Shift"])
-    evidence_panel(page, "tokens 20\u201331").wait_for()
+    evidence_panel(page, "Its 12 tokens have 180 slots").wait_for()
     assert evidence(page)["2"] == expected_evidence(2, 20, 32)
     start, stop = (page.locator(f"#kept [data-t='{at}']").bounding_box() for at in (40, 41))
     page.mouse.move(start["x"] + 2, start["y"] + 8)
     page.mouse.down()
     page.mouse.move(stop["x"] + stop["width"] - 5, stop["y"] + 8, steps=5)
     page.mouse.up()
-    evidence_panel(page, "tokens 40\u201341").wait_for()
+    evidence_panel(page, "Its 2 tokens").wait_for()
     page.keyboard.press("Escape")
 
 
 def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_otherwise(open_view):
     page = open_view().show_kept(RUN, answer="Needle is 7421")
-    evidence_panel(page, "tokens 61\u201363").wait_for()
+    evidence_panel(page, "of the expected answer is still in the cache").wait_for()
     assert evidence(page)["2"] == expected_evidence(2, 61, 64)
+    ticks = page.locator("#kept .ckv-ticks strong")
+    assert ticks.inner_text() == "\u201cNeedle is 7421\u201d tokens 61\u201363"
+    row = page.locator("#kept .ckv-map-row[data-variant='2']")
+    assert f"answer kept: {percent(shares_of(2, 61, 64).mean)}" in row.inner_text()
+    assert page.locator("#kept .t-span").all_inner_texts() == ["Needle ", "is ", "7421"]
     assert "span=" not in page.url
-    page.get_by_role("button", name="Clear").click()
-    evidence_panel(page, "Search, drag").wait_for()
-    open_view(fragment="#token=12&layer=1").show_kept(RUN, answer="Needle is 7421")
-    token_panel(page, "token 12, layer 1").wait_for()
-    assert evidence(page) == {}
+    page.locator("#kept [data-t='70']").click()
+    page.get_by_role("button", name="Back to the expected answer").click()
+    expect(ticks).to_have_text("\u201cNeedle is 7421\u201d tokens 61\u201363")
+    open_view(fragment="#span=12-12&layer=1").show_kept(RUN, answer="Needle is 7421")
+    evidence_panel(page, "Its token has").wait_for()
     open_view().show_kept(RUN, answer="no such answer")
-    missing = "The reference answer does not occur in the compressed prompt."
-    evidence_panel(page, missing).wait_for()
-    assert page.get_by_role("button", name="Find the reference answer").count() == 0
-    assert evidence(page) == {}
+    evidence_panel(page, "The expected answer does not stand in the compressed prompt.").wait_for()
+    assert page.locator("#kept .ckv-evidence table").is_hidden()
 
 
 def test_the_address_opens_the_same_spot(open_view):
     page = open_view(fragment=SPOT, anew=True).show_kept(RUN)
-    token_panel(page, "token 61, layer 2").wait_for()
-    assert page.locator("#kept figure[data-variant='3'].ckv-chosen").count() == 1
+    page.locator("#kept .ckv-map-row[data-variant='3'].ckv-chosen").wait_for()
     assert evidence(page)["3"] == expected_evidence(3, 60, 64)
-    page.evaluate("location.hash = '#token=999999&layer=77&span=5-2&variant=x'")
-    page.evaluate("location.hash = '#token=12&layer=1'")
-    token_panel(page, "token 12, layer 1").wait_for()
+    page.evaluate("location.hash = '#layer=77&span=5-2&variant=x'")
+    page.evaluate("location.hash = '#span=12-12&layer=1'")
+    evidence_panel(page, "Its token has").wait_for()
 
 
-def test_the_first_difference_is_reached_from_the_evidence(open_view):
-    view = open_view(fragment="#span=60-63")
-    words = [f"word{i} " for i in range(900)]
-    others = [*words[:700], "other ", *words[701:]]
-    cards = [
-        card(0, "Full cache", words, reference=True),
-        card(1, "SnapKV", others, first_difference=700),
-        card(2, "CriticalKV-SnapKV", words),
-    ]
-    page = view.send(generations={"cards": cards, "answer": ""}).page
-    page.locator("#generations .ckv-card").nth(2).wait_for()
-    view.send(kept=RUN.value(first_difference=[700, None, 3], finished=[True] * 3))
-    page.locator("#kept").scroll_into_view_if_needed()
-    cells = page.locator("#kept .ckv-evidence tbody tr td:last-child")
-    cells.nth(2).wait_for()
-    assert cells.all_inner_texts() == ["token 701", "none", "token 4"]
-    assert cells.get_by_role("button").count() == 1  # the last one's text is not on the page
-    page.get_by_role("button", name="Go to token 701 of SnapKV, the first that differs").focus()
-    page.keyboard.press("Enter")
-    text = page.locator("#generations .ckv-card").nth(1).locator(".ckv-text")
-    assert text.evaluate("e => e === document.activeElement")
-    mark, frame = text.locator(".ckv-diff").bounding_box(), text.bounding_box()
-    assert frame["y"] <= mark["y"] <= frame["y"] + frame["height"] - mark["height"]
-    assert 0 <= mark["y"] <= 1000 - mark["height"]
+def test_of_several_budgets_those_of_the_chosen_one_are_fetched(open_view):
+    page = open_view(fragment="#variant=3").page
+    fetched = []
+    page.on("request", lambda each: fetched.append(each.url.rsplit("/", 2)[-2:]))
+    groups = RUN.value(group=["5%", "5%", "20%"])["variants"]
+    open_view(fragment="#variant=3").show_kept(RUN, variants=groups)
+    rows = page.locator("#kept .ckv-map-row[data-variant]")
+    assert rows.evaluate_all("rs => rs.map(r => r.dataset.variant)") == ["3"]
+    assert [of for of, name in fetched if name == "retained"] == ["3"]
+    page.evaluate("location.hash = '#variant=1'")
+    expect(rows).to_have_count(2)
+    page.evaluate("location.hash = '#variant=3'")
+    expect(rows).to_have_count(1)
+    assert sorted(of for of, name in fetched if name == "retained") == ["1", "2", "3"]
+
+
+def test_other_bits_replace_those_of_the_run_within_a_frame(open_view):
+    """As a preview does: maps, text and evidence follow, and come back."""
+    page = open_view(fragment="#variant=2").show_kept(RUN, answer="Needle is 7421")
+    stored = evidence(page)
+    nothing = list(RetainedSet.from_mask(np.zeros_like(RUN.masks[1])).bits)
+    address = page.evaluate(
+        "() => performance.getEntriesByType('resource').find(e => e.name.endsWith('data.js')).name"
+    )
+    page.evaluate(
+        """async ([address, bits]) => {
+          const {replaceKept} = await import(address);
+          const frame = () => new Promise((done) => requestAnimationFrame(done));
+          replaceKept({2: Uint8Array.from(bits)});
+          await frame();
+          window.again = () => replaceKept(null);
+        }""",
+        [address, nothing],
+    )
+    assert evidence(page)["2"][0] == "0%"
+    assert evidence(page)["1"] == stored["1"]
+    assert "kept by 0 of 15" in page.locator("#kept [data-t='5']").get_attribute("title")
+    page.evaluate("again()")
+    page.wait_for_function("!document.querySelector('#kept [data-t=\"5\"]').title.match(/by 0/)")
+    assert evidence(page) == stored
+
+
+def test_six_methods_fit_a_screen_twelve_stay_compact_and_none_is_wider_than_the_page(open_view):
+    variants = RUN.value()["variants"] * 4
+    for count, width, most in ((6, 1440, 850), (12, 1440, 1280), (12, 1024, 1680), (12, 390, 4600)):
+        named = [{**each, "label": f"Method {at}"} for at, each in enumerate(variants[:count])]
+        page = open_view(width=width).show_kept(RUN, variants=named, answer="Needle is 7421")
+        expect(page.locator("#kept .ckv-map-row[data-variant]")).to_have_count(count)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#kept .ckv-kept").bounding_box()["height"] <= most
 
 
 # --- evidence that is saved -----------------------------------------------------------------
 
 
 def saved(page: Page, kind: str) -> bytes:
-    """The file of one of its buttons; that by key is the last one's too."""
+    """The file of one item of its menu; that by key is the last one's too."""
+    page.get_by_label("Export: Evidence by layer").press("Enter")
     with page.expect_download() as download:
-        page.get_by_role("button", name=f"Evidence by layer as {kind}").press("Enter")
+        page.locator("#kept .ckv-evidence .ckv-export").get_by_text(kind, exact=True).press("Enter")
     assert download.value.suggested_filename == f"evidence-255-299.{kind.lower()}"
     return download.value.path().read_bytes()
 
@@ -322,41 +368,50 @@ def test_the_evidence_of_a_span_is_saved_by_layer_and_as_a_picture(open_view):
         np.testing.assert_allclose([float(row[5]) for row in part], held / 135)
         chance = np.mean([float(row[6]) for row in part])
         assert chance == pytest.approx(shares_of(variant, 255, 300).chance)
-        drawn = [float(bar.get("height")) / 26 for bar in bars.findall("{*}rect")[::2]]
-        np.testing.assert_allclose(drawn, held / 135)
+        drawn = re.findall(r"v-([\d.]+)h", bars.findall("{*}path")[1].get("d"))
+        np.testing.assert_allclose([float(height) / 26 for height in drawn], held / 135)
     told = [text.text.partition(":")[0] for text in picture.findall("{*}text")[1:]]
     assert told == [each["label"] for each in value["variants"]]
     image = saved(page, "PNG")
     assert image.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", image[16:24])
     assert (width, height) == (2 * int(picture.get("width")), 2 * int(picture.get("height")))
+    page.get_by_label("Export: Evidence by layer").press("Enter")
+    page.get_by_role("button", name="As a table").click()
+    table = page.locator("#kept .ckv-by-layer tbody tr")
+    shares = RUN.masks[1][5, :, 255:300].mean()
+    assert table.nth(5).locator("td").nth(1).inner_text() == percent(shares)
 
 
 def test_nothing_is_saved_of_a_span_that_is_read_after_eviction(open_view):
     page = open_view(fragment="#span=305-310").show_kept(RUN)
     evidence_panel(page, "Read after eviction").wait_for()
-    assert page.get_by_role("button", name="Evidence by layer as CSV").count() == 0
+    expect(page.get_by_label("Export: Evidence by layer")).to_be_hidden()
 
 
 # --- keys, wheel and fingers ----------------------------------------------------------------
 
 
 def wait_until_zoomed(page: Page) -> None:
-    page.wait_for_function(
-        "!/ 0.299 /.test(document.querySelector('#kept .ckv-where').textContent)"
-    )
+    page.get_by_role("button", name="Show all", exact=True).wait_for()
 
 
 def test_keys_move_a_cursor_zoom_and_clear(open_view):
     page = open_view().show_kept(RUN)
+    open_more(page)
     live, where = page.locator("#kept p[aria-live=polite]"), page.locator("#kept .ckv-where")
+    stops = page.locator("#kept .ckv-map-row .ckv-map-top").evaluate_all(
+        "es => es.map(e => e.tabIndex)"
+    )
+    assert stops == [0, -1, -1]
     page.locator(map_of(1)).focus()
     for key in ("Home", *["ArrowRight"] * 7, "ArrowDown"):
         page.keyboard.press(key)
     assert "layer 1 · token 7 " in live.inner_text()
     assert f"kept by {RUN.masks[0][1, :, 7].sum()} of 3 KV heads" in live.inner_text()
     page.keyboard.press("Enter")
-    token_panel(page, "token 7, layer 1").wait_for()
+    page.locator("#kept .ckv-token-panel", has_text="layer 1 framed").wait_for()
+    assert "span=7-7" in page.url
     page.keyboard.press("+")
     wait_until_zoomed(page)
     expect(where).to_contain_text("of 300")
@@ -365,20 +420,20 @@ def test_keys_move_a_cursor_zoom_and_clear(open_view):
     page.keyboard.press("0")
     expect(where).to_contain_text("positions 0\u2013299")
     page.keyboard.press("Escape")
-    token_panel(page, "Click a token").wait_for()
-    assert "token=" not in page.url
+    evidence_panel(page, "click a token").wait_for()
+    assert "span=" not in page.url
     page.locator("#kept .ckv-tokens").focus()
     page.keyboard.press("ArrowRight")
-    assert f"kept by {RUN.slots(1, 1)} of 15 slots" in live.inner_text()
+    assert f"kept by {RUN.slots(1, 1)} of 15 heads" in live.inner_text()
 
 
 def test_wheel_zooms_about_the_pointer_only_when_asked(open_view):
     page = open_view().show_kept(RUN)
-    page.locator(map_of(1)).hover(position={"x": 150, "y": 60})
+    page.locator(map_of(1)).hover(position={"x": 150, "y": 20})
     page.mouse.wheel(0, -300)
     page.wait_for_timeout(150)
-    assert "positions 0\u2013299" in page.locator("#kept .ckv-where").inner_text()
-    page.locator(map_of(1)).hover(position={"x": 150, "y": 60})
+    assert page.get_by_role("button", name="Show all", exact=True).is_hidden()
+    page.locator(map_of(1)).hover(position={"x": 150, "y": 20})
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
@@ -386,10 +441,12 @@ def test_wheel_zooms_about_the_pointer_only_when_asked(open_view):
 
 
 def test_on_a_phone_two_fingers_zoom_all_maps_and_targets_are_44_pixels(open_view):
-    page = open_view(width=430).show_kept(RUN)
+    page = open_view(width=430).show_kept(RUN, answer="Needle is 7421")
     small = page.eval_on_selector_all(
         "#kept button, #kept select, #kept input",
-        "es => es.filter(e => e.getBoundingClientRect().height < 43.5).map(e => e.outerHTML)",
+        """es => es.map(e => e.closest("[data-variant]") ?? e)  // the whole row takes the finger
+          .filter(e => e.checkVisibility() && e.getBoundingClientRect().height < 43.5)
+          .map(e => e.outerHTML)""",
     )
     assert small == []
     canvas = page.locator(map_of(1))
@@ -403,11 +460,11 @@ def test_on_a_phone_two_fingers_zoom_all_maps_and_targets_are_44_pixels(open_vie
         ("touchMove", -90, 90),
         ("touchEnd",),
     ):
-        y, middle = box["y"] + 60, box["x"] + box["width"] / 2
+        y, middle = box["y"] + 30, box["x"] + box["width"] / 2
         points = [{"x": middle + gap, "y": y, "id": i} for i, gap in enumerate(gaps)]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     wait_until_zoomed(page)
-    assert token_panel(page, "Click a token").is_visible()
+    assert evidence_panel(page, "expected answer").is_visible()
 
 
 # --- what is fetched, and may be hostile ----------------------------------------------------
@@ -423,7 +480,7 @@ def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view, faults):
     assert "could not be fetched: the server answered 503" in page.locator("#kept").inner_text()
     view.lab.failing.clear()
     again.click()
-    page.wait_for_selector("#kept .ckv-maps")
+    page.wait_for_selector("#kept .ckv-map-row")
     view.send(kept={**RUN.value(), "kv_heads": 4, "key": "2"})
     page.locator("#kept .ckv-empty", has_text="bytes instead of").wait_for()
 
@@ -433,10 +490,10 @@ def test_a_new_key_fetches_again_and_none_empties(open_view):
     page = view.show_kept(RUN)
     with page.expect_response("**/data/small/1/retained"):
         view.send(kept={**RUN.value(), "key": "2"})
-    page.wait_for_selector("#kept .ckv-maps")
+    page.wait_for_selector("#kept .ckv-map-row")
     view.send(kept=None)
     page.locator("#kept .ckv-empty", has_text="appears here").wait_for()
-    assert page.locator("#kept .ckv-maps").count() == 0
+    assert page.locator("#kept .ckv-map-row").count() == 0
 
 
 # --- the slider over what was held while generating -----------------------------------------
@@ -459,6 +516,7 @@ def slider_of(page: Page) -> tuple[Locator, Locator, Locator]:
 
 def test_each_step_of_the_slider_holds_what_the_series_says(open_view):
     page = open_view(theme="dark", fragment=SPOT).show_kept(generating_run())
+    open_more(page)
     expect_well_made(page)
     count, where, slider = slider_of(page)
     slider.focus()
@@ -480,6 +538,7 @@ def test_each_step_of_the_slider_holds_what_the_series_says(open_view):
 
 def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(open_view):
     page = open_view().show_kept(generating_run())
+    open_more(page)
     _, where, slider = slider_of(page)
     play = page.get_by_role("button", name="Play", exact=True)
     play.click()
@@ -488,9 +547,11 @@ def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(open_view):
     page.emulate_media(reduced_motion="reduce")
     try:
         open_view().show_kept(generating_run())
+        open_more(page)
         expect(slider).to_be_visible()
         expect(play).to_be_hidden()
     finally:
         page.emulate_media(reduced_motion="no-preference")
-    open_view().show_kept(RUN)  # whose methods evict nothing while they generate
+    open_view().show_kept(RUN)
+    open_more(page)  # whose methods evict nothing while they generate
     expect(slider).to_have_count(0)

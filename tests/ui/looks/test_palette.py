@@ -149,11 +149,6 @@ def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(na
             assert np.linalg.norm(lab(stops[at], vision) - lab(stops[-1 - at], vision)) > 30
 
 
-def test_shares_grow_evenly_lighter():
-    steps = np.diff([lab(stop)[0] for stop in STOPS["DENSITY_STOPS"]])
-    assert steps.min() > 5
-
-
 def test_theme_builds_and_its_files_exist():
     assert build_theme()._stylesheets == []
     assert all(path.is_file() for path in (*CSS_PATHS, LOGO_PATH, FAVICON_PATH))

@@ -139,8 +139,8 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser,
             box = cell.bounding_box()
             assert box["x"] + box["width"] <= 390
     page.locator("#kept").scroll_into_view_if_needed()
-    expect(page.locator("#kept .ckv-hint", has_text="a tap picks a token")).to_be_visible()
-    expect(page.locator("#kept", has_text="Click")).to_have_count(0)
+    expect(page.locator("#kept .ckv-hint", has_text="or tap a token")).to_be_visible()
+    expect(page.locator("#kept", has_text="click a token")).to_have_count(0)
     context.close()
 
 

@@ -1,22 +1,25 @@
 // The state that all views of one run share, and the maps' descriptions. Views redraw per frame.
 
-import { clamp, percent, setText, str, whole } from "../../../assets/scripts/dom.js";
-import { DENSITY_STOPS, divergingStops } from "../../../assets/scripts/marks.js";
+import { chosenVariant } from "../../../assets/scripts/choice.js";
+import { clamp, list, percent, setText, str, whole } from "../../../assets/scripts/dom.js";
+import { divergingStops, hueOf } from "../../../assets/scripts/marks.js";
+import { KeptSet } from "./data.js";
 import { HeatMap, MIN_SPAN } from "./map.js";
-import { densityStep, differenceStep, rampOf } from "./ramp.js";
+import { DEEPEST, densityStep, differenceStep, rampOf, shadeColor } from "./ramp.js";
 
-const HASH_KEYS = ["token", "variant", "layer", "span"];
+const HASH_KEYS = ["variant", "layer", "span"];
 const INK = {
-  text: "--body-text-color",
-  subdued: "--body-text-color-subdued",
-  surface: "--background-fill-secondary",
-  line: "--ckv-line",
-  context: "--ckv-context",
-  question: "--ckv-question",
-  match: "--ckv-match",
-  pick: "--ckv-pick",
+  text: "--ckv-ink",
+  subdued: "--ckv-ink-3",
+  surface: "--ckv-surface",
+  line: "--ckv-line-2",
+  match: "--ckv-mark-line",
   font: "--font",
 };
+const QUOTED_TOKENS = 24;
+
+/** A whole number below `end`; null for any other text. */
+const numberIn = (text, end) => (/^\d{1,9}$/.test(text ?? "") && Number(text) < end ? Number(text) : null);
 
 /** What to set a variant against: the same method without CriticalKV, else any other variant. */
 function baseOf(variants, chosen) {
@@ -26,6 +29,7 @@ function baseOf(variants, chosen) {
   return variants.length > 1 && chosen === 0 ? 1 : 0;
 }
 
+/** A variant is {index, look, label, spec, kept, stored, ramp, color}: `stored` is its set in the run, `kept` what is shown. */
 export class KeptApp {
   constructor({ prompt, variants, shape }, host, live) {
     this.prompt = prompt;
@@ -36,13 +40,18 @@ export class KeptApp {
     this.live = live;
     this.evictable = new Set(shape.evictable);
     this.range = [0, this.positions];
-    this.hover = this.token = this.span = null;
-    this.layer = shape.evictable[0] ?? 0;
-    const critical = variants.findIndex((each) => str(each.spec).includes("+critical"));
-    this.chosen = Math.max(0, critical);
-    this.pair = [this.chosen, baseOf(variants, this.chosen)];
+    this.hover = this.span = null;
+    this.firstLayer = shape.evictable[0] ?? 0;
+    this.layer = this.firstLayer;
+    this.chosen = 0;
+    const critical = Math.max(
+      0,
+      variants.findIndex((each) => str(each.spec).includes("+critical")),
+    );
+    this.pair = [critical, baseOf(variants, critical)];
     this.matches = [];
     this.answer = "";
+    this.answers = [];
     this.extending = false;
     this.views = [];
     this.due = new Set();
@@ -52,18 +61,35 @@ export class KeptApp {
     return this.variants[this.chosen];
   }
 
-  /** Where the reference answer stands in the compressed prompt. */
-  answerSpans() {
-    return this.answer.trim() ? this.prompt.occurrences(this.answer, this.positions) : [];
+  /** Begin with the expected answer as the evidence; the address stays as it is. */
+  setAnswer(answer) {
+    this.answer = answer.trim();
+    this.answers = this.answer ? this.prompt.occurrences(answer, this.positions) : [];
+    this.span = this.answers[0] ?? null;
+    this.redraw("overlay", "text", "panels");
   }
 
-  /** Begin with the reference answer as the evidence; the address stays as it is. */
-  selectAnswer() {
-    const [span] = this.answerSpans();
-    if (!span) return null;
-    Object.assign(this, { span, answerAt: 0 });
-    this.redraw("overlay", "text", "panels");
-    return span[0];
+  /** Which of the answer's places the span is; -1 for none. */
+  answerAt() {
+    const { span } = this;
+    return span ? this.answers.findIndex(([first, end]) => first === span[0] && end === span[1]) : -1;
+  }
+
+  /** The part of the span that eviction could take, [first, end); null for none. */
+  judged() {
+    if (!this.span || this.span[0] >= this.positions) return null;
+    return [this.span[0], Math.min(this.span[1], this.positions)];
+  }
+
+  /** The span's text, cut where it is long. */
+  quote() {
+    const [first, end] = this.span;
+    const words = this.prompt.pieces
+      .slice(first, Math.min(end, first + QUOTED_TOKENS))
+      .join("")
+      .trim()
+      .replace(/\n/g, "↵");
+    return words + (end - first > QUOTED_TOKENS ? " …" : "");
   }
 
   slotCount() {
@@ -91,6 +117,16 @@ export class KeptApp {
       for (const { part, draw } of this.views) if (due.has(part)) draw();
       if (due.has("heat")) this.host.element.dataset.drawMs = (performance.now() - from).toFixed(1);
     });
+  }
+
+  /** As `replaceKept` of data.js; an Error where bits are of another shape. */
+  replace(sets) {
+    for (const variant of this.variants) {
+      const bits = sets?.[variant.index];
+      if (bits && bits.length !== variant.stored.bits.length) throw new Error(`${variant.label}: ${bits.length} bytes`);
+      variant.kept = bits ? new KeptSet(bits, this.shape) : variant.stored;
+    }
+    this.redraw("heat", "shade", "panels");
   }
 
   say(text) {
@@ -128,11 +164,19 @@ export class KeptApp {
     if (first < x0 || end > x1) this.showRange((first + end) / 2 - (x1 - x0) / 2, x1 - x0);
   }
 
-  pick({ token = this.token, layer = this.layer, chosen = this.chosen }) {
-    if (chosen !== this.chosen) this.redraw("shade");
-    Object.assign(this, { token, layer, chosen, extending: false });
-    this.say([str(this.current().label), `layer ${layer}`, ...(token === null ? [] : [this.tokenName(token)])].join(", "));
-    this.redraw("heat", "text", "panels");
+  /** Choose a variant: its row, its shades in the text and its heads; the page's other parts hear it by the address. */
+  choose(chosen) {
+    if (chosen === this.chosen) return false;
+    this.chosen = chosen;
+    this.say(`${str(this.current().label)} is chosen`);
+    this.redraw("heat", "shade", "panels");
+    this.writeHash();
+    return false;
+  }
+
+  showLayer(layer) {
+    this.layer = layer;
+    this.redraw("heat", "panels");
     this.writeHash();
   }
 
@@ -145,41 +189,46 @@ export class KeptApp {
     this.writeHash();
   }
 
+  /** One token as the span, named with its layer. */
+  pick(token, layer = this.layer) {
+    this.layer = layer;
+    this.say([str(this.current().label), `layer ${layer}`, this.tokenName(token)].join(", "));
+    this.selectSpan(token, token + 1);
+    this.redraw("heat");
+    return true;
+  }
+
+  /** Back to the expected answer, or to no span where there is none. */
   clear() {
-    Object.assign(this, { token: null, span: null, hover: null, matches: [], extending: false });
+    Object.assign(this, { span: this.answers[0] ?? null, hover: null, matches: [], extending: false });
     this.say("Selection cleared");
     this.redraw("overlay", "text", "panels", "search");
     this.writeHash();
   }
 
-  /** Keep what others put into the hash. */
+  /** Keep what others put into the hash, and tell them of the change. */
   writeHash() {
     const fields = new URLSearchParams(location.hash.slice(1));
     HASH_KEYS.forEach((key) => fields.delete(key));
-    if (this.token !== null) fields.set("token", String(this.token));
-    if (this.span) fields.set("span", `${this.span[0]}-${this.span[1] - 1}`);
-    if (this.token !== null || this.span) {
-      fields.set("variant", this.current().index);
-      fields.set("layer", this.layer);
-    }
-    const hash = fields.toString();
-    history.replaceState(history.state, "", location.pathname + location.search + (hash ? `#${hash}` : ""));
+    fields.set("variant", this.current().index);
+    if (this.layer !== this.firstLayer) fields.set("layer", this.layer);
+    if (this.span && this.answerAt() !== 0) fields.set("span", `${this.span[0]}-${this.span[1] - 1}`);
+    history.replaceState(history.state, "", `${location.pathname}${location.search}#${fields}`);
+    window.dispatchEvent(new HashChangeEvent("hashchange"));
   }
 
-  /** Go to the spot of the address; what is no number or out of range is ignored. */
+  /** Go to the spot of the address; what is no number or out of range is ignored. Gives the token to show, null for none. */
   applyHash() {
     const fields = new URLSearchParams(location.hash.slice(1));
     const { length } = this.prompt.pieces;
-    const number = (text, end) => (/^\d{1,9}$/.test(text ?? "") && Number(text) < end ? Number(text) : null);
-    const variant = number(fields.get("variant"), Infinity);
-    const chosen = this.variants.findIndex((each) => each.index === variant);
+    const chosen = this.variants.findIndex((each) => each.index === chosenVariant());
     if (chosen >= 0) this.chosen = chosen;
-    this.layer = number(fields.get("layer"), this.shape.layers) ?? this.layer;
-    this.token = number(fields.get("token"), length) ?? this.token;
-    const [first, last, ...more] = (fields.get("span") ?? "").split("-").map((text) => number(text, length));
+    this.layer = numberIn(fields.get("layer"), this.shape.layers) ?? this.layer;
+    const [first, last, ...more] = (fields.get("span") ?? "").split("-").map((text) => numberIn(text, length));
+    const before = list(this.span);
     if (first !== null && last !== null && first <= last && more.length === 0) this.span = [first, last + 1];
     this.redraw("heat", "shade", "text", "panels");
-    return this.span?.[0] ?? this.token;
+    return list(this.span).some((place, at) => place !== before[at]) ? this.span[0] : null;
   }
 
   /** Colours and font of the canvases, from the theme in force. */
@@ -187,8 +236,12 @@ export class KeptApp {
     const style = getComputedStyle(this.host.root);
     this.ink = Object.fromEntries(Object.entries(INK).map(([name, variable]) => [name, style.getPropertyValue(variable).trim()]));
     this.ink.font = `11px ${this.ink.font || "sans-serif"}`;
-    this.density = rampOf(DENSITY_STOPS);
     this.diverging = rampOf(divergingStops());
+    for (const variant of this.variants) {
+      variant.color = hueOf(variant.look);
+      variant.ramp = rampOf([this.ink.surface, variant.color]);
+      variant.shade = shadeColor(variant.color, this.ink.surface, this.ink.text, DEEPEST);
+    }
   }
 }
 
@@ -201,18 +254,21 @@ function placeText(app, position, first, end) {
 /** What both maps of layers by positions have. */
 const byLayer = (app) => ({ kind: "layer", rows: () => app.shape.layers, hatched: (row) => !app.evictable.has(row) });
 
-export function layerMap(app, variant, at) {
+/** A map of one variant; `more` are further options. */
+export function layerMap(app, variant, at, more = {}) {
   const { heads } = app.shape;
   const share = (row, first, end) => variant.kept.layerSum(row, first, end) / ((end - first) * heads);
   return new HeatMap(app, {
     ...byLayer(app),
-    ramp: () => app.density,
+    ramp: () => variant.ramp,
     label: () => `${str(variant.label)}: share of KV heads that keep each entry, layers by positions`,
     sample: (row, first, end) => densityStep(share(row, first, end)),
     marks: () => variant,
     describe: (row, position, first, end) =>
       `layer ${row} · ${placeText(app, position, first, end)} · kept by ${variant.kept.headsKeeping(row, position)} of ${heads} KV heads${end - first > 1 ? ` · column ${percent(share(row, first, end))}` : ""}`,
-    pick: (row, position) => app.pick({ token: position, layer: row, chosen: at }),
+    // The first click on a map chooses its variant and moves nothing.
+    pick: (row, position) => (app.chosen === at ? app.pick(position, row) : app.choose(at)),
+    ...more,
   });
 }
 
@@ -235,7 +291,7 @@ export function differenceMap(app) {
       const kept = named((each) => `${str(each.label)} ${each.kept.headsKeeping(row, position)}`, ", ");
       return `layer ${row} · ${placeText(app, position, first, end)} · KV heads of ${heads}: ${kept}`;
     },
-    pick: (row, position) => app.pick({ token: position, layer: row }),
+    pick: (row, position) => app.pick(position, row),
   });
 }
 
@@ -244,13 +300,13 @@ export function headMap(app) {
   return new HeatMap(app, {
     kind: "head",
     rows: () => app.shape.heads,
-    ramp: () => app.density,
+    ramp: () => app.current().ramp,
     label: () => `${str(app.current().label)}, layer ${app.layer}: entries each KV head keeps`,
     sample: (row, first, end) => densityStep(kept().headSum(app.layer, row, first, end) / (end - first)),
     hatched: () => !app.evictable.has(app.layer),
     marks: () => app.current(),
     describe: (row, position, first, end) =>
       `layer ${app.layer} · KV head ${row} · ${placeText(app, position, first, end)} · ${kept().keeps(app.layer, row, position) ? "kept" : "evicted"}`,
-    pick: (_row, position) => app.pick({ token: position }),
+    pick: (_row, position) => app.pick(position),
   });
 }

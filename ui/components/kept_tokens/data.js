@@ -159,23 +159,59 @@ class Prompt {
   }
 }
 
-/** Fetch the prompt and every variant's bits: {prompt, variants, shape}. */
-export async function fetchRun(value, signal) {
-  const shape = { layers: value.layers, heads: value.kv_heads, positions: value.positions, evictable: list(value.evictable) };
-  const base = `${value.base}/${encodeURIComponent(value.slug)}`;
-  const wanted = KeptSet.bytes(shape.layers, shape.heads, shape.positions);
-  const bytesOf = async (path) => (await fetchOk(`${base}/${path}`, signal)).arrayBuffer();
-
-  async function fetchKept(variant) {
-    const bits = new Uint8Array(await bytesOf(`${variant.index}/retained`));
-    if (bits.length !== wanted) throw new Error(`${variant.label} came as ${bits.length} bytes instead of ${wanted}`);
-    const evicted = variant.entries ? new Uint32Array(await bytesOf(`${variant.index}/evicted`)) : null;
-    return { ...variant, kept: new KeptSet(bits, shape), evicted };
+/** The kept sets of a run, each fetched once. */
+export class KeptRun {
+  constructor(value) {
+    this.shape = { layers: value.layers, heads: value.kv_heads, positions: value.positions, evictable: list(value.evictable) };
+    this.base = `${value.base}/${encodeURIComponent(value.slug)}`;
+    this.sets = new Map();
+    this.prompt = null;
   }
 
-  const [prompt, ...variants] = await Promise.all([
-    fetchOk(`${base}/prompt`, signal).then((answer) => answer.json()),
-    ...list(value.variants).map(fetchKept),
-  ]);
-  return { prompt: new Prompt(prompt), variants, shape };
+  async bytes(path, signal) {
+    return (await fetchOk(`${this.base}/${path}`, signal)).arrayBuffer();
+  }
+
+  async fetchSet(variant, signal) {
+    const { layers, heads, positions } = this.shape;
+    const bits = new Uint8Array(await this.bytes(`${variant.index}/retained`, signal));
+    const wanted = KeptSet.bytes(layers, heads, positions);
+    if (bits.length !== wanted) throw new Error(`${variant.label} came as ${bits.length} bytes instead of ${wanted}`);
+    const evicted = variant.entries ? new Uint32Array(await this.bytes(`${variant.index}/evicted`, signal)) : null;
+    this.sets.set(variant.index, { stored: new KeptSet(bits, this.shape), evicted });
+  }
+
+  /** The prompt, and these variants with their sets: {prompt, variants, shape}. */
+  async load(variants, signal) {
+    const missing = variants.filter((each) => !this.sets.has(each.index));
+    const prompt = async () => {
+      this.prompt ??= new Prompt(await (await fetchOk(`${this.base}/prompt`, signal)).json());
+    };
+    await Promise.all([prompt(), ...missing.map((each) => this.fetchSet(each, signal))]);
+    const shown = variants.map((each) => ({ ...each, ...this.sets.get(each.index) }));
+    return { prompt: this.prompt, shape: this.shape, variants: shown.map((each) => ({ ...each, kept: each.stored })) };
+  }
+}
+
+const views = new Set();
+let preview = null;
+
+/**
+ * Show other kept sets in place of the stored ones, as a preview of other settings does.
+ *
+ * @param {Object<number, Uint8Array>?} sets by a variant's index the bits of its set, packed as
+ *   `RetainedSet` packs them, of the run's own prompt and model; variants that are not named stay
+ *   as they are stored. null shows all of them as stored again.
+ *
+ * Maps, text and evidence are drawn again in the next frame.
+ */
+export function replaceKept(sets) {
+  preview = sets;
+  for (const draw of views) draw(sets);
+}
+
+/** Call `draw` with what `replaceKept` is given, and now where it was given something. */
+export function onReplaced(draw) {
+  views.add(draw);
+  if (preview) draw(preview);
 }

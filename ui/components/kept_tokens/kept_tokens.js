@@ -2,7 +2,6 @@
 
 import { chosenVariant } from "../../../assets/scripts/choice.js";
 import {
-  balanceColumns,
   button,
   byTouch,
   list,
@@ -10,24 +9,25 @@ import {
   nearView,
   onTheme,
   onValue,
-  percent,
+  quietButton,
   select,
   setText,
-  specParts,
   str,
   whole,
 } from "../../../assets/scripts/dom.js";
-import { DENSITY_STOPS, divergingStops, marker } from "../../../assets/scripts/marks.js";
-import { differenceMap, headMap, KeptApp, layerMap } from "./app.js";
-import { fetchRun } from "./data.js";
-import { drawEvidence, drawToken, shareTable } from "./panels.js";
-import { DENSITY_TICKS, legend } from "./ramp.js";
+import { divergingStops, marker } from "../../../assets/scripts/marks.js";
+import { differenceMap, headMap, KeptApp } from "./app.js";
+import { KeptRun, onReplaced } from "./data.js";
+import { evidencePanel } from "./evidence.js";
+import { drawToken, layerTable } from "./panels.js";
+import { legend } from "./ramp.js";
+import { mapRows } from "./rows.js";
 import { stepsPanel } from "./steps.js";
-import { shadeOf, TextView } from "./text.js";
+import { TextView } from "./text.js";
 
 const VIEW_MARGIN = "300px";
 const MOST_MATCHES = 10_000;
-const EMPTY = "Which entries each variant keeps appears here once selection is done.";
+const EMPTY = "Which tokens each method keeps appears here once selection is done.";
 
 /** A choice among places in a list, which follows `read()`; of variants unless `names` are given. */
 function chooser(app, label, { read, choose, names = app.variants.map((variant) => str(variant.label)) }) {
@@ -39,63 +39,38 @@ function chooser(app, label, { read, choose, names = app.variants.map((variant) 
   return node;
 }
 
-const variantChooser = (app, label) => chooser(app, label, { read: () => app.chosen, choose: (chosen) => app.pick({ chosen }) });
-
 const signButton = (text, label, act) => button(text, act, { "aria-label": label, title: label });
 
+/** Zoom of all maps, and how it is done without these buttons. */
 function toolbar(app) {
   const middle = () => (app.range[0] + app.range[1]) / 2;
   const where = make("span.ckv-num.ckv-where");
-  const scale = legend("KV heads that keep an entry", DENSITY_TICKS);
-  scale.paint(DENSITY_STOPS);
   app.on("heat", () => setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`));
-  const key = (name, text) => make("span.ckv-name", make("i", { style: `background: var(${name})`, "aria-hidden": "true" }), text);
+  const hint = byTouch(
+    "Two fingers zoom a map, one moves along the prompt.",
+    "Ctrl + wheel zooms a map, the wheel alone once it has the focus; drag moves; arrow keys move a cursor, Enter picks its token.",
+  );
   return make("div.ckv-row.ckv-toolbar.ckv-small", [
     make("div.ckv-row.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [
       signButton("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
       signButton("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
       signButton("◂", "Earlier positions", () => app.pan(-0.5)),
       signButton("▸", "Later positions", () => app.pan(0.5)),
-      signButton("Fit", "Show all positions", () => app.showRange(0, app.positions)),
     ]),
     where,
-    make("div.ckv-row.ckv-keys.ckv-hint", [
-      key("--body-text-color", "always kept"),
-      key("--ckv-context", "context"),
-      key("--ckv-question", "after the context"),
-    ]),
-    scale.node,
+    make("span.ckv-hint", { text: hint }),
   ]);
 }
 
-function mapsGrid(app) {
-  const grid = make("div.ckv-maps");
-  balanceColumns(grid, app.variants.length);
-  app.variants.forEach((variant, at) => {
-    const panel = layerMap(app, variant, at).panel(
-      make("span.ckv-name", marker(variant.look), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
-      make("span.ckv-num.ckv-subdued", `${percent(variant.kept.share())} kept`),
-    );
-    panel.dataset.variant = variant.index;
-    app.on("heat", () => panel.classList.toggle("ckv-chosen", at === app.chosen));
-    grid.append(panel);
-  });
-  return grid;
-}
-
 function differencePanel(app) {
-  const [one, two] = ["First variant", "Second variant"].map((label, at) => {
+  const [one, two] = ["First method", "Second method"].map((label, at) => {
     const choose = (chosen) => {
       app.pair[at] = chosen;
       app.redraw("heat");
     };
     return chooser(app, label, { read: () => app.pair[at], choose });
   });
-  const scale = legend("", [
-    [0, "only second (line)"],
-    [0.5, "same"],
-    [1, "only first"],
-  ]);
+  const scale = legend("only second (line)", "only first");
   app.on("heat", () => scale.paint(divergingStops()));
   const panel = differenceMap(app).panel(make("strong", "Difference"), one, make("span", "minus"), two, scale.node);
   panel.classList.add("ckv-difference");
@@ -104,8 +79,9 @@ function differencePanel(app) {
 
 function headsPanel(app) {
   const names = Array.from({ length: app.shape.layers }, (_, layer) => `layer ${layer}`);
-  const layers = chooser(app, "Layer of the heads map", { names, read: () => app.layer, choose: (layer) => app.pick({ layer }) });
-  return headMap(app).panel(make("strong", "KV heads of one layer"), variantChooser(app, "Variant of the heads map"), layers);
+  const layers = chooser(app, "Layer of the heads map", { names, read: () => app.layer, choose: (layer) => app.showLayer(layer) });
+  const methods = chooser(app, "Method of the heads map", { read: () => app.chosen, choose: (chosen) => app.choose(chosen) });
+  return headMap(app).panel(make("strong", "KV heads of one layer"), methods, layers);
 }
 
 function searchBox(app, text) {
@@ -127,81 +103,110 @@ function searchBox(app, text) {
   };
   const input = make("input.ckv-input", {
     type: "search",
-    placeholder: "Search the prompt",
+    placeholder: "Search text",
     "aria-label": "Search the prompt",
     oninput: search,
     onkeydown: (event) => {
       if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
-      if (event.key === "Escape") app.clear();
+      if (event.key === "Escape") close();
     },
   });
+  const box = make("div.ckv-row.ckv-search", { role: "search", hidden: true }, [
+    count,
+    input,
+    signButton("↑", "Previous match", () => go(-1)),
+    signButton("↓", "Next match", () => go(1)),
+  ]);
+  const open = quietButton("Search text", () => {
+    box.hidden = false;
+    open.hidden = true;
+    input.focus();
+  });
+  const close = () => {
+    app.clear();
+    box.hidden = true;
+    open.hidden = false;
+    open.focus();
+  };
   app.on("search", () => {
     input.value = "";
     count.textContent = "";
   });
-  return make("div.ckv-row.ckv-search", { role: "search" }, [
-    input,
-    signButton("↑", "Previous match", () => go(-1)),
-    signButton("↓", "Next match", () => go(1)),
-    count,
-  ]);
+  return [open, box];
 }
 
-function textPanel(app, text) {
-  const sample = (share, words) =>
-    make("span.ckv-name", make("span", { class: share ? "t" : "t t0", style: `--kept: ${shadeOf(share)}`, text: "abc" }), words);
-  return make("section.ckv-panel", { "aria-label": "Prompt text" }, [
-    make("div.ckv-row.ckv-panel-head", make("h3", "Prompt"), variantChooser(app, "Variant that shades the text"), searchBox(app, text)),
-    text.box,
-    make("div.ckv-row.ckv-keys.ckv-hint", sample(0, "kept nowhere"), sample(0.15, "in few slots"), sample(1, "in all slots")),
-  ]);
-}
-
-function sidePanels(app) {
-  const evidence = make("section.ckv-panel.ckv-evidence", { "aria-label": "Evidence" });
-  const token = make("section.ckv-panel.ckv-token-panel", { "aria-label": "Token" });
-  app.on("panels", () => {
-    drawEvidence(app, evidence);
-    drawToken(app, token);
+/** The card of the prompt, shaded for the chosen variant. */
+function reader(app, text) {
+  const name = make("h3.ckv-name");
+  const scale = legend("kept by no head", `by all ${whole(app.slotCount())}`);
+  app.on("heat", () => {
+    const { look, label, color } = app.current();
+    name.replaceChildren(marker(look), make("span", str(label)));
+    scale.paint([app.ink.surface, color]);
   });
-  return make("div.ckv-stack.ckv-side", evidence, token);
+  return make("section.ckv-card.ckv-reader", { "aria-label": "Prompt text" }, [
+    make("div.ckv-row.ckv-reader-head", name, ...searchBox(app, text)),
+    text.box,
+    make("div.ckv-reader-foot", scale.node),
+  ]);
+}
+
+/** Views that are rarely needed, built when they are first opened. */
+function moreViews(app) {
+  const body = make("div.ckv-stack");
+  const node = make("details.ckv-more", [
+    make(
+      "summary",
+      make("span", "More views"),
+      make("span.ckv-hint", "zoom, difference of two methods, single KV heads, shares per layer"),
+    ),
+    body,
+  ]);
+  const build = () => {
+    const steps = stepsPanel(app);
+    const token = make("section.ckv-panel.ckv-token-panel", { "aria-label": "Token" });
+    app.on("panels", () => node.open && drawToken(app, token));
+    body.append(
+      toolbar(app),
+      ...(steps ? [steps] : []),
+      make("div.ckv-grid.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
+      token,
+      make("section.ckv-panel.ckv-share", { "aria-label": "Kept share per layer" }, [
+        make("h3", "Kept share per layer"),
+        layerTable(app, "Share of entries kept, per layer and method", (variant, layer) => variant.kept.layerShare(layer)),
+      ]),
+    );
+  };
+  node.addEventListener("toggle", () => {
+    if (node.open && !body.hasChildNodes()) build();
+    if (node.open) app.redraw("heat", "panels", "step");
+  });
+  return node;
 }
 
 export default function mount(host) {
   const { root, element } = host;
   const notice = make("div.ckv-empty", { role: "status" });
-  const stage = make("div.ckv-stack.ckv-kept");
+  const stage = make("div.ckv-kept");
   const live = make("p.ckv-offscreen", { "aria-live": "polite" });
   root.append(notice, stage, live);
 
-  let given = null; // value
-  let newest = null; // the same with the variants that are shown
+  let newest = null; // value
+  let run = null; // of the newest key
   let shownKey = null;
   let wanted = false; // whether the value's sets are still to be fetched
   let current = null;
+  let replaced = null; // as replaceKept was given
   let abort = null;
 
   function build(app) {
     const text = new TextView(app);
     app.text = text;
-    const hint = make("p.ckv-hint", {
-      text: byTouch(
-        "Two fingers zoom; one finger moves along the prompt; a tap picks a token and shows it in the text below.",
-        "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; a click picks a token and shows it in the text below; arrow keys move a cursor.",
-      ),
-    });
-    const steps = stepsPanel(app);
-    stage.replaceChildren(
-      toolbar(app),
-      mapsGrid(app),
-      hint,
-      ...(steps ? [steps] : []),
-      make("div.ckv-grid.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
-      make("div.ckv-grid.ckv-reading", textPanel(app, text), sidePanels(app)),
-      make("details.ckv-panel.ckv-share.ckv-small", make("summary", "Kept share per layer, as a table"), shareTable(app)),
-    );
-    const goal = app.applyHash() ?? app.selectAnswer();
-    if (goal !== null) text.reveal(goal);
+    stage.replaceChildren(make("div.ckv-kept-two", mapRows(app), reader(app, text)), evidencePanel(app), moreViews(app));
+    app.setAnswer(str(newest.answer));
+    app.applyHash();
+    if (replaced) app.replace(replaced);
+    if (app.span) text.reveal(app.span[0]);
   }
 
   function drop() {
@@ -219,19 +224,25 @@ export default function mount(host) {
     notice.hidden = text === "";
   }
 
+  /** Of several budgets those of the chosen one, or the chosen variant alone. */
+  function chosenVariants() {
+    const all = list(newest.variants);
+    const named = (wanted) => all.find(({ index }) => index === wanted);
+    const chosen = named(chosenVariant()) ?? named(newest.one) ?? all[0];
+    return Number.isInteger(newest.one) ? [chosen] : all.filter(({ group }) => group === chosen.group);
+  }
+
   async function load() {
     abort?.abort();
     abort = new AbortController();
     const { signal } = abort;
-    const value = newest;
     wanted = false;
-    say(current ? "" : "Fetching the kept tokens …", "loading"); // what is there stays until the next is
+    if (!current) say("Fetching the kept tokens …", "loading");
     try {
-      const run = await fetchRun(value, signal);
+      const loaded = await run.load(chosenVariants(), signal);
+      if (signal.aborted) return;
       current?.text.close();
-      current = new KeptApp(run, host, live);
-      current.answer = str(value.answer);
-      refresh();
+      current = new KeptApp(loaded, host, live);
       current.readInk();
       build(current);
       say("", "shown");
@@ -245,33 +256,10 @@ export default function mount(host) {
   // Fetch once the component is near the view, and again when the run's data changed.
   const sight = nearView((seen) => wanted && seen && load(), VIEW_MARGIN);
 
-  /** A generation that advances is no reason to fetch the kept sets again. */
-  function refresh() {
-    for (const variant of current?.variants ?? []) {
-      const { first_difference, finished } = list(newest.variants).find((each) => each.index === variant.index) ?? {};
-      Object.assign(variant, { first_difference, finished });
-    }
-    current?.redraw("panels");
-  }
-
-  /** Of several budgets one point at a time: that of the address, else `one`. */
-  function narrowed(value) {
-    if (!Number.isInteger(value?.one)) return value;
-    const named = (index) => list(value.variants).filter((each) => each.index === index);
-    const own = named(chosenVariant());
-    return { ...value, variants: own.length ? own : named(value.one) };
-  }
-
-  const shownNow = (value) => list(value.variants).map((each) => each.index);
-
-  function take(value) {
-    given = value;
-    newest = narrowed(value);
-    const key = value && shownNow(newest).length ? `${value.slug} ${value.key} ${shownNow(newest)}` : null;
-    if (key !== null && key === shownKey) {
-      refresh();
-      return;
-    }
+  onValue(host, (value) => {
+    const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
+    newest = value;
+    if (key !== null && key === shownKey) return;
     shownKey = key;
     wanted = key !== null;
     sight.unobserve(root);
@@ -280,18 +268,25 @@ export default function mount(host) {
       say(EMPTY, "empty");
       return;
     }
+    run = new KeptRun(value);
     if (!current) say("The kept tokens are fetched when you scroll here.", "waiting");
     sight.observe(root);
-  }
-
-  onValue(host, take);
+  });
 
   window.addEventListener("hashchange", () => {
-    if (!element.isConnected) return;
-    if (given && String(shownNow(narrowed(given))) !== String(shownNow(newest))) take(given);
-    if (!current) return;
+    if (!current || wanted || !element.isConnected) return;
+    const { index } = chosenVariants()[0];
+    if (!current.variants.some((each) => each.index === index)) {
+      load();
+      return;
+    }
     const goal = current.applyHash();
     if (goal !== null) current.text.reveal(goal);
+  });
+
+  onReplaced((sets) => {
+    replaced = sets;
+    if (element.isConnected) current?.replace(sets);
   });
 
   onTheme(element, () => {

@@ -6,6 +6,8 @@ import { alwaysKept } from "./data.js";
 import { signLines } from "./ramp.js";
 
 const GUTTER = { left: 30, right: 6, top: 9, bottom: 22 };
+const NO_GUTTER = { left: 0, right: 0, top: 0, bottom: 0 };
+const MATCH_HEIGHT = 4;
 const DRAG_PIXELS = 4;
 export const MIN_SPAN = 16;
 
@@ -21,13 +23,15 @@ export function niceStep(span, ticks) {
  *
  * `options`: rows, label(), sample(row, first, end) -> ramp step, ramp() -> pixels,
  * hatched(row), describe(row, position, first, end) -> text, pick(row, position),
- * marks() -> {window, sinks, protected}, signed: whether cells below 0 get a line, which no grey print loses.
+ * marks() -> {window, sinks, protected}, signed: whether cells below 0 get a line, which no grey print loses,
+ * bare: without axes, as high as its box. `pick` says whether the text shows the token.
  * `app` is the shared state of all views.
  */
 export class HeatMap {
   constructor(app, options) {
     this.app = app;
     this.options = options;
+    this.gutter = options.bare ? NO_GUTTER : GUTTER;
     this.pointers = new Map();
     this.base = make("canvas.ckv-map-base", { "aria-hidden": "true" });
     this.top = make("canvas.ckv-map-top", {
@@ -58,13 +62,14 @@ export class HeatMap {
   layout() {
     const ratio = window.devicePixelRatio || 1;
     const width = this.box.clientWidth;
+    const { left, right, top, bottom } = this.gutter;
     const rows = this.options.rows();
-    const inner = clamp(rows * 6, 168, 216);
-    const height = inner + GUTTER.top + GUTTER.bottom;
-    this.box.style.height = `${height}px`;
+    const inner = this.options.bare ? this.box.clientHeight : clamp(rows * 6, 168, 216);
+    const height = inner + top + bottom;
+    if (!this.options.bare) this.box.style.height = `${height}px`;
     for (const canvas of [this.base, this.top]) resize(canvas, Math.max(1, Math.round(width * ratio)), Math.round(height * ratio));
-    const w = Math.max(1, width - GUTTER.left - GUTTER.right);
-    this.plot = { x: GUTTER.left, y: GUTTER.top, w, h: inner, ratio, rows, row: inner / rows };
+    const w = Math.max(1, width - left - right);
+    this.plot = { x: left, y: top, w, h: inner, ratio, rows, row: inner / rows };
     const [x0, x1] = this.app.range;
     this.columns = Math.min(x1 - x0, Math.max(1, Math.round(w * ratio)));
   }
@@ -78,16 +83,20 @@ export class HeatMap {
   }
 
   drawHeat() {
+    if (this.box.clientWidth === 0) return; // in what is closed
     this.layout();
     const { app, plot } = this;
     const [x0, x1] = app.range;
     this.paintCells();
     const pen = this.penOf(this.base);
-    pen.imageSmoothingEnabled = false;
+    // Rows that share a pixel are mixed, or some would not be seen.
+    Object.assign(pen, { imageSmoothingEnabled: plot.h * plot.ratio < plot.rows, imageSmoothingQuality: "high" });
     pen.drawImage(this.cells, plot.x, plot.y, plot.w, plot.h);
     this.hatch(pen);
-    this.axes(pen);
-    this.regions(pen);
+    if (!this.options.bare) {
+      this.axes(pen);
+      this.regions(pen);
+    }
     this.top.setAttribute(
       "aria-label",
       `${this.options.label()}. Positions ${whole(x0)} to ${whole(x1 - 1)}. Arrow keys move a cursor, plus and minus zoom, Enter picks.`,
@@ -158,7 +167,7 @@ export class HeatMap {
     const [first, end] = app.prompt.context;
     const under = plot.y + plot.h + 1;
     const kept = alwaysKept(app.positions, this.options.marks()).map((span) => [...span, plot.y - 4, app.ink.text]);
-    for (const [from, to, y, color] of [[first, end, under, app.ink.context], [end, app.positions, under, app.ink.question], ...kept]) {
+    for (const [from, to, y, color] of [[first, end, under, app.ink.line], [end, app.positions, under, app.ink.subdued], ...kept]) {
       const [left, right] = [from, to].map((at) => clamp(this.xOf(at), plot.x, plot.x + plot.w));
       pen.fillStyle = color;
       if (right > left) pen.fillRect(left, y, Math.max(1, right - left), 3);
@@ -176,29 +185,34 @@ export class HeatMap {
     pen.clip();
     pen.fillStyle = app.ink.match;
     for (const [first, end] of app.matches) {
-      if (end > x0 && first < x1) pen.fillRect(this.xOf(first), 0, this.widthOf(first, end), plot.y - 5);
+      if (end > x0 && first < x1) pen.fillRect(this.xOf(first), 0, this.widthOf(first, end), Math.max(plot.y - 5, MATCH_HEIGHT));
     }
-    if (app.span) this.edges(pen, this.xOf(app.span[0]) - 1, this.widthOf(...app.span) + 2, app.ink.match, plot.y - 6);
-    if (app.token !== null && app.token < app.positions) this.edges(pen, this.middleOf(app.token), 0, app.ink.pick);
+    if (app.span) this.edges(pen, this.xOf(app.span[0]), this.xOf(app.span[1]), app.ink.text);
     if (app.hover) this.cursor(pen);
     pen.restore();
     this.showTip();
   }
 
-  /** Two-tone edges of a box, or without a width a line, seen on every colour of the ramp. */
-  edges(pen, x, width, color, top = 0) {
-    for (const lineWidth of [3, 1.2]) {
-      Object.assign(pen, { strokeStyle: lineWidth === 3 ? "#ffffff" : color, lineWidth });
-      pen.strokeRect(x, top, width, this.plot.y + this.plot.h - top);
+  /** From left to right two-tone edges, or a line where they are close, seen on every colour of the ramp. */
+  edges(pen, left, right, color) {
+    const { plot, app } = this;
+    const places = right - left < 6 ? [(left + right) / 2] : [left, right];
+    for (const [ground, width] of [
+      [app.ink.surface, 3],
+      [color, 1.2],
+    ]) {
+      pen.fillStyle = ground;
+      for (const x of places) pen.fillRect(Math.round(x - width / 2), 0, width, plot.y + plot.h);
     }
   }
 
   cursor(pen) {
     const { plot, app } = this;
     const { map, row, position } = app.hover;
-    this.edges(pen, this.middleOf(position), 0, "#000000");
-    if (map.options?.kind !== this.options.kind) return;
-    Object.assign(pen, { strokeStyle: "#ffffff", lineWidth: 2 });
+    const x = this.middleOf(position);
+    this.edges(pen, x, x, app.ink.subdued);
+    if (this.options.bare || map.options?.kind !== this.options.kind) return;
+    Object.assign(pen, { strokeStyle: app.ink.text, lineWidth: 1 });
     pen.strokeRect(plot.x + 1, plot.y + row * plot.row, plot.w - 2, plot.row);
   }
 
@@ -291,8 +305,7 @@ export class HeatMap {
 
   /** Pick a cell, and bring its token into view in the text. */
   choose({ row, position }) {
-    this.options.pick(row, position);
-    this.app.text.reveal(position);
+    if (this.options.pick(row, position)) this.app.text.reveal(position);
   }
 
   /** The wheel scrolls the page until the map has the focus or Ctrl is held. */

@@ -30,7 +30,7 @@ function heldAt({ first, evicted, entries }, shape, tokens, step) {
 class StepsApp extends KeptApp {
   constructor(main, variants) {
     const { prompt, shape, host, live } = main;
-    const own = variants.map((variant) => ({ ...variant, first: variant.kept, window: 0 }));
+    const own = variants.map((variant) => ({ ...variant, first: variant.stored, window: 0 }));
     super({ prompt, shape, variants: own }, host, live);
     this.main = main;
     this.tokens = prompt.pieces.length;
@@ -63,10 +63,22 @@ class StepsApp extends KeptApp {
   }
 
   /** The other views show the same token of the prompt. */
-  pick({ token, layer, chosen }) {
+  pick(token, layer) {
+    if (token < this.tokens) return this.main.pick(token, layer);
+    this.main.showLayer(layer);
+    return false;
+  }
+
+  choose(chosen) {
+    return this.main.choose(this.main.variants.findIndex(({ index }) => index === this.variants[chosen].index));
+  }
+
+  /** Take over colours and the choice of the other views. */
+  follow() {
     const { main } = this;
-    const at = main.variants.findIndex((variant) => variant.index === this.variants[chosen].index);
-    main.pick({ token: token < this.tokens ? token : main.token, layer, chosen: at });
+    this.ink = main.ink;
+    this.chosen = this.variants.findIndex(({ index }) => index === main.current().index);
+    for (const variant of this.variants) variant.ramp = main.variants.find(({ index }) => index === variant.index).ramp;
   }
 }
 
@@ -83,9 +95,9 @@ export function stepsPanel(main) {
   const variants = main.variants.filter((variant) => variant.evicted);
   if (variants.length === 0) return null;
   const app = new StepsApp(main, variants);
-  app.ink = main.ink;
+  app.follow();
   main.on("heat", () => {
-    Object.assign(app, { ink: main.ink, density: main.density });
+    app.follow();
     app.redraw("heat");
   });
   let timer = null;

@@ -1,11 +1,9 @@
 // The prompt itself, token by token, shaded by how many slots keep each; blocks fill on sight.
 
 import { clamp, make, whole } from "../../../assets/scripts/dom.js";
+import { depthOf } from "./ramp.js";
 
 const BLOCK = 256;
-/** How deep the colour of a token is, in percent, which this share of the slots keeps. */
-export const shadeOf = (share) => (share ? `${(3 + 49 * Math.sqrt(share)).toFixed(0)}%` : "0%");
-
 /** End of the block that starts here: after a line break if one is in its second half. */
 function blockEnd(pieces, first) {
   const end = Math.min(first + BLOCK, pieces.length);
@@ -24,19 +22,31 @@ export class TextView {
   constructor(app) {
     this.app = app;
     this.marked = [];
+    this.goal = null; // the token that stays in the middle
+    const letGo = () => {
+      this.goal = null;
+    };
     this.box = make("div.ckv-tokens", {
       tabindex: "0",
       role: "group",
       "aria-label":
-        "Prompt, shaded by kept entries. Left and right arrows move a token cursor, with Shift they select a span, Enter picks a token, Escape clears.",
+        "Prompt, shaded by how many heads keep each token. Left and right arrows move a token cursor, with Shift they select a span, Enter picks a token, Escape clears.",
       onclick: (event) => this.onClick(event),
       onmouseup: () => this.onDragEnd(),
       onpointerover: (event) => this.point(this.tokenOf(event.target)),
       onpointerleave: () => app.point(null),
+      onwheel: letGo,
+      onpointerdown: letGo,
       onkeydown: (event) => this.onKey(event),
     });
-    app.on("shade", () => this.blocks.forEach((block) => this.shade(block)));
+    app.on("shade", () => {
+      for (const block of this.blocks) if (block.filled) this.shade(block);
+      this.mark();
+    });
+    app.on("heat", () => this.box.style.setProperty("--ckv-shade", app.current().shade));
     app.on("text", () => this.mark());
+    this.sized = new ResizeObserver(() => this.settle());
+    this.sized.observe(this.box);
     this.cut();
   }
 
@@ -51,6 +61,7 @@ export class TextView {
           if (isIntersecting) this.fill(block);
           else this.drain(block);
         }
+        this.settle();
       },
       { root: this.box, rootMargin: "800px 0px" },
     );
@@ -67,6 +78,7 @@ export class TextView {
 
   close() {
     this.seen.disconnect();
+    this.sized.disconnect();
   }
 
   fill(block) {
@@ -96,8 +108,8 @@ export class TextView {
       const isLater = at >= app.positions;
       const count = isLater ? slots : kept.slotsKeeping(at);
       node.className = `t ${isLater ? "t-later" : count ? "" : "t0"} ${blankOf(node.textContent)}`;
-      node.style.setProperty("--kept", isLater ? "0%" : shadeOf(count / slots));
-      node.title = `token ${whole(at)}: ${isLater ? "read after eviction, kept by all" : `kept by ${count} of ${slots} slots`}`;
+      node.style.setProperty("--kept", isLater ? "0%" : depthOf(count / slots));
+      node.title = `token ${whole(at)}: ${isLater ? "read after eviction, kept by all" : `kept by ${count} of ${slots} heads`}`;
     }
   }
 
@@ -110,10 +122,10 @@ export class TextView {
     return this.blocks.findLast(({ first }) => first <= token);
   }
 
-  /** Mark the selected span, the picked token and the pointed-at token in filled blocks. */
+  /** Mark the selected span and the pointed-at token in filled blocks. */
   mark() {
     const { app } = this;
-    for (const node of this.marked) node.classList.remove("t-span", "t-pick", "t-point");
+    for (const node of this.marked) node.classList.remove("t-span", "t-first", "t-last", "t-point");
     this.marked = [];
     const set = (node, name) => {
       if (!node) return;
@@ -126,16 +138,25 @@ export class TextView {
       for (let at = Math.max(block.first, first); at < Math.min(block.end, end); at += 1)
         set(block.node.children[at - block.first], "t-span");
     }
-    if (app.token !== null) set(this.node(app.token), "t-pick");
+    if (app.span) {
+      set(this.node(first), "t-first");
+      set(this.node(end - 1), "t-last");
+    }
     if (app.hover) set(this.node(app.hover.position), "t-point");
   }
 
-  /** Scroll a token into the box's middle; blocks above may still change height, so three times. */
-  reveal(token, times = 3) {
+  /** Scroll a token into the box's middle, and keep it there while blocks take their heights, until the reader scrolls. */
+  reveal(token) {
+    this.goal = token;
     this.fill(this.blockOf(token));
-    const gap = this.node(token).getBoundingClientRect().top - this.box.getBoundingClientRect().top;
-    this.box.scrollTop += gap - this.box.clientHeight / 2;
-    if (times > 1) requestAnimationFrame(() => this.reveal(token, times - 1));
+    this.settle();
+  }
+
+  settle() {
+    const node = this.goal === null ? null : this.node(this.goal);
+    if (!node) return;
+    const gap = node.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
+    this.box.scrollTop += gap - (this.box.clientHeight - node.offsetHeight) / 2;
   }
 
   point(token) {
@@ -157,8 +178,8 @@ export class TextView {
     if (token === null || !window.getSelection().isCollapsed) return;
     this.cursor = token;
     const { app } = this;
-    if ((event.shiftKey || app.extending) && app.token !== null) this.select(app.token, token);
-    else app.pick({ token });
+    if ((event.shiftKey || app.extending) && app.span) this.select(app.span[0], token);
+    else app.pick(token);
   }
 
   onDragEnd() {
@@ -172,7 +193,7 @@ export class TextView {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (step) {
-      const from = this.cursor ?? app.token ?? 0;
+      const from = this.cursor ?? app.span?.[0] ?? 0;
       this.cursor = clamp(from + step, 0, app.prompt.pieces.length - 1);
       if (!event.shiftKey) this.point(this.cursor);
       else {
@@ -182,7 +203,7 @@ export class TextView {
       }
       this.reveal(this.cursor);
       app.say(`${app.tokenName(this.cursor)}: ${this.node(this.cursor).title}`);
-    } else if (event.key === "Enter" && this.cursor !== undefined) app.pick({ token: this.cursor });
+    } else if (event.key === "Enter" && this.cursor !== undefined) app.pick(this.cursor);
     else if (event.key === "Escape") app.clear();
     else return;
     event.preventDefault();
