@@ -7,7 +7,7 @@ every group; it is the prefill's own tensors.
 
 import math
 import platform
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -80,19 +80,7 @@ def compare(
     give_back()  # what earlier runs left would hide what this one takes
     memory = check_memory(run, prefills)
     peak = PeakMemory(*loaded.devices)
-    yield RunPrepared(
-        model=loaded.info,
-        prompt=run.prompt,
-        variants=tuple(
-            VariantResult(
-                spec=spec.spec, label=spec.label, method=spec.method.name, critical=spec.critical
-            )
-            for spec in run.specs
-        ),
-        environment=environment(),
-        kind=request.kind,
-        memory=memory,
-    )
+    yield prepared(run, memory)
     try:
         yield from _stages(run, prefills)
     finally:
@@ -105,6 +93,23 @@ def compare(
             memory["cache"] * run.prefix_tokens / run.prompt.compressed_tokens
         )
     yield RunFinished(dict(run.stopwatch.timings_ms), measured)
+
+
+def prepared(run: Run, memory: Mapping[str, int]) -> RunPrepared:
+    """The first event of a run; `memory` is the estimate."""
+    return RunPrepared(
+        model=run.loaded.info,
+        prompt=run.prompt,
+        variants=tuple(
+            VariantResult(
+                spec=spec.spec, label=spec.label, method=spec.method.name, critical=spec.critical
+            )
+            for spec in run.specs
+        ),
+        environment=environment(),
+        kind=run.request.kind,
+        memory=memory,
+    )
 
 
 def _stages(run: Run, prefills: PrefillCache) -> Iterator[RunEvent]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError, PromptError, about
+from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, RunRequest, check_text
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
@@ -74,4 +75,4 @@ class AskRequest:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}.")
 
 
-WorkRequest = RunRequest | KeepRequest | AskRequest  # all that an engine works on
+WorkRequest = RunRequest | PreviewRequest | KeepRequest | AskRequest  # all that an engine works on

@@ -73,6 +73,17 @@ class VariantSelected:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantsChose:
+    """What all variants keep, before their caches are made; a preview alone sends it.
+
+    Attributes:
+        retained: one per variant; None for the full cache.
+    """
+
+    retained: tuple[RetainedSet | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VariantMeasured:
     index: int
     perturbation: Perturbation
@@ -166,6 +177,7 @@ class TokensCounted:
 RunEvent = (
     Progress
     | RunPrepared
+    | VariantsChose
     | VariantSelected
     | FloorMeasured
     | VariantMeasured
@@ -184,6 +196,9 @@ def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
         case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
             changes = {item.name: getattr(event, item.name) for item in fields(event)}
             yield changes.pop("index"), changes
+        case VariantsChose():
+            for index, retained in enumerate(event.retained):
+                yield index, {"retained": retained}
         case VariantAnalysed():
             steps = {} if event.forced_steps is None else {"forced_steps": event.forced_steps}
             yield event.index, {"analysis": event.analysis, **steps}

@@ -62,7 +62,7 @@ class WorkerClient:
         self._runner, self._run_limit_s = runner, run_limit_s
         self._cancel_grace_s = cancel_grace_s
         self.counter = TokenCounter(partial(WorkerClient, runner=counter))
-        self._queue = FairQueue()
+        self._queue, self._previews = FairQueue(), FairQueue()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
         self._closed = False
@@ -93,13 +93,13 @@ class WorkerClient:
         return worker is not None and self._is_ready and worker.answers(timeout_s)
 
     def submit(self, job: Job, on_reply: Callable[[Reply], None] | None = None) -> None:
-        """Queue a job; users take turns.
+        """Queue a job; users take turns, and previews come after all others.
 
         Its JobEvents, then exactly one JobEnd, go to `on_reply`.
         """
         if on_reply is not None:
             self._listeners[job.job_id] = on_reply
-        self._queue.put(job)
+        self._line_of(job).put(job)
         self._inbox.put(self._dispatch)
 
     def order(self) -> tuple[str, ...]:
@@ -186,16 +186,22 @@ class WorkerClient:
             self._after_loss(f"the worker process could not be started ({error})", worked=False)
 
     def _dispatch(self) -> None:
-        """Hand over what comes next; a load ahead that the next job has no use for gives way."""
+        """Hand over what comes next.
+
+        A preview gives way to it, and a load ahead of another model.
+        """
         if self._is_ready and self._task is None and self._worker is not None:
-            job, wish = self._queue.take(), self._wish
+            job, wish = self._next(), self._wish
             if job is None and wish is not None:
                 job, self._wish = wish, None
             if job is not None:
                 self._task = Task(job, self._run_limit_s)
                 self._worker.send(job)
         jobs, task = self._queue.waiting(), self._task
-        if jobs and task and task.job.loads_ahead and not task.job.loads_as(jobs[0]):
+        if jobs and task and task.job.gives_way and not task.is_stopping:
+            self._stop_task("")
+            task.comes_again = True
+        elif jobs and task and task.job.loads_ahead and not task.job.loads_as(jobs[0]):
             self._stop_task("")
 
     def _stop_task(self, reason: str) -> None:
@@ -205,10 +211,11 @@ class WorkerClient:
             self._worker.send(Cancel(self._task.job.job_id))
 
     def _cancel(self, job_id: str) -> None:
-        if self._queue.remove(job_id):
+        if self._queue.remove(job_id) or self._previews.remove(job_id):
             self._report(JobEnd(job_id, "cancelled"))
             self._dispatch()
         if self._task is not None and self._task.job.job_id == job_id:
+            self._task.comes_again = False
             self._stop_task("")
 
     def _warm(self, model: str) -> None:
@@ -259,9 +266,20 @@ class WorkerClient:
 
     def _end_task(self, end: JobEnd) -> None:
         task, self._task = self._task, None
-        if task is not None and not task.job.loads_ahead:
-            self._queue.done(end.job_id)
+        if task is None or task.job.loads_ahead:
+            return
+        line = self._line_of(task.job)
+        line.done(end.job_id)
+        if task.comes_again and end.state == "cancelled":
+            line.put(task.job)
+        else:
             self._report(end)
+
+    def _next(self) -> Job | None:
+        return self._queue.take() or self._previews.take()
+
+    def _line_of(self, job: Job) -> FairQueue:
+        return self._previews if job.gives_way else self._queue
 
     def _lose(self, worker: WorkerProcess) -> None:
         """End the task of a worker that is gone, and start the next worker."""
@@ -275,7 +293,7 @@ class WorkerClient:
         wait_s = 0.0
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
-            if self._task is None and (job := self._queue.take()) is not None:
+            if self._task is None and (job := self._next()) is not None:
                 self._task = Task(job, None)  # workers that cannot start fail the first job
         self._start_at = time.monotonic() + wait_s
         gone, self._loaded = self._loaded, {}
@@ -304,7 +322,7 @@ class WorkerClient:
             worker.stop(timeout_s)
         if self._task is not None:
             self._end_task(JobEnd(self._task.job.job_id, "cancelled"))
-        while (job := self._queue.take()) is not None:
+        while (job := self._next()) is not None:
             self._report(JobEnd(job.job_id, "cancelled"))
 
     def _report(self, reply: Reply) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import RunEvent
+from ckv_core.records.preview import PreviewRequest
 
 # --- to the worker ----------------------------------------------------------------------
 
@@ -20,7 +21,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run this comparison or count its tokens, keep or ask a cache, or only load a model."""
+    """Run, preview or count this comparison, keep or ask a cache, or only load a model."""
 
     job_id: str  # marks every event that comes back
     request: WorkRequest | LoadRequest
@@ -31,6 +32,11 @@ class Job:
     def loads_ahead(self) -> bool:
         """Whether it only loads a model."""
         return isinstance(self.request, LoadRequest)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it stops for any other job, and begins again once none waits."""
+        return isinstance(self.request, PreviewRequest)
 
     def loads_as(self, other: "Job") -> bool:
         """Whether the model that it loads serves another job too."""
@@ -91,7 +97,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended; one that is done sent a RunFinished event before."""
+    """How a job ended; a run that is done sent a RunFinished event before."""
 
     job_id: str
     state: Literal["done", "failed", "cancelled"] = "done"

@@ -12,12 +12,14 @@ from ckv_core.base.devices import is_cuda_like
 from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
+from ckv_core.engine.preview import preview
 from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
 from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.records.events import RunEvent
+from ckv_core.records.preview import PreviewRequest
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
@@ -82,12 +84,14 @@ class EngineRunner:
         return PROMPT_S
 
     def run(self, request: WorkRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
-        """Compare, keep or ask a cache, on the model that `load` has in memory."""
+        """Compare, preview, keep or ask a cache, on the model that `load` has in memory."""
         served = self._models[self._key(request.model, request.device, request.dtype)]
         if isinstance(request, AskRequest):
             return ask(request, served.loaded, should_stop)
         if isinstance(request, KeepRequest):
             return keep(request, served.loaded, should_stop, served.prefills)
+        if isinstance(request, PreviewRequest):
+            return preview(request, served.loaded, should_stop, served.prefills)
         return compare(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:

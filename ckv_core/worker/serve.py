@@ -189,12 +189,17 @@ class WorkerLoop:
     def _load(self, runner: Runner, job: Job, stop: threading.Event) -> None:
         request = job.request
         model = request.model
+        is_news = not job.gives_way  # previews come often, and find their model in memory
 
         def report(step: Step) -> None:
+            nonlocal is_news
             if stop.is_set():
                 raise RunCancelledError
             what = step.sentence.partition(":")[0].rstrip(".")
             self._send(Deadline(job.job_id, what, step.limit_s))
+            if not is_news:
+                is_news = True
+                return
             if not job.loads_ahead:
                 progress = Progress("load", step.fraction, step.sentence)
                 self._send(JobEvent(job.job_id, progress))

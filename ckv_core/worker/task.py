@@ -16,12 +16,13 @@ class Task:
     Attributes:
         is_hung: a step took longer than it may.
         is_cancelled: a user wanted its end, not a limit.
+        comes_again: it stops for another job, and begins again after that.
     """
 
     def __init__(self, job: Job, run_limit_s: float | None) -> None:
         """Hand over now; `run_limit_s` counts from the first event on, None is no limit."""
         self.job = job
-        self.is_hung = self.is_cancelled = False
+        self.is_hung = self.is_cancelled = self.comes_again = False
         self._run_limit_s = None if job.loads_ahead else run_limit_s
         self._step = Deadline(job.job_id, "Handing the run to the worker", TAKE_S)
         self._hangs_at: float | None = time.monotonic() + TAKE_S

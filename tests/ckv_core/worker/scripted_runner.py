@@ -17,6 +17,7 @@ from ckv_core.records.events import (
     RunPrepared,
     TokensCounted,
 )
+from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.records import ModelInfo, PromptInfo
 from ckv_core.records.run_request import RunRequest
 from tests.factories.kept import kept_bytes, kept_record
@@ -71,6 +72,8 @@ class ScriptedRunner:
         return PROMPT_S
 
     def run(self, request: WorkRequest, should_stop: Callable[[], bool]) -> Iterator[RunEvent]:
+        if isinstance(request, PreviewRequest):
+            request = request.run
         if isinstance(request, RunRequest):
             return self._compare(request, should_stop)
         return self._of_cache(request, should_stop)

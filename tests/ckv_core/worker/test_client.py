@@ -13,6 +13,8 @@ from functools import partial
 import psutil
 import pytest
 
+from ckv_core.records.events import RunPrepared
+from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, ModelStatus, Reply
@@ -249,6 +251,43 @@ def test_cancelling_what_is_over_or_unknown_does_nothing(client, log):
     client.submit(job("steps 1", "b"))
     assert log.end_of("b") == JobEnd("b")
     assert sum(isinstance(r, JobEnd) for r in log.replies) == 2
+
+
+# --- previews -------------------------------------------------------------------------------
+
+
+def preview(script: str, job_id: str) -> Job:
+    return Job(job_id, PreviewRequest(run=job(script, job_id).request))
+
+
+def test_a_preview_gives_way_to_a_run_that_comes_and_begins_again_after_it(client, log):
+    client.submit(preview("steps 50", "p"))
+    log.start_of("p")
+    client.submit(job("steps 2", "a"))
+    log.end_of("a")
+    assert not any(isinstance(r, JobEnd) and r.job_id == "p" for r in log.replies)
+    assert log.end_of("p") == JobEnd("p")
+    events = [r.event for r in log.replies if isinstance(r, JobEvent) and r.job_id == "p"]
+    begun = [event for event in events if isinstance(event, RunPrepared)]
+    assert len(begun) == 2
+
+
+def test_a_preview_waits_for_all_runs_and_counts_in_no_order(client, log):
+    client.submit(job("steps 3", "a"))
+    client.submit(preview("steps 1", "p"))
+    client.submit(job("steps 1", "b"))
+    assert "p" not in client.order()
+    log.end_of("p")
+    assert [r.job_id for r in log.replies if isinstance(r, JobEnd)] == ["a", "b", "p"]
+
+
+def test_a_preview_that_gave_way_can_still_be_cancelled(client, log):
+    client.submit(preview("steps 100000", "p"))
+    log.start_of("p")
+    client.submit(job("steps 20", "a"))
+    client.cancel("p")
+    assert log.end_of("p") == JobEnd("p", "cancelled")
+    assert log.end_of("a") == JobEnd("a")
 
 
 # --- models that are loaded ahead -----------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import gc
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -9,6 +10,8 @@ import pytest
 
 from ckv_core.models.steps import silent
 from ckv_core.records.events import TokensCounted
+from ckv_core.records.preview import PreviewRequest
+from ckv_core.records.records import RetainedSet, VariantResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
@@ -73,6 +76,55 @@ def test_the_same_prompt_is_read_once(client, log, model_folder):
         read_ms.append(log.result_of(job).timings_ms["prefill"])
     assert read_ms[0] > 0
     assert read_ms[1] == 0
+
+
+def test_a_preview_gives_what_a_run_gives(client, log, model_folder):
+    """The kept sets, figures and texts are the same; without answers it ends before the texts."""
+
+    def request(budget: str, alpha: str) -> RunRequest:
+        return RunRequest(
+            context="Look at it first. " * 40,
+            model=model_folder,
+            variants=("full", "snapkv", "adakv+critical", "pyramidkv", "tova"),
+            budgets=(budget,),
+            alphas=(alpha,),
+            max_new_tokens=4,
+        )
+
+    wanted = request("40%", "0.5")
+    jobs = {
+        "before": request("20%", "0.25"),
+        "kept": PreviewRequest(run=wanted, until="kept"),
+        "steps": PreviewRequest(run=wanted, until="step"),
+        "preview": PreviewRequest(run=wanted),
+        "run": wanted,
+    }
+    for name, each in jobs.items():
+        client.submit(Job(name, each))
+        assert log.end_of(name, START_S) == JobEnd(name)
+    before, kept, steps, seen, run = map(log.result_of, jobs)
+    chosen = [[variant.retained for variant in each.variants] for each in (kept, run)]
+    assert bits_of(chosen[0]) == bits_of(chosen[1])
+    for result in (steps, seen):
+        for mine, stored in zip(result.variants, run.variants, strict=True):
+            assert mine.receipt == stored.receipt
+            assert as_lists(mine) == as_lists(stored)
+    texts = [[(v.text, v.token_ids, v.agreement) for v in each.variants] for each in (seen, run)]
+    assert texts[0] == texts[1]
+    assert not any(variant.text for variant in steps.variants)
+    assert before.variants[1].receipt != run.variants[1].receipt
+
+
+def bits_of(sets: Sequence[RetainedSet | None]) -> list[bytes | None]:
+    return [kept and kept.bits for kept in sets]
+
+
+def as_lists(variant: VariantResult) -> list[object]:
+    """What is kept, and how far the first step moves."""
+    moved, kept = variant.perturbation, variant.retained
+    if moved is None or kept is None:
+        return [moved, kept]
+    return [kept.bits, moved.head_l1.tolist(), moved.layer_hidden_l1.tolist(), moved.kl]
 
 
 def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_folder):
