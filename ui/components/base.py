@@ -191,7 +191,8 @@ RunCharts = component(__file__, "run_charts/run_charts")
 `head` is a sentence above the charts, or empty. `charts` is a list of {"name", "title", "csv",
 "controls"}, `controls` of {"name", "label", "options"}, `options` of (value, label).
 `BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly figure, `BASE/SLUG/CSV.csv` its data; an
-empty CSV has no link. A changed `key` draws the charts again.
+empty CSV has no link. A changed `key` draws the charts again. Each has one menu: PNG, SVG, CSV, and
+the chart as a table.
 Without `charts`, `text` says why.
 """
 

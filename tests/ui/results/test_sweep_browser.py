@@ -30,9 +30,11 @@ def page(browser) -> Iterator[Page]:
     page.close()
 
 
-def saved(page: Page, role: str, name: str, folder: Path) -> str:
+def saved(page: Page, chart: str, kind: str, folder: Path) -> str:
+    """The file of one item of a chart's menu."""
+    page.get_by_label(f"Export: {chart}").click()
     with page.expect_download() as waiting:
-        page.get_by_role(role, name=name, exact=True).click()
+        page.locator(".ckv-export:visible").get_by_text(kind, exact=True).click()
     path = folder / "file"
     waiting.value.save_as(path)
     return path.read_text("utf-8", errors="replace")
@@ -61,10 +63,16 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp
     page.goto(f"{open_app.url}/run?id={slugs['plain']}")
     see(page, "sweep")
     page.locator('[data-chart="sweep"]').get_by_label("Quantity").select_option("final")
-    drawn = saved(page, "button", "Against the budget as SVG", tmp_path)
+    drawn = saved(page, "Against the budget", "SVG", tmp_path)
     assert drawn.startswith("<svg")
-    head = saved(page, "link", "Data of Against the budget as CSV", tmp_path)
+    head = saved(page, "Against the budget", "CSV", tmp_path)
     assert head.startswith('"spec","budget","budget_unit","metric"')
+    page.get_by_label("Export: Against the budget").click()
+    page.get_by_role("button", name="As a table").click()
+    table = page.locator('[data-chart="sweep"] .ckv-chart-table')
+    assert table.locator("tbody th").all_inner_texts() == ["64", "128", "256", "512"]
+    page.locator('[data-chart="sweep"]').get_by_label("Quantity").select_option("head")
+    expect(table.locator("thead")).to_contain_text("SnapKV")
     rows = page.locator("#sweep-points tbody tr")
     for first in ("64", "512"):
         page.locator("#sweep-points").get_by_role("button", name="Budget").click()

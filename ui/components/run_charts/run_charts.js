@@ -7,18 +7,17 @@ import {
   nearView,
   onTheme,
   onValue,
-  quietButton,
   regimesHead,
   saveFile,
-  scroller,
   select,
   setText,
   showText,
   str,
-  tableHead,
   withTerms,
 } from "../../../assets/scripts/dom.js";
+import { exportMenu } from "../../../assets/scripts/export_menu.js";
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
+import { chartTable, plain } from "./chart_table.js";
 
 const TOP = 12; // pixels above a plot
 const NARROW = 520; // pixels; in a wider plot lines are named at their ends
@@ -81,24 +80,6 @@ function follow({ points: [point] }) {
   if (address) location.assign(address);
 }
 
-/** A heat map whose cells lead somewhere, for the keyboard and in words: (n, text, address) by row; null of other charts. */
-function cellTable({ data, layout }) {
-  const map = list(data).find((trace) => trace.type === "heatmap" && trace.customdata);
-  if (!map) return null;
-  const cell = (point) => {
-    const [n, text] = list(point);
-    const href = addressOf(point);
-    return make("td.ckv-num.ckv-right", href ? make("a.ckv-link", { href, text }) : str(text), n ? ` (n = ${n})` : "–");
-  };
-  const rows = list(map.y).map((name, at) => make("tr", make("th", { scope: "row", text: name }), ...list(map.customdata[at]).map(cell)));
-  const axes = [layout.yaxis, layout.xaxis].map((axis) => str(axis?.title?.text)).join(" / ");
-  const table = make("table.ckv-table.ckv-tight", tableHead(axes, ...list(map.x)), make("tbody", rows));
-  return [make("summary", "The cells as a table"), scroller("Cells of the map", table)];
-}
-
-/** Names are escaped for Plotly, which reads some markup; here they are text. */
-const plain = (text) => str(text).replace(/&(lt|gt|amp);/g, (_, name) => ({ lt: "<", gt: ">", amp: "&" })[name]);
-
 /** One chart with its choices and files. */
 class Panel {
   constructor(chart) {
@@ -112,16 +93,21 @@ class Panel {
     this.subtitle = make("p.ckv-hint");
     this.plot = make("div.ckv-plot", { role: "img" });
     this.notice = make("p.ckv-hint", { role: "status" });
-    this.cells = make("details", { hidden: true });
-    this.csv = make("a.ckv-link", { download: true, text: "CSV" });
-    this.files = ["png", "svg"].map((format) => quietButton(format.toUpperCase(), () => this.download(format), { disabled: true }));
+    this.table = make("div.ckv-chart-table", { hidden: true });
+    this.csv = make("a.ckv-button.ckv-quiet", { download: true, text: "CSV" });
+    this.files = exportMenu(str(chart.title), [
+      ["PNG", () => this.download("png")],
+      ["SVG", () => this.download("svg")],
+      this.csv,
+      ["As a table", () => this.showTable(this.table.hidden)],
+    ]);
+    this.files.hidden = true;
     this.node = make("section.ckv-panel.ckv-chart", { "data-chart": chart.name }, [
       this.controls,
-      make("div", this.title, this.subtitle),
+      make("div.ckv-chart-head", make("div", this.title, this.subtitle), this.files),
       this.plot,
-      this.cells,
+      this.table,
       this.notice,
-      make("div.ckv-row.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
     ]);
     this.sight = nearView((seen) => {
       this.seen = seen;
@@ -138,8 +124,6 @@ class Panel {
     this.csv.href = `${base}/${encodeURIComponent(chart.csv)}.csv`;
     this.csv.hidden = !chart.csv;
     const title = str(chart.title);
-    this.csv.setAttribute("aria-label", `Data of ${title} as CSV`);
-    for (const file of this.files) file.setAttribute("aria-label", `${title} as ${file.textContent}`);
     this.node.setAttribute("aria-label", title);
     if (!this.figure) this.plot.setAttribute("aria-label", title);
     const shape = JSON.stringify(chart.controls);
@@ -167,11 +151,9 @@ class Panel {
       if (address !== this.drawn) return;
       this.figure = figure;
       await this.paint(plotly);
-      const cells = cellTable(figure);
-      this.cells.hidden = cells === null;
-      this.cells.replaceChildren(...list(cells));
+      this.files.hidden = list(figure.data).length === 0;
+      this.showTable(!this.table.hidden && !this.files.hidden);
       this.node.dataset.drawn = address;
-      for (const file of this.files) file.disabled = list(figure.data).length === 0;
       setText(this.notice, "");
     } catch (error) {
       this.drawn = "";
@@ -209,6 +191,12 @@ class Panel {
     const image = { data, layout: { ...named(layout, width), font, paper_bgcolor: ground, autosize: false, width } };
     const size = { format, width, height: layout.height, scale: format === "png" ? 2 : 1 };
     saveFile(await plotly.toImage(image, size), `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
+  }
+
+  /** The chart in words below it, or not. */
+  showTable(isShown) {
+    this.table.hidden = !isShown;
+    if (isShown) this.table.replaceChildren(chartTable(this.figure, this.title.textContent, addressOf) ?? "");
   }
 
   close() {
