@@ -20,11 +20,12 @@ from ui.looks.glossary import words
 from ui.server.private import with_head
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.services import Services
-from ui.shell.header import PAGES, TITLE, USER_TEMPLATE, user_html
+from ui.shell.header import PAGES, THEME_SCRIPT, TITLE, USER_TEMPLATE, user_html
 from ui.shell.plain_pages import missing_page
 
-# What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap.
-SCRIPTS = ("history", "drafts", "terms", "clones")
+# What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap, and
+# lists keys and runs that ended.
+SCRIPTS = ("history", "drafts", "terms", "clones", "keys", "toasts")
 SHARED = ("dom", "marks", "tip")
 RUN_PAGE = "/run"
 
@@ -89,7 +90,8 @@ def scripts_html() -> str:
     """Our scripts that no component brings, and the glossary's words for them."""
     # No word can end the script early.
     glossary = json.dumps(words()).replace("<", "\\u003c")
-    tags = [f'<script type="application/json" id="ckv-words">{glossary}</script>']
+    tags = [f'<script src="{address(THEME_SCRIPT)}"></script>']  # before anything is drawn
+    tags += [f'<script type="application/json" id="ckv-words">{glossary}</script>']
     for name in SCRIPTS:
         src = address(f"assets/scripts/pages/{name}.js")
         tags.append(f'<script type="module" src="{src}"></script>')

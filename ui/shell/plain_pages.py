@@ -1,6 +1,6 @@
 """Pages without Gradio, in the look of the app: the login, forms, what there is not.
 
-They work without scripts; the only one picks dark or light. Templates are in assets/pages/ and
+They work without scripts; the only one is of the theme. Templates are in assets/pages/ and
 escape what they are given.
 """
 
@@ -15,11 +15,12 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError
 from ui.accounts.access import SCOPE_KEY, Viewer
 from ui.accounts.turns import OverError
+from ui.components.modules import address
 from ui.looks.theme import ASSETS
 from ui.server.gates import busy_answer
 from ui.server.identity import navigates
 from ui.server.route_answers import NO_STORE
-from ui.shell.header import TITLE, header_html, user_html
+from ui.shell.header import THEME_SCRIPT, TITLE, header_html, user_html
 
 NO_PAGE = "There is no page at this address."
 
@@ -34,7 +35,13 @@ def plain_page(
 ) -> HTMLResponse:
     """The template of this name in assets/pages/; a viewer of None, nobody, gets no links."""
     header = header_html("", user=user_html(viewer), with_links=viewer is not None)
-    shared = {"title": title, "app": TITLE, "header": header, "viewer": viewer}
+    shared = {
+        "theme": address(THEME_SCRIPT),
+        "title": title,
+        "app": TITLE,
+        "header": header,
+        "viewer": viewer,
+    }
     text = _templates().get_template(f"{name}.html").render({"message": ""} | values, **shared)
     return HTMLResponse(text, status, NO_STORE)
 

@@ -72,8 +72,7 @@ export function startAnew(name, path) {
   unsaved = null;
   isTyped = isFilled = isTooLong = false;
   drop(PREFIX + name);
-  const theme = new URLSearchParams(location.search).get("__theme");
-  location.assign(theme ? `${path}?__theme=${encodeURIComponent(theme)}` : path);
+  location.assign(path);
   return [];
 }
 

@@ -1,6 +1,7 @@
 // From Run to the run's page, and leaving a page.
 
 import { leave } from "./drafts.js";
+import { watchRun } from "./toasts.js";
 
 // Gradio would break off its own event stream first and then log, and show, a broken connection.
 // The browser ends the stream itself when it leaves; and a click on a file's link never does. Only
@@ -14,9 +15,9 @@ window.addEventListener = (type, ...rest) => {
  * Back leads to the form as it was typed, or filled in from the run where that was too long to keep. */
 export default function openRun(slug) {
   if (!slug) return [];
-  const theme = new URLSearchParams(location.search).get("__theme");
   const run = encodeURIComponent(slug);
   if (!leave()) history.replaceState(null, "", `/?from=${run}`);
-  location.assign(`/run?id=${run}${theme ? `&__theme=${encodeURIComponent(theme)}` : ""}`);
+  watchRun(slug);
+  location.assign(`/run?id=${run}`);
   return [];
 }

@@ -2,5 +2,5 @@
 
 export default function mount({ element }) {
   const user = document.querySelector("template#ckv-user");
-  if (user instanceof HTMLTemplateElement) element.querySelector(".ckv-header")?.append(user.content.cloneNode(true));
+  if (user instanceof HTMLTemplateElement) element.querySelector(".ckv-header-end")?.prepend(user.content.cloneNode(true));
 }

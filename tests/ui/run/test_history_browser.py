@@ -50,11 +50,11 @@ def reload_often(page: Page) -> None:
 def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app, page, monkeypatch):
     slug, started = store_run(app.services, request(context=TEXT), done_result()), []
     monkeypatch.setattr(app.services, "start_run", lambda *given: started.append(given) or slug)
-    open_form(page, f"{app.url}/?__theme=dark")
+    open_form(page, app.url)
     context = page.locator("#context textarea")
     context.fill(TEXT)
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}&__theme=dark")
+    page.wait_for_url(f"**/run?id={slug}")
     expect(page.locator("#run-title")).to_be_visible()
     reload_often(page)
     expect(page.locator("#summary table")).to_be_visible()
@@ -63,7 +63,7 @@ def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app,
     expect(context).to_have_value(TEXT)
     expect(page).to_have_title("Compare - CriticalKV Lab")
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}&__theme=dark")
+    page.wait_for_url(f"**/run?id={slug}")
     (_, first), (_, second) = started
     assert first is None
     assert second.parent == slug

@@ -170,3 +170,65 @@ def test_every_screen_shows_the_whole_title_of_each_chart(run_page):
     assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
     assert outside(page, "#charts .ckv-chart-title, #charts .ckv-chart-title + p") == []
     page.evaluate("scrollTo(0, 0)")
+
+
+def test_the_theme_is_switched_by_keyboard_and_kept_on_all_pages(browser, site):
+    context = browser.new_context(color_scheme="light")
+    page = context.new_page()
+    page.goto(f"{site.url}/runs?__theme=light")
+    switch = page.locator(".ckv-theme")
+    expect(switch).to_have_accessible_name("Theme: light")
+    switch.focus()
+    page.keyboard.press("Enter")
+    expect(switch).to_have_accessible_name("Theme: dark")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(13, 16, 20)"
+    assert page.url == f"{site.url}/runs"
+    # Before any of Gradio's scripts has come, so nothing flashes.
+    page.route("**/assets/index-*.js", lambda route: route.abort())
+    page.goto(f"{site.url}/methods", wait_until="commit")
+    page.locator("body.dark").wait_for(state="attached")
+    page.unroute("**/assets/index-*.js")
+    page.goto(f"{site.url}/nothing-here")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+    page.get_by_role("button", name="Theme: dark").click()
+    page.goto(f"{site.url}/caches")
+    expect(page.get_by_role("button", name="Theme: system")).to_be_visible()
+    expect(page.locator("body.dark")).to_have_count(0)
+    context.close()
+
+
+def test_the_question_mark_lists_the_keys_and_the_focus_comes_back(page, site):
+    show(page, f"{site.url}/runs", DESK)
+    search = page.get_by_label("Search title")
+    search.fill("")
+    search.press("?")
+    expect(search).to_have_value("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    expect(dialog).to_have_count(0)
+    link = page.get_by_role("link", name="Methods", exact=True)
+    link.focus()
+    page.keyboard.press("?")
+    expect(dialog).to_be_visible()
+    expect(dialog.get_by_text("Show the whole prompt")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(link).to_be_focused()
+
+
+def test_a_run_of_this_browser_that_ended_is_said_on_another_page_and_only_there(page, site):
+    def end(address: str) -> None:
+        page.goto(f"{site.url}{address}")
+        page.locator("[data-ready]").first.wait_for(state="attached")
+        page.evaluate("slug => localStorage.setItem('ckv-open-runs', `[\"${slug}\"]`)", site.done)
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for_function("localStorage.getItem('ckv-open-runs') === '[]'")
+
+    end(f"/run?id={site.done}")
+    expect(page.locator(".ckv-toasts")).to_have_count(0)
+    end("/methods")
+    toast = page.locator(".ckv-toasts > *")
+    expect(toast).to_contain_text("Done")
+    expect(toast.get_by_role("link")).to_have_attribute("href", f"/run?id={site.done}")
+    toast.get_by_role("button").click()
+    expect(toast).to_have_count(0)

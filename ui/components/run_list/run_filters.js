@@ -59,8 +59,6 @@ export function filterForm(query, choices) {
   });
   form.firstElementChild.after(more);
   fold();
-  const theme = new URLSearchParams(location.search).get("__theme");
-  if (theme) form.append(make("input", { type: "hidden", name: "__theme", value: theme }));
   // Empty fields would only make the address long.
   form.addEventListener("submit", () => {
     for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
