@@ -42,7 +42,7 @@ class CachesPage:
             self._lay_out_files(settings.limits.body_mib)
 
     def _lay_out_question(self) -> None:
-        with gr.Row(equal_height=False):
+        with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
             self.cache = late_dropdown("cache", "Cache", "Select a cache.", scale=2)
             info, size = "About the context of that cache.", {"scale": 4, "min_width": 260}
             self.question = text("cache-question", "Question", info, (1, 4), **size)
@@ -55,7 +55,7 @@ class CachesPage:
         self.answers = Answers(elem_id="cache-answers")
 
     def _lay_out_files(self, import_mib: int) -> None:
-        with gr.Row(equal_height=False):
+        with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
             info = "For the cache that is chosen above."
             self.name = text("cache-name", "New name", info, scale=2, min_width=220)
             self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
