@@ -15,7 +15,7 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError
 from ui.accounts.access import SCOPE_KEY, Viewer
 from ui.accounts.turns import OverError
-from ui.components.modules import address
+from ui.components.modules import modules
 from ui.looks.theme import ASSETS
 from ui.server.gates import busy_answer
 from ui.server.identity import navigates
@@ -36,7 +36,7 @@ def plain_page(
     """The template of this name in assets/pages/; a viewer of None, nobody, gets no links."""
     header = header_html("", user=user_html(viewer), with_links=viewer is not None)
     shared = {
-        "theme": address(THEME_SCRIPT),
+        "theme": modules()[THEME_SCRIPT],
         "title": title,
         "app": TITLE,
         "header": header,

@@ -9,7 +9,14 @@ const WORDS = { done: "Done", failed: "Failed", cancelled: "Cancelled" };
 
 /** Slugs of runs that may still go on, the newest last. */
 const open = () => list(JSON.parse(localStorage.getItem(KEY) ?? "[]"));
-const keep = (slugs) => localStorage.setItem(KEY, JSON.stringify(slugs.slice(-MOST)));
+
+function keep(slugs) {
+  try {
+    localStorage.setItem(KEY, JSON.stringify(slugs.slice(-MOST)));
+  } catch {
+    // a browser that is full keeps none, and no message comes
+  }
+}
 
 /** From now on, say when this run ends. */
 export function watchRun(slug) {
