@@ -3,12 +3,14 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from ckv_core.experiment.names import curve_name
 from ckv_core.experiment.points import Row
 from ckv_core.experiment.runs import together
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from ckv_core.records.outcomes import State, state_of, tally
 from ckv_core.records.records import Receipt, VariantResult
+from ckv_core.records.variants import spec_without
 
 _UNITS = {"percent": " %", "tokens": " tokens", "mib": " MiB"}
 
@@ -103,9 +105,11 @@ def read_grid(result: RunResult) -> Grid:
     # Before all are selected their records do not say the same, and the SPEC alone tells.
     is_known = all(variant.receipt for variant in result.variants)
     lines: dict[Hashable, dict[Budget, Row]] = {}
-    for row in together([result]).rows if result.variants else ():
+    rows = together([result]).rows if result.variants else []
+    alphas = {row.alpha for row in rows} - {None}
+    for row in rows:
         if row.place and (budget := row.identity.budget):
-            key = row.place if is_known else row.curve_spec
+            key = row.place if is_known else spec_without(row.variants[0].spec, "budget")
             lines.setdefault(key, {})[budget] = row
     budgets = _rising({each: row for rows in lines.values() for each, row in rows.items()})
 
@@ -115,14 +119,14 @@ def read_grid(result: RunResult) -> Grid:
         variant = row.variants[0]
         return Point(row.index, variant, state_of(variant, by_answer=by_answer))
 
-    return Grid(
-        budgets,
-        tuple(
-            Line(next(iter(rows.values())).name, tuple(point(rows.get(each)) for each in budgets))
-            for rows in lines.values()
-        ),
-        by_answer,
-    )
+    def line(of: dict[Budget, Row]) -> Line:
+        first = next(iter(of.values()))
+        name = first.name
+        if len(alphas) == 1:  # which tells no line from another
+            name = curve_name(first.label, None, spec_without(first.spec, "alpha"))
+        return Line(name, tuple(point(of.get(each)) for each in budgets))
+
+    return Grid(budgets, tuple(map(line, lines.values())), by_answer)
 
 
 def _rising(rows: dict[Budget, Row]) -> tuple[Budget, ...]:

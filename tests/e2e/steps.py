@@ -108,6 +108,19 @@ def generated(page: Page, label: str) -> Locator:
     return page.get_by_label(f"Text of {label}", exact=True)
 
 
+def open_sections(page: Page) -> None:
+    """Open what a result at several budgets folds, and wait for its tables."""
+    page.get_by_role("button", name="All points").click()
+    expect(page.locator("#sweep-points tbody tr").first).to_be_visible()
+    for area, name in (
+        ("#sweep-quality", "Quality against budget"),
+        ("#sweep-best-alphas", "Which alpha"),
+    ):
+        if page.locator(area).is_visible():
+            page.get_by_role("button", name=name).click()
+            expect(page.locator(f"{area} tbody tr").first).to_be_visible()
+
+
 def see_everything(page: Page) -> None:
     """Scroll through the page: some parts fetch and draw only when seen."""
     height = int(page.evaluate("document.documentElement.scrollHeight"))

@@ -142,14 +142,16 @@ def see_chart(page: Page, area: str, name: str) -> None:
 def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     page = sweep_page
     slug = steps.run_to_its_end(page)
+    expect(page.locator("#grid .ckv-point")).to_have_count(POINTS)
+    steps.open_sections(page)
     rows = page.locator("#sweep-points tbody tr")
     expect(rows).to_have_count(POINTS + 1)  # the full cache has a row of its own
     see_chart(page, "#sweep-curves", "sweep")
-    # The table follows the status bar: generated text adds a column to it.
     expect(page.locator("#sweep-points thead")).to_contain_text("Agreement")
     points = [row.inner_text() for row in rows.all()]
     page.goto(f"{app.url}/r/{slug}")
     steps.expect_state(page, "done")
+    steps.open_sections(page)
     expect(rows).to_have_count(POINTS + 1)
     expect(rows).to_have_text(points, use_inner_text=True)
     see_chart(page, "#sweep-curves", "sweep")

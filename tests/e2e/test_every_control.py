@@ -11,7 +11,7 @@ from tests.factories.runs import done_result
 PAGES = {
     "compare": ("/", "#context-bar [data-ready]", 60),
     "result": ("/run?id={run}", "#summary tbody tr", 30),
-    "many budgets": ("/run?id={sweep}", "#sweep-points tbody tr", 30),
+    "many budgets": ("/run?id={sweep}", "#grid .ckv-point", 20),
     "samples of a file": ("/?source=file", "#study-name :is(input, textarea)", 6),
     "samples of a task": ("/?source=task", "#study-name :is(input, textarea)", 6),
     "many samples": ("/run?id={study}", "#study-samples tbody tr", 20),

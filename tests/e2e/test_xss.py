@@ -39,7 +39,7 @@ TAG = "onerror"  # tags are words: markup is refused when they are set
 SEEN = {
     "/run?id={slug}": ("#generations", "text"),
     "/run?id={other}": ("#status", "text"),
-    "/run?id={sweep}": ("#sweep-points", "text"),
+    "/run?id={sweep}": ("#grid", "text"),
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
     "/?from={sweep}": ("#context textarea", "value"),

@@ -53,6 +53,8 @@ NO_POSITIONS = (
     " Its external selections are not: take compare --own on the command line, or Python."
 )
 NO_QUESTION = " It came from a result file, which does not hold the question: type it below."
+ADDRESS_CHARS = 1_000
+_OFFERED = {source for _, source in (*SOURCES, HARNESS)}
 MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
@@ -208,8 +210,9 @@ class ComparePage:
     def open(self, request: gr.Request) -> list[Any]:
         """Fill the form as the address says.
 
-        /?from=SLUG of a run, /?study=SLUG&sample=ID of one sample, /?runs=SLUG,SLUG with their
-        texts as samples, /?source=task with another source.
+        /?from=SLUG of a run, with &budget=5%,10% at other budgets and &source=file for many
+        samples; /?study=SLUG&sample=ID of one sample, /?runs=SLUG,SLUG with their texts as samples,
+        /?source=task with another source.
         """
         query = request.query_params if request else {}
         parent, study, runs = query.get("from"), query.get("study"), query.get("runs")
@@ -225,6 +228,7 @@ class ComparePage:
                 )
             elif parent:
                 controls, notice = self._of_run(parent)
+                controls = _with_query(controls, query)
             elif runs:
                 slugs = read_run_slugs(runs)
                 data = sample_lines(self._services.studies.samples_of_runs(slugs))
@@ -232,7 +236,7 @@ class ComparePage:
                 notice = notice_value(
                     f"Filled in as samples: the texts of {len(slugs)} stored runs."
                 )
-            elif query.get("source") in {source for _, source in (*SOURCES, HARNESS)}:
+            elif query.get("source") in _OFFERED:
                 controls = _only(mode="many", source=query["source"])
             if study or parent:
                 described = self.describe(*controls)
@@ -316,6 +320,16 @@ class ComparePage:
 def _only(**values: object) -> list[Any]:
     """Updates of the controls: these alone are filled."""
     return [values.get(name, gr.skip()) for name in CONTROL_NAMES]
+
+
+def _with_query(controls: Sequence[object], query: Mapping[str, str]) -> list[object]:
+    """The controls of a run with the budgets and the source of samples that the address names."""
+    values = dict(zip(CONTROL_NAMES, controls, strict=True))
+    if budgets := query.get("budget", "")[:ADDRESS_CHARS]:
+        values["budget"] = budgets
+    if query.get("source") in _OFFERED:
+        values |= {"mode": "many", "source": query["source"]}
+    return [*values.values()]
 
 
 def _other_points(form: FormValues, request: RunRequest) -> str:

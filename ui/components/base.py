@@ -185,6 +185,32 @@ The choice lives in location.hash (#variant=2&span=100-140&layer=4), so a copied
 same spot. The component writes it there and fires `hashchange`, and follows where others do.
 """
 
+OutcomeGrid = component(__file__, "grid/grid")
+"""Shows methods by budgets: {"columns", "full", "lines", "least", "note", "chosen"}.
+
+`columns` is a list of {"label", "size"}; `full` the full cache's {"name", "look", "outcome",
+"shown", "label", "size"} or None; `lines` of {"name", "look", "spec", "regime", "cells", "least",
+"never"}, `least` one of the columns or None, `cells` of {"index", "state", "shown", "at", "words",
+"least"} or None, one a column, `state` "kept", "lost", "cut" or "". The chosen cell is that of
+the address (#variant=INDEX), else `chosen`; "least" beside them is the last column's head.
+"""
+
+ChosenCell = component(__file__, "grid/chosen_cell")
+"""Shows one of {"cells", "chosen"}: that of the address (#variant=INDEX), else `chosen`.
+
+A cell is {"index", "name", "look", "at", "outcome", "outcome_words", "cost", "pieces", "full"},
+both texts lists of (text, kind), those with a kind underlined; "short" and "short_full" are the
+same around the difference, where a text is long.
+"""
+
+NextSteps = component(__file__, "grid/next_steps")
+"""Shows {"find", "links", "refused", "started"}; hidden for None.
+
+`find` says what the button takes that triggers `find`, empty for no button; `links` is a list of
+{"text", "href", "title"}; `refused` says why nothing was started; `started` is the slug of the run
+that was, which the page opens.
+"""
+
 RunCharts = component(__file__, "run_charts/run_charts")
 """Shows {"slug", "base", "key", "heading", "text", "head", "charts"}; hidden for None.
 

@@ -16,11 +16,13 @@ from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
 from ui.charts.study import STUDY_CHARTS
 from ui.components.base import (
+    ChosenCell,
     DataTable,
     Facts,
     FollowUpAnswers,
     Generations,
     KeptTokens,
+    OutcomeGrid,
     RunCharts,
     Scripted,
     VerdictStrip,
@@ -28,9 +30,10 @@ from ui.components.base import (
 from ui.looks.glossary import without_marks
 from ui.report.charts import Draw, chart_figures, embedded_charts
 from ui.results import block as page
-from ui.results import views
+from ui.results import sweep_area, views
 from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
+from ui.results.grid import chosen_value, grid_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.services.live_runs import RunSnapshot
 from ui.tables.points import summary_value, sweep_value
@@ -111,10 +114,12 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     if run.request.kind == "sweep":
         points = sweep_value(run.result, sweep_points(run.result, run.request.answer))
         savings = sweep_value(run.result, sweep_savings(run.result, 0))
-        contents.add_charts("curves", page.CURVES_TEXT, curves_value(run), draw)
-        contents.add("savings", page.SAVINGS_TEXT, (DataTable, savings))
-        contents.add_charts("alphas", page.ALPHA_TEXT, alphas_value(run), draw)
-        contents.add("points", page.POINTS_TEXT, (DataTable, points))
+        grid, chosen = (OutcomeGrid, grid_value(run)), (ChosenCell, chosen_value(run))
+        contents.add("grid", "### Methods by budgets", grid, chosen)
+        contents.add_charts("curves", sweep_area.CURVES_TEXT, curves_value(run), draw)
+        contents.add("savings", sweep_area.SAVINGS_TEXT, (DataTable, savings))
+        contents.add_charts("alphas", sweep_area.ALPHA_TEXT, alphas_value(run), draw)
+        contents.add("points", sweep_area.POINTS_TEXT, (DataTable, points))
     else:
         table = summary_value(run.result, ended=True)
         contents.add("summary", page.RECEIPT_TEXT, (DataTable, table))

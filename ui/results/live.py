@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.experiment.sweep import curves
-from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
 from storage.records import Lineage, ResultCounts, StoredStudy
@@ -21,12 +19,14 @@ from ui.components.modules import imported
 from ui.results import chart_views, views
 from ui.results.block import OUTPUTS
 from ui.results.cards import follow_ups_value, generations_value
+from ui.results.next_steps import next_value
 from ui.results.samples_area import reading_values
+from ui.results.sweep_area import UNTOUCHED, sweep_values
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.shell.parts import SILENT, tried
-from ui.tables.points import summary_value, sweep_value
+from ui.tables.points import summary_value
 from ui.tables.sample_list import read_cell
 
 LOGGER = logging.getLogger(__name__)
@@ -57,7 +57,9 @@ class Feed:
             values = top_values(view, now) | sweep_values(view)
         else:
             values = top_values(view, now) | compare_values(view)
-        return [self._changed(name, values.get(name)) for name in OUTPUTS]
+        if self._services.is_guest:  # who can start nothing
+            values |= {"steps": None, "further": None}
+        return [self._changed(name, (UNTOUCHED | values).get(name)) for name in OUTPUTS]
 
     def _read_results(self, view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:
         """Tables and charts of many samples, read again every few seconds while it runs."""
@@ -96,22 +98,7 @@ def compare_values(snapshot: RunSnapshot) -> dict[str, Any]:
         "kept": views.kept_value(snapshot),
         "charts": chart_views.perturbation_value(snapshot),
         "diagnostics": chart_views.diagnostics_value(snapshot),
-    }
-
-
-def sweep_values(snapshot: RunSnapshot) -> dict[str, Any]:
-    """The area of one sample at several budgets; comparisons of points wait until all are there."""
-    result, ready = snapshot.result, chart_views.is_swept(snapshot)
-    names = [(c.first.name, at) for at, c in enumerate(curves(result))] if ready else []
-    first = names[0][1] if names else None
-    return {
-        "curves": chart_views.curves_value(snapshot),
-        "reference": gr.update(choices=names, value=first, visible=len(names) > 1),
-        # The reader may have matched another line: sent once.
-        "savings": sweep_value(result, sweep_savings(result, first)) if ready else None,
-        "alphas": sweep_alphas(result).value() if ready else None,
-        "alpha_charts": chart_views.alphas_value(snapshot),
-        "points": sweep_value(result, sweep_points(result, snapshot.request.answer)),
+        "steps": next_value(snapshot),
     }
 
 

@@ -1,25 +1,28 @@
-"""Several budgets in a real browser, on stored sweeps that are made up."""
+"""Several budgets in a real browser, on stored sweeps that are made up: the grid leads."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.records.events import RunResult
-from tests.e2e.steps import PHONE
-from tests.factories.app import store_run, sweep_snapshot
-from tests.factories.runs import sweep_result
+from ckv_core.records.records import RetainedSet
+from tests.e2e.steps import PHONE, open_sections
+from tests.factories.app import request, store_run, sweep_snapshot
+from tests.factories.runs import done_result, sweep_result
 
 
 @pytest.fixture(scope="module")
 def slugs(open_app) -> dict[str, str]:
-    """A sweep, and one with oracles."""
+    """A sweep, one with oracles, and one that wrote something and has its kept sets."""
     plain, oracles = sweep_result(better=0.5), sweep_result(better=0.45)
     add_oracles(oracles)
     asked = sweep_snapshot().request
-    results = {"plain": plain, "oracles": oracles}
+    results = {"plain": plain, "oracles": oracles, "written": written_sweep()}
     return {name: store_run(open_app.services, asked, each) for name, each in results.items()}
 
 
@@ -55,12 +58,94 @@ def add_oracles(result: RunResult) -> None:
             result.variants[at] = dataclasses.replace(variant, analysis=arrays)
 
 
+def written_sweep() -> RunResult:
+    """SnapKV with four settings answers at 512 alone; each point keeps entries of its own."""
+    result = sweep_result(generated=True)
+    assert result.model
+    assert result.prompt
+    shape = (result.model.layers, result.model.kv_heads, result.prompt.compressed_tokens)
+    for at, variant in enumerate(result.variants):
+        is_full = variant.method == "full"
+        answers = is_full or variant.params["budget"] == 512
+        mask = np.random.default_rng(at).random(shape) < 0.5
+        result.variants[at] = dataclasses.replace(
+            variant,
+            text="The code is 5829." if answers else f"The code is 58{at} or so.",
+            stopped="eos",
+            answer_found=answers,
+            retained=None if is_full else RetainedSet.from_mask(mask),
+        )
+    return result
+
+
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
+def chosen(page: Page) -> list[str]:
+    """What each part of the page shows of the chosen cell."""
+    pressed = page.locator("#grid .ckv-point[aria-pressed=true]")
+    expect(pressed).to_have_count(1)
+    words = str(pressed.get_attribute("aria-label"))
+    return [words.partition(": ")[0], page.locator("#chosen-cell p").first.inner_text()]
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_the_grid_fits_and_a_cell_chosen_by_keyboard_changes_what_stands_below(
+    page, open_app, slugs, width
+):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{open_app.url}/run?id={slugs['written']}")
+    cells = page.locator("#grid .ckv-point")
+    expect(cells).to_have_count(16)
+    expect(page.locator("#verdict")).to_contain_text("need the same budget")
+    assert fits(page)
+    boxes = [cell.bounding_box() for cell in cells.all()]
+    assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+    first = chosen(page)
+    assert "at 512 tokens" in first[0]
+    maps = page.locator("#point-kept")
+    maps.scroll_into_view_if_needed()
+    expect(maps.locator("[data-variant]").first).to_be_visible()
+    shown = maps.locator("[data-variant]").evaluate_all("all => all.map(e => e.dataset.variant)")
+    page.locator("#grid .ckv-point[aria-pressed=true]").focus()
+    page.keyboard.press("ArrowLeft")
+    second = chosen(page)
+    assert second[0] == first[0].replace("512", "256")
+    assert "at 256 tokens" in second[1]
+    assert "variant=" in page.evaluate("location.hash")
+    changed = "seen => [...document.querySelectorAll('#point-kept [data-variant]')]"
+    changed += ".every((each) => !seen.includes(each.dataset.variant))"
+    page.wait_for_function(changed, arg=shown)
+    page.reload()
+    expect(cells).to_have_count(16)
+    assert chosen(page) == second
+    page.set_viewport_size(PHONE)
+
+
+def test_a_result_at_one_budget_leads_to_the_smallest_that_still_answers(page, open_app):
+    asked = request(variants=("full", "snapkv:window=8", "adakv"), answer="5829")
+    slug = store_run(open_app.services, asked, done_result())
+    page.goto(f"{open_app.url}/run?id={slug}")
+    find = page.get_by_role("button", name="Find the smallest budget")
+    expect(find).to_have_attribute("title", re.compile(r"^13 points on "))
+    more = page.get_by_role("link", name="Run on more samples")
+    expect(more).to_have_attribute("href", f"/?from={slug}&source=file")
+    find.click()
+    page.wait_for_url(lambda url: f"id={slug}" not in url)
+    started = open_app.services.snapshot(page.url.partition("id=")[2][:12])
+    assert started.request.budgets == ("5%", "10%", "20%", "30%", "40%", "50%")
+    assert started.request.variants == asked.variants
+    parent, _ = open_app.services.library.relatives(started.slug)
+    assert parent is not None
+    assert parent.slug == slug
+    open_app.services.cancel_run(started.slug)
+
+
 def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp_path):
     page.goto(f"{open_app.url}/run?id={slugs['plain']}")
+    expect(page.locator("#sweep-points tbody tr")).to_have_count(0)  # read when it is opened
+    open_sections(page)
     see(page, "sweep")
     page.locator('[data-chart="sweep"]').get_by_label("Quantity").select_option("final")
     drawn = saved(page, "Against the budget", "SVG", tmp_path)
@@ -85,6 +170,7 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp
 
 def test_the_oracles_of_a_curve_are_drawn_beside_the_head_l1(page, open_app, slugs):
     page.goto(f"{open_app.url}/run?id={slugs['oracles']}")
+    open_sections(page)
     see(page, "sweep")
     panel = page.locator('[data-chart="sweep"]')
     panel.get_by_label("Quantity").select_option("head")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.e2e.steps import PHONE, expect_well_made_everywhere, see_everything
+from tests.e2e.steps import PHONE, expect_well_made_everywhere, open_sections, see_everything
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import analysed, mixed, sweep_result, with_changes
 
@@ -55,7 +55,7 @@ def show(page: Page, name: str) -> None:
         page.get_by_text("Suggested models").click()
         page.get_by_role("button", name="Advanced").click()
     marks = {
-        "sweep": "#sweep-points tbody tr",
+        "sweep": "#grid .ckv-point",
         "several": "#several-table tbody tr",
         "few": "#several-beside tbody tr",
         "diagnostics": "#diagnostics [data-chart=tightness]",
@@ -64,6 +64,8 @@ def show(page: Page, name: str) -> None:
     if name == "diagnostics":
         for summary in page.locator("#generations summary:visible").all():
             summary.click()
+    if name == "sweep":
+        open_sections(page)
     see_everything(page)
     for chart in page.locator("[data-chart]").all():
         chart.scroll_into_view_if_needed()

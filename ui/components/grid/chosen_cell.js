@@ -1,0 +1,59 @@
+// The chosen cell of the grid: its text beside the full cache's, and what it cost.
+
+import { chosenVariant } from "../../../assets/scripts/choice.js";
+import { list, make, onChange, quietButton, str } from "../../../assets/scripts/dom.js";
+import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
+
+/** Text of a model; what differs from the other one is underlined. */
+const written = (pieces) =>
+  make("dd.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, kind]) => (kind ? make("mark", str(text)) : str(text))));
+
+export default function mount(host) {
+  const { root } = host;
+  const card = make("section.ckv-card.ckv-stack.ckv-chosen-cell", { "aria-label": "Chosen cell", "aria-live": "polite", hidden: true });
+  root.append(card);
+  let value = null;
+  let whole = false; // whether long texts are shown to their ends
+
+  function draw() {
+    const cells = list(value?.cells);
+    const named = (index) => cells.find((each) => each.index === index);
+    const cell = named(chosenVariant()) ?? named(value?.chosen);
+    card.hidden = !cell;
+    if (!cell) return;
+    const texts = [
+      ["This cell", cell.pieces, cell.short],
+      ["Full cache", cell.full, cell.short_full],
+    ].filter(([, pieces]) => list(pieces).length > 0);
+    const isCut = texts.some(([, , short]) => short);
+    const toggle = () => {
+      whole = !whole;
+      draw();
+      card.querySelector("button")?.focus();
+    };
+    card.replaceChildren(
+      make("p.ckv-row", [
+        make("span.ckv-name", marker(cell.look), make("b", { text: str(cell.name) })),
+        make("span.ckv-subdued", { text: `at ${str(cell.at)}` }),
+        cell.outcome ? outcomeMark(cell.outcome, str(cell.outcome_words)) : null,
+      ]),
+      make("dl", ...texts.flatMap(([name, pieces, short]) => [make("dt.ckv-hint", { text: name }), written((!whole && short) || pieces)])),
+      ...(isCut
+        ? [
+            make(
+              "p",
+              quietButton(whole ? "Only the difference" : "Whole texts", toggle, { title: "Long texts are cut around the difference" }),
+            ),
+          ]
+        : []),
+      make("p.ckv-hint", { text: str(cell.cost) }),
+    );
+  }
+
+  onChange(host, (given) => {
+    value = given;
+    draw();
+  });
+
+  window.addEventListener("hashchange", () => root.isConnected && draw());
+}

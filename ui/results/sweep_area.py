@@ -1,0 +1,160 @@
+"""The results at several budgets: grid, chosen cell, kept tokens, and what is read when opened."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError
+from ckv_core.experiment.sweep import alpha_optima, curves
+from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
+from ui.components.base import (
+    ChosenCell,
+    DataTable,
+    KeptTokens,
+    NextSteps,
+    OutcomeGrid,
+    RunCharts,
+    section_html,
+)
+from ui.results import chart_views
+from ui.results.grid import chosen_value, grid_value, points_kept_value
+from ui.results.next_steps import next_value
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
+from ui.shell.parts import AT_ONCE
+from ui.tables.points import sweep_value
+
+CURVES_TEXT = (
+    "### Quality against the budget\n"
+    "Each line or row of marks is a method with one [[alpha]]. The dotted line is the "
+    "[[full cache]]. Pink lines with open markers are [[oracle|oracles]]: they see the true "
+    "attention, which no method does."
+)
+SAVINGS_TEXT = (
+    "### Budget savings\n"
+    "How many [[entry|entries]] a method needs to be as close to the full cache as another one."
+)
+ALPHA_TEXT = (
+    "### Which alpha\n"
+    "The alpha, of those tried, that moves the attention outputs least; it need not be the one "
+    "that answers best. It is chosen afterwards, so the gain is an upper limit for any rule that "
+    "picks one of them per head."
+)
+POINTS_TEXT = "### All points\nA column's name sorts by it."
+POINT_KEPT_TEXT = (
+    "### Kept tokens\n"
+    "What each method keeps at the chosen budget. Each map shows all layers (top to bottom) and "
+    "the whole prompt (left to right); more colour means more [[KV head|KV heads]] keep it."
+)
+# Name, id, component and text of all that a feed writes; then the sections that are closed.
+_FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
+    ("grid", "grid", OutcomeGrid, ""),
+    ("further", "sweep-next", NextSteps, ""),
+    ("chosen", "chosen-cell", ChosenCell, ""),
+    ("point_kept", "point-kept", KeptTokens, POINT_KEPT_TEXT),
+)
+_SECTIONS = ("quality", "best_alphas", "all_points")
+OUTPUTS = (*(name for name, *_ in _FIRST), *_SECTIONS)
+
+
+class SweepArea:
+    """The components, empty; made inside a Blocks context.
+
+    Attributes:
+        outputs: all that a feed writes, by name.
+    """
+
+    def __init__(self) -> None:
+        def section(label: str, elem_id: str) -> gr.Accordion:
+            return gr.Accordion(label, open=False, visible="hidden", elem_id=elem_id)
+
+        self.outputs: dict[str, Any] = {
+            name: make(elem_id=at, section=text) for name, at, make, text in _FIRST
+        }
+        with section("Quality against budget", "sweep-quality") as quality:
+            self._curves = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)
+            gr.HTML(section_html(SAVINGS_TEXT), elem_id="sweep-savings-head", elem_classes=["bare"])
+            self._matched = gr.Dropdown(
+                [], label="Match the quality of", visible=False, elem_id="sweep-reference"
+            )
+            self._savings = DataTable(elem_id="sweep-savings")
+        with section("Which alpha", "sweep-best-alphas") as best_alphas:
+            self._alphas = DataTable(elem_id="sweep-alphas", section=ALPHA_TEXT)
+            self._alpha_charts = RunCharts(elem_id="sweep-alpha-charts")
+        with section("All points", "sweep-all-points") as all_points:
+            self._points = DataTable(elem_id="sweep-points", section=POINTS_TEXT)
+        sections = (quality, best_alphas, all_points)
+        self.outputs |= dict(zip(_SECTIONS, sections, strict=True))
+
+    def wire(self, services: Services, slug: Component) -> None:
+        """Each section is filled when it is opened; savings follow the line to be matched."""
+
+        def reading(read: Callable[..., list[Any]], outputs: int) -> Callable[..., Any]:
+            def handler(name: object, *more: object) -> Any:
+                try:
+                    found = read(services.snapshot(str(name)), *more)
+                except CkvError:
+                    found = [gr.skip()] * outputs
+                return found if outputs > 1 else found[0]
+
+            return handler
+
+        matched, (quality, best_alphas, all_points) = (
+            self._matched,
+            (self.outputs[name].expand for name in _SECTIONS),
+        )
+        events: list[tuple[Any, Callable[..., list[Any]], list[Any], list[Any]]] = [
+            (quality, _quality, [], [self._curves, matched, self._savings]),
+            (best_alphas, _alphas, [], [self._alphas, self._alpha_charts]),
+            (all_points, _points, [], [self._points]),
+            (matched.input, _savings, [matched], [self._savings]),
+        ]
+        for event, read, more, outputs in events:
+            event(reading(read, len(outputs)), [slug, *more], outputs, **AT_ONCE)
+
+
+def sweep_values(view: RunSnapshot) -> dict[str, Any]:
+    """The area of one sample at several budgets; a section is seen once there is something."""
+    is_swept = view.is_final and chart_views.is_swept(view)
+    seen = (
+        is_swept,
+        is_swept and bool(alpha_optima(view.result)),
+        view.is_final and bool(view.result.variants),
+    )
+    return {
+        "grid": grid_value(view),
+        "further": next_value(view),
+        "chosen": chosen_value(view),
+        "point_kept": points_kept_value(view),
+        **{
+            name: gr.update(visible=True if is_seen else "hidden")
+            for name, is_seen in zip(_SECTIONS, seen, strict=True)
+        },
+    }
+
+
+# A section is no component with a value: of runs of other kinds it stays as it is.
+UNTOUCHED = dict.fromkeys(_SECTIONS, gr.skip())
+
+
+def _quality(view: RunSnapshot) -> list[Any]:
+    names = [(curve.first.name, at) for at, curve in enumerate(curves(view.result))]
+    return [
+        chart_views.curves_value(view),
+        gr.update(choices=names, value=0 if names else None, visible=len(names) > 1),
+        *_savings(view, 0),
+    ]
+
+
+def _savings(view: RunSnapshot, reference: object) -> list[Any]:
+    return [sweep_value(view.result, sweep_savings(view.result, reference))]
+
+
+def _alphas(view: RunSnapshot) -> list[Any]:
+    return [sweep_alphas(view.result).value(), chart_views.alphas_value(view)]
+
+
+def _points(view: RunSnapshot) -> list[Any]:
+    return [sweep_value(view.result, sweep_points(view.result, view.request.answer))]
