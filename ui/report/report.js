@@ -86,15 +86,28 @@ function drawDefinitions(blocks) {
   root.append(node);
 }
 
+/** One section alone, in the frame of another page. */
+function drawPanel({ sections: [section], whole }) {
+  root.classList.add("ckv-panel-alone");
+  root.replaceChildren();
+  drawSection(section);
+  root.append(make("a.ckv-link.ckv-hint", { href: whole, target: "_blank", rel: "noopener", text: "Open the whole result" }));
+}
+
 function draw(page) {
   document.title = `${page.title} – CriticalKV Lab`;
+  if (page.whole) drawPanel(page);
+  else drawReport(page);
+  document.body.dataset.drawn = "1";
+}
+
+function drawReport(page) {
   root.replaceChildren(
     make("header", make("h1", { text: page.title }), make("p.ckv-subdued", { text: page.subtitle })),
     sectionLinks(() => [...root.querySelectorAll("section > h2")]),
   );
   page.sections.forEach(drawSection);
   drawDefinitions(page.definitions);
-  document.body.dataset.drawn = "1";
 }
 
 unpacked("page")

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -21,7 +22,14 @@ from ckv_core.experiment.reading import Reading
 from storage.records import RunNotes
 from ui.components.modules import joined
 from ui.looks.theme import CSS_PATHS, build_theme
-from ui.report.contents import GROUPS, Contents, Group, contents_of, contents_of_samples
+from ui.report.contents import (
+    GROUPS,
+    Contents,
+    Group,
+    Section,
+    contents_of,
+    contents_of_samples,
+)
 from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
 from ui.services.live_runs import RunSnapshot
@@ -75,7 +83,17 @@ def build_report(
     contents = contents_of(run, notes or RunNotes(), without)
     made = f"{run.created_at:%Y-%m-%d %H:%M} UTC"
     subtitle = f"Report of CriticalKV Lab on run {run.slug}, made {made}"
-    return _packed_report(run.title, subtitle, contents, limit_bytes)
+    return _packed_report({"title": run.title, "subtitle": subtitle}, contents, limit_bytes)
+
+
+def build_panel(title: str, contents: Contents, section: Section, whole: str) -> bytes:
+    """One section alone, UTF-8, with a link to the whole at this address.
+
+    Raises:
+        ReportTooBigError: it would be longer than a report may be.
+    """
+    only = replace(contents, sections=[section])
+    return _packed_report({"title": title, "whole": whole}, only, LIMIT_BYTES)
 
 
 def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:
@@ -87,11 +105,12 @@ def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:
     made = str(facts["created_at"])[:16].replace("T", " ")
     subtitle = f"Report of CriticalKV Lab on study {reading.slug}, made {made} UTC"
     contents = contents_of_samples(reading, facts)
-    return _packed_report(reading.study.name, subtitle, contents, LIMIT_BYTES)
+    page = {"title": reading.study.name, "subtitle": subtitle}
+    return _packed_report(page, contents, LIMIT_BYTES)
 
 
-def _packed_report(title: str, subtitle: str, contents: Contents, limit_bytes: int) -> bytes:
-    """Contents as the file, UTF-8.
+def _packed_report(page: dict[str, Any], contents: Contents, limit_bytes: int) -> bytes:
+    """Contents as the file, UTF-8; `page` has its title, and a subtitle or the link of a panel.
 
     Raises:
         ReportTooBigError: it would be longer.
@@ -102,12 +121,12 @@ def _packed_report(title: str, subtitle: str, contents: Contents, limit_bytes: i
     }
     if files.get("charts"):
         files["charts"]["plotly"] = _plotly()[0]
-    page = {"page": _packed(_page_json(title, subtitle, contents))}
+    packed = {"page": _packed(_page_json(page, contents))}
     script = _script(contents)
     text = _PAGE.substitute(
         policy=_POLICY.format(scripts=" ".join((_hash(script.encode()), _plotly()[1]))),
         style=_style(),
-        files="\n".join(_file_tags([page, *files.values()])),
+        files="\n".join(_file_tags([packed, *files.values()])),
         script=script,
     )
     data = text.encode()
@@ -116,7 +135,7 @@ def _packed_report(title: str, subtitle: str, contents: Contents, limit_bytes: i
     return data
 
 
-def _page_json(title: str, subtitle: str, contents: Contents) -> bytes:
+def _page_json(page: dict[str, Any], contents: Contents) -> bytes:
     sections = [
         {
             "name": section.name,
@@ -129,13 +148,8 @@ def _page_json(title: str, subtitle: str, contents: Contents) -> bytes:
         }
         for section in contents.sections
     ]
-    page = {
-        "title": title,
-        "subtitle": subtitle,
-        "sections": sections,
-        "definitions": definitions(),
-    }
-    return json.dumps(page).encode()
+    more = {} if "whole" in page else {"definitions": definitions()}
+    return json.dumps({**page, **more, "sections": sections}).encode()
 
 
 def _script(contents: Contents) -> str:

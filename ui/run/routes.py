@@ -19,6 +19,7 @@ from ckv_core.experiment.study import SampleResult
 from ckv_core.experiment.study_file import write_study
 from ckv_core.records.events import RunResult
 from storage.repository import is_slug
+from ui.accounts.access import Viewer, acting_as
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
 from ui.charts.run_csv import (
@@ -29,6 +30,7 @@ from ui.charts.run_csv import (
     teacher_forced_csv,
 )
 from ui.charts.study import STUDY_CHARTS
+from ui.report.embed import panel_answer
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_answers
 from ui.results.figure_routes import drawn, forced_strip, plotly_script, run_figure
@@ -104,6 +106,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={_slug(each)}", 307)),
         Route("/s/{token}", routes.open_share),
         Route("/data/{slug}/{index}/retained", routes.retained),
+        Route("/data/{slug}/embed/{panel}", routes.panel),
         *routes_of("/data/{slug}", lambda each: services.snapshot(_slug(each)), of_run),
         *routes_of("/studies/{slug}", routes.reading, of_samples),
     ]
@@ -114,12 +117,21 @@ class RunRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._panel = panel_answer(services)
+
+    def panel(self, request: Request) -> Response:
+        """One panel alone, of a run that the viewer may read."""
+        slug = _slug(request)
+        return self._panel(slug, request.path_params["panel"], f"/run?id={slug}")
 
     def reading(self, request: Request) -> Reading:
         return self._services.studies.reading(_slug(request))
 
     def open_share(self, request: Request) -> Response:
-        """Let this browser read the run of a share link; the token then lies in a cookie."""
+        """Let this browser read the run of a share link; the token then lies in a cookie.
+
+        With `embed` in the query it answers one panel and leaves no cookie.
+        """
         token = request.path_params["token"]
         try:
             slug = self._services.shares.opened(token)
@@ -127,6 +139,9 @@ class RunRoutes:
             slug = None
         if slug is None:
             raise MissingError(NO_SHARE)
+        if "embed" in request.query_params:
+            with acting_as(Viewer(shared=frozenset({slug}))):
+                return self._panel(slug, request.query_params["embed"], f"/s/{quote(token)}")
         # The page takes the link from the fragment, which browsers send nowhere, and shows it.
         link = f"#link={quote(token)}" if self._services.with_logins else ""
         response = RedirectResponse(f"/run?id={slug}{link}", 303, NO_STORE)

@@ -1,6 +1,7 @@
 """Guards around every request: proxies, other sites, logins, security headers. Pure ASGI."""
 
 import logging
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -13,7 +14,7 @@ from ui.accounts.turns import LINE_KEY, Turns, taking_turns
 from ui.server.bodies import Bodies
 from ui.server.gates import TurnGate
 from ui.server.identity import Identity
-from ui.server.rules import rule_of
+from ui.server.rules import may_be_framed, rule_of
 from ui.settings import Settings
 
 LOGGER = logging.getLogger(__name__)
@@ -62,14 +63,16 @@ class Guard:
         ancestors = "'self'"
         if settings.space_host:
             ancestors += " https://huggingface.co https://*.huggingface.co"
+        self._policy = CONTENT_POLICY.format(ancestors=ancestors)
+        self._framed = CONTENT_POLICY.format(ancestors="*")
         self._headers = {
-            "Content-Security-Policy": CONTENT_POLICY.format(ancestors=ancestors),
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",
             "Permissions-Policy": PERMISSIONS,
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",
         }
+        self._framed_headers = self._headers | {"Cross-Origin-Resource-Policy": "cross-origin"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -79,7 +82,7 @@ class Guard:
             # No page of ours opens a socket.
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = self._with_headers(send, is_https=scope.get("scheme") == "https")
+        send = self._with_headers(send, scope)
         refusal = self._refusal(scope)
         if self._identity is None:
             scope[SCOPE_KEY] = EVERYBODY
@@ -100,18 +103,23 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if reason := self._own_site.refusal(headers, scope["method"]):
+        framed = may_be_framed(str(scope["path"]), scope["query_string"])
+        if reason := self._own_site.refusal(headers, scope["method"], may_be_framed=framed):
             return PlainTextResponse(reason, 403)
         if rule_of(str(scope["path"])).who == "nobody":
             return PlainTextResponse("This app fetches no URL and takes no uploaded file.", 403)
         return None
 
-    def _with_headers(self, send: Send, *, is_https: bool) -> Send:
+    def _with_headers(self, send: Send, scope: Scope) -> Send:
+        framed = may_be_framed(str(scope["path"]), scope["query_string"])
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(self._headers)
-                if is_https:
+                headers.update(self._framed_headers if framed else self._headers)
+                # One that an answer has besides can only forbid more.
+                headers.append("Content-Security-Policy", self._framed if framed else self._policy)
+                if scope.get("scheme") == "https":
                     headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)
 
@@ -130,7 +138,7 @@ class OwnSite:
         # Hugging Face shows a Space inside a page of its own.
         self._shown_in = ("document", "iframe") if settings.space_host else ("document",)
 
-    def refusal(self, headers: Headers, method: str) -> str | None:
+    def refusal(self, headers: Headers, method: str, *, may_be_framed: bool = False) -> str | None:
         """Why a request is not taken, reading included; None if it is."""
         name, _ = _authority(f"http://{headers.get('host', '')}") or ("", 0)
         if self._names and name not in self._names:
@@ -140,17 +148,10 @@ class OwnSite:
         if origin is not None and not self._is_own(origin, headers):
             return FOREIGN
         site = headers.get("sec-fetch-site", "none")
-        if site in ("none", "same-origin") or self._is_visit(headers, method):
+        shown_in = (*self._shown_in, "iframe") if may_be_framed else self._shown_in
+        if site in ("none", "same-origin") or _is_visit(headers, method, shown_in):
             return None
         return FOREIGN
-
-    def _is_visit(self, headers: Headers, method: str) -> bool:
-        """Whether somebody follows a link to the app; the other site sees nothing of the answer."""
-        return (
-            method == "GET"
-            and headers.get("sec-fetch-mode") == "navigate"
-            and headers.get("sec-fetch-dest") in self._shown_in
-        )
 
     def _is_own(self, origin: str, headers: Headers) -> bool:
         """Whether a page's origin is the app's: name and port, as another port is another page.
@@ -163,6 +164,15 @@ class OwnSite:
         return page is not None and page in [
             _authority(f"{scheme}://{name}") for name in names if name
         ]
+
+
+def _is_visit(headers: Headers, method: str, shown_in: Collection[str]) -> bool:
+    """Whether somebody follows a link to the app; the other site sees nothing of the answer."""
+    return (
+        method == "GET"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") in shown_in
+    )
 
 
 def _authority(origin: str) -> tuple[str, int] | None:

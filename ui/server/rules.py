@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from starlette.datastructures import QueryParams
+
 # Nobody at all; a user; also the guest of a share link; anyone.
 Who = Literal["nobody", "user", "guest", "anyone"]
 # A context comes as JSON of the largest size, a file as anything of that size.
@@ -75,6 +77,11 @@ def rule_of(path: str) -> Rule:
     """The rule of an address; users alone get what none names."""
     fitting = (name for name in _BEGINNINGS if path.lower().startswith(name))
     return RULES.get(path) or RULES.get(f"{next(fitting, '')}*", USERS)
+
+
+def may_be_framed(path: str, query: bytes) -> bool:
+    """Whether other sites may show the answer in a frame: a panel of a share link, alone."""
+    return path.startswith("/s/") and "embed" in QueryParams(query)
 
 
 def is_of_a_run(path: str, slugs: frozenset[str]) -> bool:

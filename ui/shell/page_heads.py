@@ -4,11 +4,12 @@ import html
 import json
 from collections.abc import Callable
 from functools import cache
-from urllib.parse import parse_qs
+from urllib.parse import quote
 
 import anyio.to_thread
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import Request
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
@@ -18,7 +19,7 @@ from ui.accounts.access import SCOPE_KEY
 from ui.components.modules import address
 from ui.looks.glossary import words
 from ui.server.private import with_head
-from ui.server.route_answers import UNKNOWN_RUN
+from ui.server.route_answers import NO_STORE, UNKNOWN_RUN
 from ui.services.services import Services
 from ui.shell.header import PAGES, THEME_SCRIPT, TITLE, USER_TEMPLATE, user_html
 from ui.shell.plain_pages import missing_page
@@ -47,12 +48,17 @@ class PageHeads:
             return
         title_and_text, query = PAGES.get(page), ""
         if title_and_text is None:
-            slug = parse_qs(str(scope["query_string"], "latin-1")).get("id", [""])[0]
+            given = QueryParams(scope["query_string"])
+            slug = given.get("id", "")
             try:
                 title_and_text = await anyio.to_thread.run_sync(self._words_of, slug)
             except RunMissingError:
                 answer = missing_page(Request(scope), RunMissingError(UNKNOWN_RUN))
                 await answer(scope, receive, send)
+                return
+            if "embed" in given:  # a panel alone is a page without Gradio
+                address = f"/data/{slug}/embed/{quote(given['embed'], safe='')}"
+                await RedirectResponse(address, 307, NO_STORE)(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))
