@@ -25,6 +25,7 @@ from ui.caches.page import CachesPage
 from ui.caches.routes import cache_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
+from ui.compare.routes import compare_routes
 from ui.components.modules import module_route
 from ui.looks.theme import CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
@@ -132,6 +133,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     module_route(),
                     *build_routes(services),
                     *several_routes(services),
+                    *compare_routes(services),
                     *cache_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),

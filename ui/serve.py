@@ -13,6 +13,7 @@ from storage.database import default_url, open_database
 from storage.servers import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as
 from ui.build import Site, build_site
+from ui.compare.examples import shown_example
 from ui.server.http_server import HttpServer
 from ui.server.private import quiet_tracebacks
 from ui.services.services import Services
@@ -43,6 +44,8 @@ def serve(settings: Settings) -> None:
             logs.adopt_loggers()
             with acting_as(EVERYBODY):
                 services.warm(settings.model)
+            if settings.example:
+                services.example.begin(shown_example(settings.model, settings.device))
             say(f"CriticalKV Lab is ready at {server.address}")
             stop.wait()
         finally:

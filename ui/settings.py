@@ -36,6 +36,7 @@ class Settings:
     space_host: str | None  # public host name on Hugging Face Spaces
     limits: Limits
     cluster: str | None  # where studies are computed: local, auto or Ray's address; None for here
+    example: bool  # run one example after the start, which the Compare page shows
     mcp: bool  # offer the endpoints of ui/api/endpoints.py to MCP clients too
     log_style: Style
 
@@ -61,6 +62,7 @@ class Settings:
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             cluster=given.get("CKV_CLUSTER"),
+            example=_one_of(given, "CKV_EXAMPLE", ("1", "0")) == "1",
             mcp=_flag(given, "CKV_MCP"),
             log_style=cast("Style", _one_of(given, "CKV_LOG", STYLES)),
         )

@@ -131,7 +131,7 @@ export function withTerms(text) {
 }
 
 /** Copy text; the old command is for pages served without TLS. */
-async function copyText(text) {
+export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

@@ -33,7 +33,7 @@ class TooMuchError(ConfigError):
 
 
 @contextmanager
-def read_apart(read: Read[T], data: Data) -> Iterator[Iterator[T]]:
+def read_apart(read: Read[T], data: Data, limit_s: int = LIMIT_S) -> Iterator[Iterator[T]]:
     """Give what `read` makes of `data`, all of it read and checked; to be gone through once.
 
     One value at a time is in this process's memory.
@@ -41,6 +41,7 @@ def read_apart(read: Read[T], data: Data) -> Iterator[Iterator[T]]:
     Args:
         read: a function of a module; it, and each value, can be pickled.
         data: anybody's.
+        limit_s: seconds until the process is ended.
 
     Raises:
         CkvError: `read` refused the data.
@@ -48,7 +49,7 @@ def read_apart(read: Read[T], data: Data) -> Iterator[Iterator[T]]:
     """
     with tempfile.TemporaryDirectory(prefix="ckv-read-") as folder:
         spool = Path(folder) / "values"
-        _have_read(read, data, spool)
+        _have_read(read, data, spool, limit_s)
         with spool.open("rb") as file:
             yield _spooled(file)
 
@@ -60,17 +61,19 @@ def _spooled(file: io.BufferedReader) -> Iterator[T]:
             yield pickle.load(file)  # noqa: S301
 
 
-def _have_read(read: Read[T], data: Data, spool: Path) -> None:
+def _have_read(read: Read[T], data: Data, spool: Path, limit_s: int) -> None:
     context = multiprocessing.get_context("spawn")
     answer, child_end = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(read, data, spool, child_end), daemon=True)
+    child = context.Process(
+        target=_child, args=(read, data, spool, child_end, limit_s), daemon=True
+    )
     try:
         child.start()
     finally:
         child_end.close()
     refusal: CkvError | None = TooMuchError(TOO_MUCH)
     try:
-        if answer.poll(LIMIT_S):
+        if answer.poll(limit_s):
             refusal = answer.recv()
     except EOFError:
         pass  # the system ended it
@@ -82,12 +85,12 @@ def _have_read(read: Read[T], data: Data, spool: Path) -> None:
         raise refusal
 
 
-def _child(read: Read[T], data: Data, spool: Path, answer: Connection) -> None:
+def _child(read: Read[T], data: Data, spool: Path, answer: Connection, limit_s: int) -> None:
     """Write the values one by one, then answer with None, or why there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     try:
         limit_memory(MEMORY_BYTES)
-        limit("RLIMIT_CPU", LIMIT_S)
+        limit("RLIMIT_CPU", limit_s)
         limit("RLIMIT_FSIZE", SPOOL_BYTES)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing then fails instead
         with spool.open("wb") as file:

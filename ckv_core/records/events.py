@@ -172,6 +172,9 @@ class TokensCounted:
     for_good: bool = False  # it fails each time
     is_busy: bool = False  # there was no time or room to count; try again
     field: str = ""  # of the request, that is wrong where there is an error and it is of one
+    # Of a prompt over the limit: how much of the context's beginning fits; 0 where nothing does.
+    first_tokens: int = 0
+    first_chars: int = 0
 
 
 RunEvent = (

@@ -10,6 +10,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ckv_core.records.records import PromptInfo
+
 COUNT_RUNNER = "ckv_core.worker.counting:CountRunner"
 TRIES = 2  # processes that one count may lose; the system may have ended them
 MAX_WAITING = 64
@@ -31,6 +34,7 @@ KEPT_TOKENIZERS = 4
 COUNT_S = 15.0
 CHARACTERS_PER_S = 50_000
 CLOSE_S = 1.0
+CUTS = 8  # cuts that may be tried until the beginning of a text fits
 CLOSING = "The app is closing."
 
 
@@ -154,8 +158,40 @@ class CountRunner:
             raise PromptError("Only the prompt of a comparison has tokens to be counted.")
         tokenizer, limit = self._kept[request.model]
         prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
-        yield TokensCounted(prompt.tokens, prompt.compressed_tokens, limit, len(prompt.question))
+        counted = TokensCounted(
+            prompt.tokens, prompt.compressed_tokens, limit, len(prompt.question)
+        )
+        if limit and prompt.tokens + request.max_new_tokens > limit:
+            tokens, chars = first_that_fits(tokenizer, request, prompt, limit)
+            counted = replace(counted, first_tokens=tokens, first_chars=chars)
+        yield counted
 
     def release(self) -> None:
         """Forget all tokenizers, after memory ran out."""
         self._kept.clear()
+
+
+def first_that_fits(
+    tokenizer: "PreTrainedTokenizerBase", request: RunRequest, prompt: "PromptInfo", limit: int
+) -> tuple[int, int]:
+    """How much of the beginning of a context fits into the model's limit, as tokens and characters.
+
+    A text that is cut may end in other tokens than the whole one had there, so each cut is counted
+    again; both are 0 where nothing of it fits beside the question and the new tokens.
+    """
+    from ckv_core.engine.prompt import build_prompt
+
+    context, cut = request.context, prompt
+    for tries in range(CUTS):
+        over = cut.tokens + request.max_new_tokens - limit
+        first, end = cut.context_tokens
+        if over <= 0:
+            return end - first, len(context)
+        kept = end - over - tries  # a character of several tokens goes with all of them
+        if kept <= first:
+            break
+        context = context[: len(context) - len("".join(cut.pieces[kept:end]))]
+        if not context.strip():
+            break
+        cut = build_prompt(tokenizer, context, request.question, request.scenario)
+    return 0, 0

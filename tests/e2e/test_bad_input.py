@@ -13,6 +13,7 @@ from ckv_core.records.run_request import DEFAULT_MODEL
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from tests.e2e import steps
+from tests.factories.documents import pdf
 from tests.processes import free_port
 
 CONTEXT = "#context textarea"
@@ -84,7 +85,7 @@ def test_an_error_stands_once_on_the_page_beside_its_field(page, app):
     for field, text, block, words in WRONG:
         right = "usual" if field == "#variants" else page.locator(field).input_value()
         put(page, field, text)
-        beside = page.locator(f"#{block} .ckv-wrong")
+        beside = page.locator(f"#wrong-{block}")
         for _ in range(2 if text == " " else 1):  # the second time the sentence is the same
             steps.run(page)
             expect(beside).to_contain_text(words)
@@ -149,11 +150,14 @@ def test_what_only_the_engine_can_know_is_marked_and_fails_the_run_with_a_senten
     expect(page.locator(CONTEXT)).to_have_value(steps.TEXT)
 
 
-def test_only_utf8_text_files_are_opened(page, tmp_path):
+def test_text_and_document_files_are_opened_and_no_others(page, tmp_path, faults):
+    faults.expect("400")
     files = {
         "latin.txt": ("caf\u00e9".encode("latin-1"), "latin.txt is not UTF-8 text"),
         "zeros.bin": (b"\x00\x01", "zeros.bin is not a text file"),
         "huge.txt": (b"x" * 4_000_001, "the limit is 4,000,000"),
+        "scan.pdf": (pdf([""]), "its pages are scans"),
+        "wrong.docx": (b"PK", "no whole DOCX file"),
     }
     page.locator(CONTEXT).fill("typed before")
     picker = page.locator("#context-bar input[type=file]")
@@ -166,6 +170,20 @@ def test_only_utf8_text_files_are_opened(page, tmp_path):
     picker.set_input_files(tmp_path / "good.txt")
     expect(page.locator(CONTEXT)).to_have_value("na\u00efve caf\u00e9")
     expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
+    (tmp_path / "good.pdf").write_bytes(pdf(["A page of text", ""]))
+    picker.set_input_files(tmp_path / "good.pdf")
+    expect(page.locator("#context-bar")).to_contain_text("Page 2 holds no text (a scan).")
+    expect(page.locator(CONTEXT)).to_have_value("A page of text")
+    # As a file that is dropped.
+    page.locator(CONTEXT).evaluate(
+        """box => {
+          const dataTransfer = new DataTransfer(), bubbles = true;
+          dataTransfer.items.add(new File(["dropped"], "code.py"));
+          box.dispatchEvent(new DragEvent("drop", { bubbles, dataTransfer }));
+        }"""
+    )
+    expect(page.locator(CONTEXT)).to_have_value("dropped")
+    expect(page.locator("#context-bar")).to_contain_text("1 of 8,192 tokens")
 
 
 # --- a second app where one serves already

@@ -1,8 +1,10 @@
 """Journeys on the real default model; in one file, so that one app and one model serve them all."""
 
 import re
+import time
 from collections.abc import Iterator
 
+import httpx
 import psutil
 import pytest
 from playwright.sync_api import Page, expect
@@ -10,7 +12,7 @@ from playwright.sync_api import Page, expect
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
 from tests.e2e import steps
-from tests.e2e.app_runner import ROOT, App, start
+from tests.e2e.app_runner import ROOT, START_LIMIT_S, App, start
 from tests.test_docs_api import blocks
 
 PRINTED = "CriticalKV-SnapKV (paper)"
@@ -20,11 +22,15 @@ POINTS = 2 + 2 * 2
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory) -> Iterator[App]:
-    """`python app.py` with an empty data folder."""
+    """`python app.py` with an empty data folder, once it has made its example run."""
     home = tmp_path_factory.mktemp("home")
     models = prepare_default_model(silent).parent
     (home / "models").symlink_to(models, target_is_directory=True)
-    app = start([str(ROOT / "app.py")], home)
+    app = start([str(ROOT / "app.py")], home, CKV_EXAMPLE="1")
+    until = time.monotonic() + 2 * START_LIMIT_S
+    while not httpx.get(f"{app.url}/example").json()["done"]:
+        assert time.monotonic() < until, "the example run does not come"
+        time.sleep(0.5)
     yield app
     app.stop()
 
@@ -33,6 +39,24 @@ def app(tmp_path_factory) -> Iterator[App]:
 def wait_for_model(page) -> None:
     """Until the default model is loaded, which the page does not need to be usable."""
     expect(page.locator("#model-line")).to_contain_text("is ready", timeout=120_000)
+
+
+def test_a_newcomer_sees_a_verdict_and_kept_maps_without_typing(browser, app):
+    limit_ms = 15_000  # of the page's first load, in a browser that has nothing of it
+    with browser.new_context(viewport=steps.DESK) as newcomer:
+        page = newcomer.new_page()
+        began = time.monotonic()
+        page.goto(app.url)
+        card = page.locator("#example")
+        left = limit_ms - 1000 * (time.monotonic() - began)
+        expect(card).to_contain_text("1 of 4 methods", timeout=left)
+        expect(card.locator("canvas[data-drawn]")).to_have_count(4)
+        assert 1000 * (time.monotonic() - began) < limit_ms
+        expect(card.locator(".ckv-said")).to_have_text(["5829.", "582.", "589.", "589."])
+        expect(card.locator(".ckv-diff")).to_have_text(["582.", "589.", "589."])
+        card.get_by_role("link", name="Open result").click()
+        steps.expect_state(page, "done")
+        expect(page.locator("#summary")).to_contain_text("KVzip")
 
 
 def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
@@ -72,9 +96,13 @@ def test_one_word_of_250_000_letters_is_refused_with_a_number(page, wait_for_mod
     steps.fill(page, context="x" * 250_000)
     steps.run(page)
     sentence = re.compile(r"[\d,]+ over the model's limit of 8,192")
-    refusal = page.locator("#context .ckv-wrong, #status").filter(has_text=sentence, visible=True)
+    refusal = page.locator("#wrong-context, #status").filter(has_text=sentence, visible=True)
     expect(refusal.first).to_be_visible(timeout=steps.RUN_LIMIT_MS)
     assert page.evaluate("document.querySelector('#context textarea').value.length") == 250_000
+    page.get_by_role("button", name=re.compile(r"^Use the first [\d,]+ tokens$")).click()
+    expect(page.locator("#context-bar")).to_contain_text(re.compile(r"8,1\d\d of 8,192 tokens"))
+    expect(page.locator("#wrong-context")).to_have_count(0)
+    assert page.evaluate("document.querySelector('#context textarea').value.length") < 40_000
 
 
 # --- the first examples of docs/api.md, of which this model refuses what cannot be run

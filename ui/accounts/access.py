@@ -57,6 +57,7 @@ class Access:
     def __init__(self, database: Database, users: Mapping[str, User] | None = None) -> None:
         """Answer for the users who may log in, by name; without any there are no logins."""
         self._database = database
+        self.public: frozenset[str] = frozenset()  # runs of the app's own, which everybody may read
         self.users = users or {}
         self.with_logins = bool(users)
 
@@ -103,7 +104,8 @@ class Access:
     def check_run(self, slug: str, right: Right = "read") -> None:
         """RunMissingError for another's run as for none; AccessError for one who only reads."""
         viewer = self.viewer()
-        if viewer.is_trusted or (slug in viewer.shared and right == "read"):
+        is_open = slug in viewer.shared or slug in self.public
+        if viewer.is_trusted or (is_open and right == "read"):
             return
         owner = self._database.read_with(repository.run_owner, slug)
         if owner is None or owner != viewer.user:

@@ -1,6 +1,6 @@
 """The form of a run, of one text or many samples: every control with one line about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ckv_core.records.external_selection import MAX_VARIANTS
-from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, RunRequest, meaning
+from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, meaning
 from ui.compare.controls import dropdown, number, text
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
 from ui.compare.samples_form import SAMPLE_AREAS, build_samples
 from ui.compare.text_form import build_text
-from ui.components.base import ModelLine, ModelList, Notice, RunNotice, VariantPicker
+from ui.components.base import ModelLine, ModelList, Notice, RunNotice, SetupLink, VariantPicker
 from ui.settings import Settings
 
 DEFAULTS = FormValues()
@@ -50,13 +50,11 @@ class Form:
     """The built controls by name, in the order of `CONTROL_NAMES`, and what stands beside them.
 
     Attributes:
-        examples: each request with its button.
         areas: of `AREAS`, which the source shows or hides.
         preview: a table of the first samples.
     """
 
     controls: dict[str, Any]  # of many kinds
-    examples: list[tuple[RunRequest, gr.Button]]
     areas: list[Any]
     context_bar: gr.HTML
     model_line: gr.HTML
@@ -67,6 +65,7 @@ class Form:
     ablation_button: gr.Button
     run: gr.Button
     new: gr.Button
+    setup_link: gr.HTML
     notice: gr.HTML
 
     def inputs(self) -> list[Any]:
@@ -88,9 +87,7 @@ def info_of(name: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def build_form(
-    settings: Settings, models: Sequence[str], examples: Mapping[str, RunRequest]
-) -> Form:
+def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str] = ()) -> Form:
     """Lay out the controls; call inside a Blocks context."""
     parts: dict[str, Any] = {}
     with gr.Row(elem_id="ask", equal_height=False):
@@ -99,9 +96,10 @@ def build_form(
                 parts["mode"] = gr.Radio(
                     MODES, value=DEFAULTS.mode, label="How many texts", elem_id="mode"
                 )
+                setup_link = SetupLink(elem_id="setup-link", min_width=60)
                 new = gr.Button("New", elem_id="new", size="sm", scale=0, min_width=60)
             with gr.Column(elem_id="text-area") as parts["text_area"]:
-                buttons, context_bar = build_text(parts, examples)
+                context_bar = build_text(parts, examples)
             with gr.Column(visible=False, elem_id="many-area") as parts["many_area"]:
                 preview = build_samples(parts)
         with gr.Column(elem_id="ask-run", min_width=0):
@@ -115,7 +113,6 @@ def build_form(
             notice = RunNotice(elem_id="notice")
     return Form(
         controls={name: parts[name] for name in CONTROL_NAMES},
-        examples=buttons,
         areas=[parts[name] for name in AREAS],
         context_bar=context_bar,
         model_line=model_line,
@@ -126,6 +123,7 @@ def build_form(
         ablation_button=button,
         run=run,
         new=new,
+        setup_link=setup_link,
         notice=notice,
     )
 

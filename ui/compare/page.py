@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from ckv_core.errors import CkvError, PromptError, about
+from ckv_core.errors import CkvError, ConfigError, PromptError, about
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
@@ -27,6 +26,7 @@ from ui.compare.form_values import (
     read_new_tokens,
     with_ablation,
 )
+from ui.compare.intro import build_intro
 from ui.compare.samples import (
     cost_sentence,
     data_text,
@@ -38,6 +38,8 @@ from ui.compare.samples import (
     study_of,
 )
 from ui.compare.samples_form import HARNESS, SOURCES
+from ui.compare.setup_link import NAME as SETUP
+from ui.compare.setup_link import NO_TEXT, WRONG, form_of, setup_of
 from ui.results import views
 from ui.results.live import OPEN_RUN, count_if_ready, find_run, made_from
 from ui.services.services import Services
@@ -47,8 +49,10 @@ from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_va
 from ui.tables.sample_list import sample_request
 
 _TEXTS = ("context", "question", "answer", "scenario", "protect")
+OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")
 OF_EXAMPLES = (*_TEXTS, "variants", "budget", "max_new_tokens")
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
+SETUP_FILLED_IN = "The setup of the link is filled in; change it or run it."
 NO_POSITIONS = (
     " Its external selections are not: take compare --own on the command line, or Python."
 )
@@ -72,8 +76,10 @@ class ComparePage:
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.source = gr.Textbox(visible="hidden", elem_id="parent")
         self.agreed = gr.Textbox(visible="hidden", elem_id="agreed")
-        self.form = build_form(settings, models, examples)
+        self._examples = [*examples.values()]
+        self.form = build_form(settings, models, [*examples])
         self.notice = self.form.notice
+        build_intro()
         self.draft = Draft("/", [*self.form.inputs(), self.source], self.form.new)
         self._described = [self.form.variants_line, self.form.preview]
         self._wire_form()
@@ -89,18 +95,22 @@ class ComparePage:
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         # One event for form and line: a later line could overtake what was typed meanwhile.
         filled = [*inputs, self.notice, self.source, *self._described, *self.form.areas]
-        self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
+        opened = page.load(self.open, None, filled, **AT_ONCE)
+        self.draft.restore_after(opened)
+        bar, counted = self.form.context_bar, self.form.pick(*OF_COUNT)
+        opened.then(self.count, counted, [bar], **SHARED)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
     def _wire_form(self) -> None:
         form, bar = self.form, self.form.context_bar
-        counted = form.pick("context", "question", "scenario", "model", "max_new_tokens")
+        counted = form.pick(*OF_COUNT)
         filled = form.pick(*OF_EXAMPLES)
-        for example, button in form.examples:
-            event = button.click(partial(fill_example, example), None, filled, **AT_ONCE)
-            self.draft.keep_after(event)
-            event.then(self.count, counted, [bar], **SHARED)
-            event.then(self.describe, form.inputs(), self._described, **AT_ONCE)
+        picked = bar.example(self.fill_example, None, filled, **AT_ONCE)
+        self.draft.keep_after(picked)
+        picked.then(self.count, counted, [bar], **SHARED)
+        picked.then(self.describe, form.inputs(), self._described, **AT_ONCE)
+        link = form.setup_link
+        link.ask(self.link_setup, form.inputs(), [link, self.notice], **AT_ONCE)
         bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
         origin, restored = form.pick("mode", "source"), self.draft.restored.change
         restored(self.count, counted, [bar], **SHARED)
@@ -212,10 +222,11 @@ class ComparePage:
 
         /?from=SLUG of a run, with &budget=5%,10% at other budgets and &source=file for many
         samples; /?study=SLUG&sample=ID of one sample, /?runs=SLUG,SLUG with their texts as samples,
-        /?source=task with another source.
+        /?source=task with another source, /?setup=... of a setup link.
         """
         query = request.query_params if request else {}
         parent, study, runs = query.get("from"), query.get("study"), query.get("runs")
+        setup = query.get(SETUP)
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
         notice, described = SILENT, [gr.skip(), gr.skip()]
         try:
@@ -229,6 +240,8 @@ class ComparePage:
             elif parent:
                 controls, notice = self._of_run(parent)
                 controls = _with_query(controls, query)
+            elif setup:
+                controls, notice = self._of_setup(setup), notice_value(SETUP_FILLED_IN)
             elif runs:
                 slugs = read_run_slugs(runs)
                 data = sample_lines(self._services.studies.samples_of_runs(slugs))
@@ -238,7 +251,7 @@ class ComparePage:
                 )
             elif query.get("source") in _OFFERED:
                 controls = _only(mode="many", source=query["source"])
-            if study or parent:
+            if study or parent or setup:
                 described = self.describe(*controls)
         except CkvError as error:
             notice = notice_value(str(error), "error")
@@ -261,6 +274,33 @@ class ComparePage:
         reading = studies.reading(study)
         request = sample_request(reading.study, studies.samples(reading.slug), sample, budget)
         return FormValues.from_request(request).controls(), request.budgets[0]
+
+    def fill_example(self, event: gr.EventData) -> list[object]:
+        """Values of `OF_EXAMPLES` of the example that was picked."""
+        at = event_field(event, "at")
+        if not isinstance(at, int) or not 0 <= at < len(self._examples):
+            return [gr.skip() for _ in OF_EXAMPLES]
+        form = FormValues.from_request(self._examples[at])
+        values = dict(zip(CONTROL_NAMES, form.controls(), strict=True))
+        return [values[name] for name in OF_EXAMPLES]
+
+    def link_setup(self, *values: object) -> list[Any]:
+        """The setup for a link, or why there is none."""
+        try:
+            setup, has_text = setup_of(FormValues.from_controls(values))
+        except CkvError as error:
+            return [None, self._refused(error)]
+        return [{"setup": setup}, SILENT if has_text else notice_value(NO_TEXT, "warn")]
+
+    def _of_setup(self, setup: str) -> list[object]:
+        """The controls of a setup link; ConfigError where one holds none of its control's words."""
+        values = form_of(setup).controls()
+        for value, control in zip(values, self.form.inputs(), strict=True):
+            is_list = isinstance(control, gr.Radio | gr.Dropdown)
+            is_open = not is_list or getattr(control, "allow_custom_value", False)
+            if not is_open and value not in [word for _, word in control.choices]:
+                raise ConfigError(WRONG)
+        return values
 
     def describe(self, *values: object) -> list[Any]:
         """What would run, or what is wrong with it, and a table of the first of many samples."""
@@ -354,12 +394,6 @@ def pick_model(event: gr.EventData) -> Any:
     """The model that was chosen in the list of suggestions."""
     name = event_field(event, "name")
     return name if any(model.name == name for model in SUGGESTED) else gr.skip()
-
-
-def fill_example(example: RunRequest) -> list[object]:
-    """Values of `OF_EXAMPLES`."""
-    values = dict(zip(CONTROL_NAMES, FormValues.from_request(example).controls(), strict=True))
-    return [values[name] for name in OF_EXAMPLES]
 
 
 def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:

@@ -1,32 +1,35 @@
-"""The part of the Compare form for one text: examples, text, question and expected answer."""
+"""The part of the Compare form for one text: the text with its foot, question, expected answer."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from ckv_core.records.run_request import RunRequest
 from ui.compare.controls import text
 from ui.components.base import ContextBar
 
+EXAMPLE = "For example: "
 
-def build_text(
-    parts: dict[str, Any], examples: Mapping[str, RunRequest]
-) -> tuple[list[tuple[RunRequest, gr.Button]], gr.HTML]:
-    """Lay out `context`, `question` and `answer`; returns the examples and the text's bar."""
-    info = "Paste a long document, or open a text file. Its cache entries are evicted."
-    parts["context"] = text("context", "Text", info, (10, 10))
-    with gr.Row(elem_id="text-foot"):
-        bar = ContextBar(elem_id="context-bar")
-        with gr.Row(elem_classes=["example-row"]):
-            gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-            style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
-            style["elem_classes"] = ["example-button"]
-            buttons = [(request, gr.Button(title, **style)) for title, request in examples.items()]
+
+def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
+    """Lay out `context`, `question` and `answer`; returns the text's foot with these examples."""
+    info = "what the model reads and the methods evict from"
+    hint = "Paste a long text here, or drop a file (.txt, .md, .json, .pdf, .docx, code)."
+    with gr.Column(elem_id="text-box"):
+        parts["context"] = text("context", "Text", info, (12, 12), placeholder=hint)
+        bar = ContextBar({"examples": list(examples)}, elem_id="context-bar")
     with gr.Row(elem_id="question-row"):
-        info, size = "About the text; may be empty.", {"scale": 2, "min_width": 260}
-        parts["question"] = text("question", "Question", info, (1, 4), **size)
-        size = {"scale": 1, "min_width": 200}
-        info = "Optional. Each output is checked for it."
-        parts["answer"] = text("answer", "Expected answer", info, (1, 4), **size)
-    return buttons, bar
+        hint, size = f"{EXAMPLE}What is the access code for pump house 4?", {"min_width": 260}
+        parts["question"] = text(
+            "question", "Question", "may be empty", (1, 4), placeholder=hint, scale=2, **size
+        )
+        parts["answer"] = text(
+            "answer",
+            "Expected answer",
+            "optional",
+            (1, 4),
+            placeholder=f"{EXAMPLE}5829",
+            scale=1,
+            min_width=200,
+        )
+    return bar

@@ -76,10 +76,18 @@ def section_html(text: str) -> str:
 
 
 ContextBar = component(__file__, "text_files/context_bar")
-"""Opens a text file into #context and shows the token count {"text", "tone"}.
+"""The foot of #context: opens a file into it, offers "examples" and shows the token count.
 
-The file is read in the browser, so no upload exists. Triggers `count` once typing rests.
+The value is {"text", "tone", "field", "count", "first_tokens", "first_chars"}: a sentence, at the
+field where it names one, the count in short, and how much of a text that is too long would fit.
+Triggers `count` once typing rests, and `example` with {at}.
 """
+
+SetupLink = component(__file__, "text_files/setup_link")
+"""A button that triggers `ask`, and copies the link of {"setup"} when it comes."""
+
+ExampleCard = component(__file__, "example_card/example_card")
+"""Shows the app's own example run, which `/example` answers; nothing where there is none."""
 
 StudyFile = component(__file__, "text_files/study_file")
 """Reads a file of samples in the browser into #study-data."""

@@ -223,10 +223,13 @@ def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
     if over > 0:
         return {
             "text": f"{counted.tokens:,} tokens and {request.max_new_tokens:,} new ones: {over:,} "
-            f"over the model's limit of {counted.limit:,}. Shorten the context by {over:,} tokens.",
+            f"over the model's limit of {counted.limit:,}. Shorten the text by {over:,} tokens.",
+            "count": f"{over:,} tokens too many",
             "tone": "error",
             "field": "context",
             "tokens": counted.tokens,
+            "first_tokens": counted.first_tokens,
+            "first_chars": counted.first_chars,
         }
     text = f"{counted.tokens:,} of {counted.limit:,} tokens"
     return {"text": text, "tone": "", "tokens": counted.tokens}

@@ -60,8 +60,9 @@ RULES = {
     "/api/runs": Rule("user", "of its own", "context"),
     "/runs/import": Rule("user", body="file"),
     "/caches/import": Rule("user", body="file"),
-    # Gradio fetches whatever URL stands behind these; uploads are read in the browser instead. The
-    # last one would write a session's values into a file.
+    "/documents/text": Rule("user", body="file"),
+    # Gradio fetches whatever URL stands behind these; uploads have routes of ours. The last one
+    # would write a session's values into a file.
     "/gradio_api/file=http*": Rule("nobody"),
     "/gradio_api/file/http*": Rule("nobody"),
     "/gradio_api/proxy=*": Rule("nobody"),

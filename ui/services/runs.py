@@ -169,12 +169,15 @@ class Runs:
 
     # --- of one sample ------------------------------------------------------------------------
 
-    def submit(self, request: RunRequest, owner: str | None, lineage: Lineage | None) -> str:
-        """Record a run and queue it; returns its slug."""
-        slug = self.recorder.create(request, title_of(request), owner, lineage)
+    def submit(
+        self, request: RunRequest, owner: str | None, lineage: Lineage | None, title: str = ""
+    ) -> str:
+        """Record a run and queue it; returns its slug. Without a title it makes its own."""
+        title = title or title_of(request)
+        slug = self.recorder.create(request, title, owner, lineage)
         view = RunSnapshot(
             slug=slug,
-            title=title_of(request),
+            title=title,
             state="queued",
             reason="",
             created_at=datetime.now(UTC),

@@ -25,6 +25,7 @@ from ui.accounts.credentials import Accounts
 from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
+from ui.services.example import Example
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.room import Room
@@ -96,6 +97,7 @@ class Services:
         self.studies = Studies(database, self._access, self._room, self._client, self._runs)
         self.administration = Administration(database, self._access, self._runs.stop)
         self.caches = Caches(self._access, self._room, self._client)
+        self.example = Example(database, self._access, self._runs, self._is_ready)
         self._client.start()
         self._runs.begin()
 
@@ -266,6 +268,7 @@ class Services:
         """End the worker; unfinished runs end as cancelled, with what they have."""
         with self._starting:
             self._closing = True
+        self.example.close(timeout_s)
         self._runs.close(timeout_s)
         self._client.close(timeout_s)
         for run in self._runs.unfinished():
@@ -286,6 +289,10 @@ class Services:
                 self._runs.end(reply.job_id, reply.state, reply.reason)
             case _:
                 pass  # the client keeps the others to itself
+
+    def _is_ready(self, model: str) -> bool:
+        status = self._model_statuses.get(model)
+        return status is not None and status.ready
 
     def _keep_status(self, status: ModelStatus) -> None:
         with self._statuses_lock:

@@ -4,11 +4,13 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import psutil
 import pytest
 
+from ckv_core.models.steps import silent
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker import counting
 from ckv_core.worker.client import WorkerClient
@@ -92,3 +94,18 @@ def test_closing_answers_who_waits_and_leaves_no_process(counter, tmp_path):
         assert counted.result().error == "The app is closing."
     wait_for(lambda: not psutil.pid_exists(pid))
     assert counter.count(THREE, PATIENCE_S).error == "The app is closing."
+
+
+@pytest.mark.parametrize("text", ["one two three. " * 200, "\u96ea🙂" * 300])
+def test_the_beginning_of_a_long_text_that_fits_is_as_long_as_can_be(model_folder, text):
+    runner = CountRunner()
+    runner.load(model_folder, "cpu", "auto", silent)
+    asked = RunRequest(context=text, question="Which?", model=model_folder, max_new_tokens=8)
+    (whole,) = runner.run(asked, bool)
+    assert whole.tokens + 8 > whole.limit
+    (cut,) = runner.run(replace(asked, context=text[: whole.first_chars]), bool)
+    assert whole.limit - 8 - 8 <= cut.tokens <= whole.limit - 8
+    assert cut.first_chars == 0
+    assert 0 < whole.first_tokens < whole.tokens
+    (none,) = runner.run(replace(asked, question=text), bool)
+    assert none.first_chars == 0

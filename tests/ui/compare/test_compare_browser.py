@@ -183,3 +183,25 @@ def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_serve
     expect(line).to_contain_text("Choose at least one variant.")
     picker.get_by_role("button", name=f"The usual {len(DEFAULT_VARIANTS)}").click()
     expect(line).to_contain_text(f"{len(DEFAULT_VARIANTS)} variants: Full cache, StreamingLLM")
+
+
+def test_a_setup_link_opens_the_form_as_it_was(app, page):
+    show(page, app)
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+    page.locator("#context-bar").get_by_role("button", name="Support chat").click()
+    question = page.locator("#question textarea")
+    expect(question).to_have_value("What credit does the customer get on the next bill?")
+    text = page.locator("#context textarea").input_value()
+    question.fill("Which credit?")
+    page.get_by_role("button", name="Copy setup link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    link = page.evaluate("window.copied")
+    assert link.startswith(f"{app.url}/?setup=")
+
+    page.goto(link)
+    expect(question).to_have_value("Which credit?")
+    expect(page.locator("#context textarea")).to_have_value(text)
+    expect(page.locator("#budget textarea, #budget input").first).to_have_value("10%")
+    expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
+    page.goto(f"{link[:-9]}")
+    expect(page.locator("#notice")).to_contain_text("This setup link is not whole")

@@ -30,9 +30,9 @@ FOR_GUESTS = {
 }  # fmt: skip
 FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
-    *(f"ComparePage.{name}" for name in ("warm", "watch_model")),
+    *(f"ComparePage.{name}" for name in ("warm", "watch_model", "fill_example", "link_setup")),
     *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
-    *("cancel_run", "fill_example"),
+    "cancel_run",
     *("pick_model", "add_ablation", "preset_updates"),
     *("RunsPage.open", "RunsPage.act", "SeveralPage.open"),
     *("ShareSection.issue", "ShareSection.revoke"),
@@ -111,7 +111,7 @@ READERS_MAY_NOT = {
     for path in (
         "/login", "/login/", "/logout", "/account/tokens", "/account/revoke", "/admin/cancel",
         "/admin/takeover", "/admin/users",
-        "/caches/import", "/runs/import", "/api/runs",
+        "/caches/import", "/documents/text", "/runs/import", "/api/runs",
         f"/api/runs/{SHARED}/cancel",
     )
 }  # fmt: skip

@@ -8,6 +8,8 @@ const sentencesOf = new WeakMap();
 /**
  * Say beside a field what a line finds wrong with it, or with no text that it finds nothing wrong.
  *
+ * It stands below the field, or in what has `data-errors-of` with the field's id.
+ *
  * @returns the block of the field, null where the page has none
  */
 export function markField(id, line, text) {
@@ -26,7 +28,7 @@ export function markField(id, line, text) {
   if (!shown) beside?.remove();
   else if (!beside) {
     beside = make("p.ckv-notice.ckv-wrong", { id: name, role: "alert", "data-tone": "error" });
-    block.append(beside);
+    (document.querySelector(`[data-errors-of="${id}"]`) ?? block).append(beside);
   }
   if (shown) setText(beside, shown);
   if (shown && !group) field.setAttribute("aria-invalid", "true");

@@ -1,13 +1,17 @@
-// Files of this computer: a button and its line; of text files, which no server sees, the field they go to.
+// Files of this computer: a button and its line, and the field that their text goes to.
+// Text files are read here; a PDF or DOCX is sent to the server, which has the library for it.
 
 import { button, make, setText, whole } from "../../../assets/scripts/dom.js";
+import { sent } from "./sent.js";
+
+const DOCUMENT_MIB = 32;
 
 /** A field by the id of its block.
  * @returns {HTMLTextAreaElement} */
 export const area = (id) => document.querySelector(`#${id} textarea`);
 
 /** Put a text into a field as if it had been typed and left, which the server hears of. */
-function put(box, text) {
+export function put(box, text) {
   box.value = text;
   box.dispatchEvent(new Event("input", { bubbles: true }));
   box.dispatchEvent(new Event("blur"));
@@ -55,10 +59,35 @@ async function textOf(file, mostBytes, limit) {
   return text;
 }
 
+/** Text of a file, and what could not be read of it: of a document the server says both. */
+async function readFile(file, most) {
+  if (!/\.(pdf|docx)$/i.test(file.name)) return { text: await textOf(file, 4 * most, `${whole(most)} characters`), note: "" };
+  const url = `/documents/text?name=${encodeURIComponent(file.name)}`;
+  return (await sent(url, file, DOCUMENT_MIB, "Open a smaller one.")).json();
+}
+
 /** Fill a field with one file of up to `most` characters and say so; `advice` is what to do with a longer one. */
 export async function fill(box, file, most, advice) {
-  const text = await textOf(file, 4 * most, `${whole(most)} characters`);
+  const { text, note } = await readFile(file, most);
   if (text.length > most) throw new Error(`${file.name} has ${whole(text.length)} characters; the limit is ${whole(most)}${advice}`);
   put(box, text);
-  return `${file.name}, ${whole(text.length)} characters`;
+  return `${file.name}, ${whole(text.length)} characters. ${note}`.trim();
+}
+
+/** Take a file that is dropped on a part of the page; a drop elsewhere stays the browser's. */
+export function onDrop(selector, take) {
+  const zone = ({ target, dataTransfer }) => (dataTransfer?.types.includes("Files") ? target.closest?.(selector) : null);
+  const mark = (event, isOver) => zone(event)?.classList.toggle("ckv-dropping", isOver);
+  document.addEventListener("dragover", (event) => {
+    if (!zone(event)) return;
+    event.preventDefault();
+    mark(event, true);
+  });
+  document.addEventListener("dragleave", (event) => mark(event, false));
+  document.addEventListener("drop", (event) => {
+    if (!zone(event)) return;
+    event.preventDefault();
+    mark(event, false);
+    if (event.dataTransfer.files.length) take([...event.dataTransfer.files]);
+  });
 }
