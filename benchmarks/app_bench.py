@@ -241,8 +241,8 @@ def changed_alpha(browser: Browser, url: str, rounds: int) -> list[float]:
             times.append(page.evaluate(RUN_TO_MAP))
         else:  # the first one reads the prompt
             page.locator("#run").click()
-            page.locator("#status [data-state=running]").wait_for(timeout=120_000)
-        page.locator("#status [data-state=done]").wait_for(timeout=120_000)
+            page.locator("#verdict [data-state=running]").wait_for(timeout=120_000)
+        page.locator("#verdict [data-state=done]").wait_for(timeout=120_000)
     page.context.close()
     return times
 
@@ -259,17 +259,17 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
                 starts.append(seconds)
                 # The model loads beside the page; the reader does not wait for it.
                 pages.append(first_visit(browser, url, "#context textarea"))
-                early.append(first_visit(browser, f"{url}/r/{short}", "#summary td"))
+                early.append(first_visit(browser, f"{url}/r/{short}", "#answers td"))
         with running_app(home) as (url, _):
             alphas = changed_alpha(browser, url, rounds)  # the model has loaded then
             for _ in range(rounds):
                 visit = visitor(browser)
-                fresh.append(opened(visit, f"{url}/r/{short}", "#summary td")[0])
-                seconds, page = opened(visit, f"{url}/r/{short}", "#summary td")
+                fresh.append(opened(visit, f"{url}/r/{short}", "#answers td")[0])
+                seconds, page = opened(visit, f"{url}/r/{short}", "#answers td")
                 stored.append(seconds)
                 maps.append(maps_drawn(page))
                 visit.close()
-            _, page = opened(visitor(browser), f"{url}/r/{long}", "#summary td")
+            _, page = opened(visitor(browser), f"{url}/r/{long}", "#answers td")
             maps_drawn(page)
             frames = sorted(page.evaluate(ZOOM))
     p95 = frames[int(len(frames) * 0.95)]

@@ -34,3 +34,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();
 });
 document.addEventListener("scroll", place, { capture: true, passive: true });
+
+/** A "?" that says what a name means on hover, focus or click; Escape closes it. */
+export function helpButton(name, words) {
+  const show = () => showTip(node, words);
+  const listeners = { onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hideTip, onblur: hideTip };
+  const node = make("button.ckv-help", { text: "?", "aria-label": `What ${name} means: ${words}`, ...listeners });
+  return node;
+}

@@ -150,15 +150,19 @@ def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | 
     return Cell(text, title=title, tone="good" if metric.key == "agreement" and value == 1 else "")
 
 
-def _answer(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
-    if (word := outcome_word(variant)) == "":
-        return None
+def outcome_title(variant: VariantResult) -> str:
+    """What an outcome that is neither right nor wrong means; else empty."""
     titles = {
         "cut": "Cut at the limit of new tokens before an answer: neither right nor wrong.",
         "failed": variant.failure,
     }
-    title = titles.get(variant.outcome or "", "")
-    return Cell(word, title=title, tone="good" if variant.is_right else "warn")
+    return titles.get(variant.outcome or "", "")
+
+
+def _answer(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
+    if (word := outcome_word(variant)) == "":
+        return None
+    return Cell(word, title=outcome_title(variant), tone="good" if variant.is_right else "warn")
 
 
 def _first_difference(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:

@@ -81,6 +81,7 @@ class Verdict:
         headline: the outcome in one sentence.
         regimes: that query-aware and query-agnostic methods stand beside one another; or empty.
         groups: the full cache, then the variants by outcome; the best first.
+        causes: what the outcome is due to.
         findings: whether lower perturbation went with it, and what contradicts itself.
         cautions: what cannot be concluded.
     """
@@ -88,6 +89,7 @@ class Verdict:
     headline: str
     regimes: str = ""
     groups: tuple[Group, ...] = ()
+    causes: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     cautions: tuple[str, ...] = field(default=())
 
@@ -95,7 +97,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """All sentences: the outcome, what it is of, and cautions as notes."""
         groups = (group.sentence for group in self.groups)
-        below = filter(None, (self.regimes, *groups, *self.findings))
+        below = filter(None, (self.regimes, *groups, *self.causes, *self.findings))
         cautions = (f"note: {caution}" for caution in self.cautions)
         return [self.headline, *(f"  {line}" for line in (*below, *cautions))]
 
@@ -139,6 +141,7 @@ def _of_one_budget(result: RunResult) -> Verdict | None:
     return Verdict(
         headline=_headline(result, counts, [*states]),
         groups=(*_baseline(result, counts), *_groups(result, counts, states)),
+        causes=tuple(_causes(counts, states)),
         findings=tuple(_findings(result.variants, states, counts)),
         cautions=tuple(_cautions(result, counts, states)),
     )
@@ -221,6 +224,13 @@ def _note(variant: VariantResult, by_answer: bool) -> str:
     return ", ".join(parts)
 
 
+def _causes(counts: Tally, states: Mapping[int, State]) -> Iterator[str]:
+    """That it was eviction, where the full cache answers and a method does not."""
+    missed = [state for state in states.values() if state == "lost"]
+    if counts.by_answer and counts.full == "answered" and missed:
+        yield sentences.EVICTION_DID.format("the miss" if len(missed) == 1 else "every miss")
+
+
 def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[str]:
     """What cannot be concluded, the gravest first."""
     yield from _outcome_cautions(result, counts)
@@ -236,7 +246,7 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
     if unfinished:
         are = counted(unfinished, "variant is", "variants are")
         yield sentences.LEFT_OUT.format(are, "it" if unfinished == 1 else "they")
-    yield sentences.ONE_PROMPT
+    yield sentences.MORE_SAMPLES
 
 
 def _outcome_cautions(result: RunResult, counts: Tally) -> Iterable[str]:

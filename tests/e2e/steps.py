@@ -98,26 +98,29 @@ def wait_for_slug(page: Page) -> str:
 
 
 def expect_state(page: Page, state: str) -> None:
-    """Wait until the status bar says so."""
-    bar = page.locator(f"#status [data-state={state}]")
+    """Wait until the page says so."""
+    bar = page.locator(f"#verdict [data-state={state}]")
     expect(bar).to_be_visible(timeout=RUN_LIMIT_MS)
 
 
 def generated(page: Page, label: str) -> Locator:
-    """The text of one variant's card."""
+    """What one variant said."""
     return page.get_by_label(f"Text of {label}", exact=True)
 
 
 def open_sections(page: Page) -> None:
     """Open what a result at several budgets folds, and wait for its tables."""
-    page.get_by_role("button", name="All points").click()
+    page.locator("#grid .ckv-point").first.wait_for()
+    if page.get_by_role("tab", name="More").is_visible():
+        page.get_by_role("tab", name="More").click()
+    page.get_by_role("button", name="All points").press("Enter")
     expect(page.locator("#sweep-points tbody tr").first).to_be_visible()
     for area, name in (
         ("#sweep-quality", "Quality against budget"),
         ("#sweep-best-alphas", "Which alpha"),
     ):
         if page.locator(area).is_visible():
-            page.get_by_role("button", name=name).click()
+            page.get_by_role("button", name=name).press("Enter")
             expect(page.locator(f"{area} tbody tr").first).to_be_visible()
 
 

@@ -144,8 +144,8 @@ def test_what_only_the_engine_can_know_is_marked_and_fails_the_run_with_a_senten
     expect(box).to_have_attribute("aria-invalid", "true")
     steps.run(page)
     steps.expect_state(page, "failed")
-    expect(page.locator("#status")).to_contain_text(f"{sentence} found")
-    assert "Traceback" not in page.locator("#status").inner_text()
+    expect(page.locator("#verdict")).to_contain_text(f"{sentence} found")
+    assert "Traceback" not in page.locator("#verdict").inner_text()
     page.go_back()
     expect(page.locator(CONTEXT)).to_have_value(steps.TEXT)
 

@@ -96,7 +96,7 @@ def test_one_word_of_250_000_letters_is_refused_with_a_number(page, wait_for_mod
     steps.fill(page, context="x" * 250_000)
     steps.run(page)
     sentence = re.compile(r"[\d,]+ over the model's limit of 8,192")
-    refusal = page.locator("#wrong-context, #status").filter(has_text=sentence, visible=True)
+    refusal = page.locator("#wrong-context, #verdict").filter(has_text=sentence, visible=True)
     expect(refusal.first).to_be_visible(timeout=steps.RUN_LIMIT_MS)
     assert page.evaluate("document.querySelector('#context textarea').value.length") == 250_000
     page.get_by_role("button", name=re.compile(r"^Use the first [\d,]+ tokens$")).click()

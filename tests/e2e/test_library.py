@@ -36,7 +36,8 @@ def test_a_run_is_listed_opened_and_deleted(page, app, faults):
     row.get_by_role("link").first.click()
     page.wait_for_url(f"**/run?id={slug}")
     expect(page.locator("#run-title")).to_contain_text(question)
-    page.get_by_role("button", name="Settings ▼").click()
+    page.get_by_role("tab", name="More").click()
+    page.get_by_role("button", name="Receipts and provenance").press("Enter")
     expect(page.locator("#facts")).to_contain_text("sha256")
 
     page.get_by_role("link", name="Runs", exact=True).click()

@@ -37,8 +37,8 @@ TAG = "onerror"  # tags are words: markup is refused when they are set
 # Page, and what on it holds hostile text once it is complete: `text` of an element, or the
 # `value` of a field. No word of it is the page's own.
 SEEN = {
-    "/run?id={slug}": ("#generations", "text"),
-    "/run?id={other}": ("#status", "text"),
+    "/run?id={slug}": ("#answers", "text"),
+    "/run?id={other}": ("#answers", "text"),
     "/run?id={sweep}": ("#grid", "text"),
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
@@ -162,12 +162,13 @@ def test_nothing_runs(page, app, slugs, address):
 def test_nothing_runs_in_the_parts_that_a_reader_opens(page, app, slugs):
     page.goto(f"{app.url}/run?id={slugs['slug']}")
     expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
+    page.get_by_role("button", name="Diagnostics").click()
     strip = page.locator(".ckv-strip:visible").first
     strip.scroll_into_view_if_needed()
     strip.get_by_role("option").first.click()
     expect(strip.locator(".ckv-strip-detail")).to_contain_text("window.bumped")
-    page.locator("#share > button").click()
-    expect(page.locator("#share")).to_contain_text("links are plain")
+    page.locator("#share summary").click()
+    expect(page.locator("#share")).to_contain_text("has no logins")
     assert_nothing_ran(page)
 
 

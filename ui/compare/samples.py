@@ -17,7 +17,7 @@ from ckv_core.experiment.table import Table, text_column
 from ckv_core.records.run_request import RunRequest
 from storage.repository import is_slug
 from ui.compare.form_values import FormValues, file_name, mapping, read_list
-from ui.results.views import duration
+from ui.results.progress import duration
 
 MOST_RUNS = 100  # in an address
 MOST_CHARS = 4_000_000

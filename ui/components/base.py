@@ -72,7 +72,8 @@ def section_html(text: str) -> str:
         return ""
     heading, _, words = map(html.escape, text.removeprefix("### ").partition("\n"))
     words = with_terms(words)
-    return f'<div class="section prose"><h3>{heading}</h3><p>{words}</p></div>'
+    head = f"<h3>{heading}</h3>" if heading.strip() else ""
+    return f'<div class="section prose">{head}<p>{words}</p></div>'
 
 
 ContextBar = component(__file__, "text_files/context_bar")
@@ -114,31 +115,32 @@ Triggers `stop` with {name} while `loading` names a model; `fraction` is None wh
 known how much there is.
 """
 
-StatusBar = component(__file__, "status_bar/status_bar")
-"""Shows how far a run is; hidden while the value is None.
-
-The value is {"state", "stages", "fraction", "detail", "reason", "queue_ahead", "elapsed_s",
-"chips"}. `state` is idle, queued, running, done, failed or cancelled; `stages` is a list of
-{"name", "label", "state": "waiting" | "active" | "done", "ms": number or None};
-`fraction` is of the active stage, 0 to 1, None where unknown.
-"""
+RunHead = component(__file__, "run_head/run_head")
+"""Shows {"title", "crumbs", "answer"}: what a run is, and the expected answer."""
 
 VerdictStrip = component(__file__, "verdict/verdict")
-"""Shows {"headline", "regimes", "groups", "findings", "cautions"}; nothing for None.
+"""Shows {"headline", "causes", "findings", "cautions", "regimes"}, and of a run that is not over
+{"state", "sentence", "left_s", "steps"}; nothing where there is no sentence.
 
-`groups` is a list of {"state", "label", "variants": [{"name", "note", "regime", "look"}]} with
-state "kept", "lost" or "cut"; the rest are sentences, empty where there is nothing to report.
+The first cause, or finding, and the first caution stand below the headline, the others on demand.
+While there is a `sentence` it stands in the headline's place, with `left_s` seconds to go; `steps`
+is a list of {"label", "share", "fraction", "is_now"}, which make one bar.
 """
 
-RunLinks = component(__file__, "run_links/run_links")
-"""Shows the links of a run: {"slug", "files", "forced", "follow_ups", "report", "samples"}.
+RunActions = component(__file__, "run_actions/run_actions")
+"""Shows what can be done with a run: {"slug", "files", "forced", "follow_ups", "report", "samples",
+"code", "cancel", "resume"}. Triggers `cancel` and `resume`.
 
 `files` holds once there are tables to export, `forced` and `follow_ups` where it has such data,
-`report` once the run is over, `samples` where it has many.
+`report` once the run is over, `samples` where it has many. /data/SLUG/code, of many samples
+/studies/SLUG/code, answers a list of {"label", "text", "note"}.
 """
 
-SectionLinks = component(__file__, "section_links/section_links")
-"""Links to the headed sections of the `ckv-results` around it; has no value."""
+RunTabs = component(__file__, "run_tabs/run_tabs")
+"""On a phone tabs over the classes ckv-tab-answers, ckv-tab-kept, ckv-tab-more; none for None."""
+
+Fold = component(__file__, "fold/fold")
+"""Opens and closes what follows it in its column: {"title", "hint"}; all is hidden for None."""
 
 DataTable = component(__file__, "data_table/data_table")
 """Shows {"caption", "head", "columns", "rows", "note", "file", "empty"}: sorted, and saved as CSV.
@@ -160,20 +162,26 @@ With `opens` the link of a row triggers `open` with its query.
 Facts = component(__file__, "facts/facts")
 """Shows {"rows": [{"label", "text"}]}."""
 
-Generations = component(__file__, "generations/generations")
-"""Shows {"cards", "answer"}; a friendly line while the value is None.
+Answers = component(__file__, "answers/answers")
+"""Shows {"columns", "rows", "head", "note"}: a friendly line while the value is None.
 
-`cards` is a list of {"index", "look", "label", "spec", "status", "chips", "token_texts",
-"first_difference", "reference", "stopped", "answer", "forced"}: `first_difference` is the
-index of the first token that differs from the reference card's, `answer` is its
-outcome in words or None, `forced` the address of the card's fidelity strip or None. A card with
-`stopped` None is announced as live text while its `status` is none of "", waiting, queued,
-done, failed, cancelled. The strip's address answers {"tokens", "top1", "kl", "rank", "steps"};
-a step is {"full", "variant"}, both lists of {"text", "probability"}, best first.
+`columns` is a list of {"key", "label", "unit", "help"} of name, said, outcome, memory, agreement.
+`rows` is a list of {"index", "look", "name", "spec", "regime", "reference", "kept", "state",
+"pieces", "short", "stop", "outcome", "outcome_word", "outcome_title", "mib", "share",
+"agreement"}: `state` is waiting, answering or done; `pieces` are (text, "" | "diff" | "answer"),
+`short` the part to show of a long text; what is not known yet is None. A row with `kept` can be
+chosen, which writes #variant=INDEX (assets/scripts/choice.js).
 """
 
-FollowUpAnswers = component(__file__, "generations/follow_ups")
-"""Shows {"questions"}, each {"question", "cards"} with cards as above; hidden without any."""
+FollowUpAnswers = component(__file__, "answers/follow_ups")
+"""Shows {"questions"}, each {"question", "columns", "rows"} as above; hidden without any."""
+
+FidelityStrips = component(__file__, "fidelity/fidelity")
+"""Shows {"strips"}, each {"index", "look", "name", "address"}; hidden without any.
+
+The address answers {"tokens", "top1", "kl", "rank", "steps"}; a step is {"full", "variant"}, both
+lists of {"text", "probability"}, best first.
+"""
 
 KeptTokens = component(__file__, "kept_tokens/kept_tokens")
 """Fetches and shows the retained sets of a run; a friendly line while the value is None.

@@ -16,11 +16,12 @@ from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
 from ui.charts.study import STUDY_CHARTS
 from ui.components.base import (
+    Answers,
     ChosenCell,
     DataTable,
     Facts,
+    FidelityStrips,
     FollowUpAnswers,
-    Generations,
     KeptTokens,
     OutcomeGrid,
     RunCharts,
@@ -31,8 +32,9 @@ from ui.looks.glossary import without_marks
 from ui.report.charts import Draw, chart_figures, embedded_charts
 from ui.results import block as page
 from ui.results import sweep_area, views
-from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
+from ui.results.answers import answers_value, follow_ups_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
+from ui.results.fidelity import strips_value, teacher_forced_value
 from ui.results.grid import chosen_value, grid_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.services.live_runs import RunSnapshot
@@ -121,13 +123,15 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         contents.add_charts("alphas", sweep_area.ALPHA_TEXT, alphas_value(run), draw)
         contents.add("points", sweep_area.POINTS_TEXT, (DataTable, points))
     else:
-        table = summary_value(run.result, ended=True)
-        contents.add("summary", page.RECEIPT_TEXT, (DataTable, table))
-        _add_generations(contents, run)
+        answers = ((Answers, answers_value(run)), (FollowUpAnswers, follow_ups_value(run)))
+        contents.add("answers", "### Answers", *answers)
         _add_kept(contents, run)
         perturbation, diagnostics = perturbation_value(run), diagnostics_value(run)
         contents.add_charts("perturbation", page.PERTURBATION_TEXT, perturbation, draw)
         contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
+        _add_strips(contents, run)
+        table = summary_value(run.result, ended=True)
+        contents.add("summary", page.FIGURES_TEXT, (DataTable, table))
     contents.add("run", SETTINGS, (Facts, _facts(run, notes, without)))
     return contents
 
@@ -156,20 +160,18 @@ def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
     return contents
 
 
-def _add_generations(contents: Contents, run: RunSnapshot) -> None:
-    value = generations_value(run)
-    strips: dict[str, bytes] = {}
-    for card in value["cards"] if value else []:
-        address = card["forced"]
-        if address is None:
-            continue
-        if "strips" in contents.without:
-            card["forced"] = None
-        else:
-            strips[address] = _json(teacher_forced_value(run.result, card["index"]))
-    contents.files["strips"] = strips
-    shown = ((Generations, value), (FollowUpAnswers, follow_ups_value(run)))
-    contents.add("generations", page.GENERATIONS_TEXT, *shown)
+def _add_strips(contents: Contents, run: RunSnapshot) -> None:
+    value = strips_value(run)
+    if not value["strips"]:
+        return
+    if "strips" in contents.without:
+        contents.add("strips", f"### Fidelity\n{LEFT_OUT}")
+        return
+    contents.add("strips", "### Fidelity", (FidelityStrips, value))
+    contents.files["strips"] = {
+        each["address"]: _json(teacher_forced_value(run.result, each["index"]))
+        for each in value["strips"]
+    }
 
 
 def _add_kept(contents: Contents, run: RunSnapshot) -> None:

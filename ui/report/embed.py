@@ -17,7 +17,7 @@ from ui.server.route_answers import NO_STORE, MissingError
 from ui.services.services import Services
 
 # Names in addresses, and the report's section of each.
-PANELS = {"verdict": "verdict", "answers": "generations", "map": "kept"}
+PANELS = {"verdict": "verdict", "answers": "answers", "map": "kept"}
 NO_PANEL = f"This run has no such panel; there are {', '.join(PANELS)}."
 AT_A_TIME = 2
 WAIT_S = 10.0  # a page may hold several frames, which come at once

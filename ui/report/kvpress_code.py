@@ -76,7 +76,7 @@ def kvpress_code(result: RunResult, max_new_tokens: int) -> str:
     tokens = prompt.compressed_tokens if prompt else 0
     imported: set[str] = set()
     rows = [line for each in result.variants for line in _entry(each, tokens, imported)]
-    name, weights = _model_of(model.name if model else "")
+    name, weights = model_of(model.name if model else "")
     head = _HEAD.format(
         version=VERSION,
         tokens=tokens,
@@ -89,7 +89,7 @@ def kvpress_code(result: RunResult, max_new_tokens: int) -> str:
     return head + "".join(rows) + _FOOT
 
 
-def _model_of(name: str) -> tuple[str, str]:
+def model_of(name: str) -> tuple[str, str]:
     """What transformers finds a run's model by, and a comment where that is not the run's own."""
     if name == DEFAULT_MODEL:
         return HUB_ID, _HUB_WEIGHTS.format(name=name)

@@ -1,7 +1,7 @@
 // Draws a report: its sections' components, which fetch what they need from inside this file.
 
 import { make, scroller, tableHead } from "../../assets/scripts/dom.js";
-import { sectionLinks } from "../components/section_links/section_links.js";
+import { sectionLinks } from "./section_links.js";
 
 const root = document.querySelector("main");
 const files = new Map([...document.querySelectorAll("script[data-file]")].map((node) => [node.getAttribute("data-file"), node]));

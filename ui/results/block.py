@@ -1,6 +1,7 @@
-"""The results of a run, of one sample or many: one block that Compare and the Run page share."""
+"""The results of a run, of one sample or many: all that a feed writes on the Run page."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import gradio as gr
@@ -8,15 +9,15 @@ from gradio.components import Component
 
 from storage.models import SAMPLES
 from ui.components.base import (
+    Answers,
     DataTable,
+    FidelityStrips,
+    Fold,
     FollowUpAnswers,
-    Generations,
     KeptTokens,
     NextSteps,
     RunCharts,
-    RunLinks,
-    SectionLinks,
-    StatusBar,
+    RunTabs,
     VerdictStrip,
 )
 from ui.results import samples_area, sweep_area
@@ -24,15 +25,10 @@ from ui.results.next_steps import searching
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
 
-RECEIPT_TEXT = (
-    "### Results\n"
+FIGURES_TEXT = (
+    "### All figures\n"
     "Memory used and output quality of each method, beside the [[full cache]]. The ? at a column "
     "says what it means."
-)
-GENERATIONS_TEXT = (
-    "### Generations\n"
-    "All variants decode greedily from one prompt. The first token that differs from the full "
-    "cache's is underlined; later differences do not mean worse quality."
 )
 KEPT_TEXT = (
     "### Kept tokens\n"
@@ -47,7 +43,7 @@ PERTURBATION_TEXT = (
     "below the [[rounding floor]]."
 )
 
-RESULTS = ["ckv-results"]  # around whose sections SectionLinks lead
+RESULTS = ["ckv-results"]
 # Of an area that is built with the page, though not seen: what comes for a component while Gradio
 # builds it may be lost. (A column of Gradio's shows what is to be "hidden".)
 UNSEEN = "ckv-unseen"
@@ -61,18 +57,27 @@ AREAS = {
 }
 
 
-# Area (none for what stands above all), name, id, component and text of all that a feed writes.
+def words_of(section: str) -> str:
+    """The words of a section whose heading stands on the line that opens it."""
+    return f"### \n{section.partition(chr(10))[2]}"
+
+
+# Area (none for what stands above all), name, id, component and text of all that a feed writes. A
+# `Fold` closes what follows it in its area, up to the next one.
 PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("", "verdict", "verdict", VerdictStrip, ""),
-    ("", "status", "status", StatusBar, ""),
-    ("", "links", "run-links", RunLinks, ""),
-    ("compare", "summary", "summary", DataTable, RECEIPT_TEXT),
+    ("", "tabs", "tabs", RunTabs, ""),
+    ("compare", "answers", "answers", Answers, ""),
     ("compare", "steps", "next-steps", NextSteps, ""),
-    ("compare", "generations", "generations", Generations, GENERATIONS_TEXT),
     ("compare", "follow_ups", "follow-ups", FollowUpAnswers, ""),
     ("compare", "kept", "kept", KeptTokens, KEPT_TEXT),
-    ("compare", "charts", "charts", RunCharts, PERTURBATION_TEXT),
+    ("compare", "charts_line", "charts-line", Fold, ""),
+    ("compare", "charts", "charts", RunCharts, words_of(PERTURBATION_TEXT)),
+    ("compare", "diagnostics_line", "diagnostics-line", Fold, ""),
+    ("compare", "strips", "strips", FidelityStrips, ""),
     ("compare", "diagnostics", "diagnostics", RunCharts, ""),
+    ("compare", "figures_line", "figures-line", Fold, ""),
+    ("compare", "summary", "summary", DataTable, words_of(FIGURES_TEXT)),
 )
 OUTPUTS = (*(name for _, name, *_ in PARTS), *sweep_area.OUTPUTS, *samples_area.OUTPUTS)
 
@@ -88,7 +93,7 @@ class ResultsBlock:
     """The components, empty and not seen; made inside a Blocks context.
 
     Attributes:
-        areas: one of each kind of run; the verdict, the status bar and the links stand above.
+        areas: one of each kind of run; the verdict and the tabs stand above.
         outputs: everything that a feed writes, by name.
     """
 
@@ -99,7 +104,6 @@ class ResultsBlock:
             with gr.Column(elem_id=elem_id, elem_classes=[*RESULTS, UNSEEN]) as column:
                 # The sections' headings come one level below it.
                 gr.HTML(f"<h2>{heading}</h2>", elem_classes=["bare", "ckv-offscreen"])
-                SectionLinks(elem_classes=["ckv-sections-bar"])
                 self.outputs |= self._built(kind)
             self.areas.append(column)
 
@@ -119,8 +123,23 @@ class ResultsBlock:
 
 
 def _built(kind: str) -> dict[str, Component]:
-    return {
-        name: make(elem_id=elem_id, section=text)
-        for area, name, elem_id, make, text in PARTS
-        if area == kind
-    }
+    """The components of an area; on a phone each belongs to one of three tabs."""
+    found: dict[str, Component] = {}
+    with ExitStack() as folds:
+        tab = "answers"
+        for area, name, elem_id, make, text in PARTS:
+            if area != kind:
+                continue
+            if make is Fold:
+                tab = "more"
+                folds.close()
+                folds.enter_context(fold_column())
+            at = "kept" if make is KeptTokens else tab
+            classes = [f"ckv-tab-{at}"] if kind else []
+            found[name] = make(elem_id=elem_id, section=text, elem_classes=classes)
+    return found
+
+
+def fold_column() -> gr.Column:
+    """The column of a `Fold`, which is its first component."""
+    return gr.Column(elem_classes=["ckv-fold", "ckv-tab-more"])

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Chart
-from ui.results.cards import teacher_forced_value
+from ui.results.fidelity import teacher_forced_value
 from ui.server.route_answers import CSV, NO_STORE, Answer, MissingError, as_file, read_index
 from ui.services.live_runs import RunSnapshot
 

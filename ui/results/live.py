@@ -12,14 +12,16 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
-from storage.records import Lineage, ResultCounts, StoredStudy
+from storage.records import Lineage, ResultCounts
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.components.modules import imported
 from ui.results import chart_views, views
+from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
-from ui.results.cards import follow_ups_value, generations_value
+from ui.results.fidelity import strips_value
 from ui.results.next_steps import next_value
+from ui.results.progress import state_value
 from ui.results.samples_area import reading_values
 from ui.results.sweep_area import UNTOUCHED, sweep_values
 from ui.server.route_answers import UNKNOWN_RUN
@@ -32,6 +34,9 @@ from ui.tables.sample_list import read_cell
 LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
 ADDRESS_CHARS = 2_000
+PERTURBATION_LINE = {"title": "Perturbation", "hint": "how far eviction moves the first step"}
+DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "head budgets, bounds, fidelity by token"}
+FIGURES_LINE = {"title": "All figures", "hint": "every metric of every method, and CSV"}
 NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
 _OPENER = imported("assets/scripts/pages/history.js")
 OPEN_RUN = f"(slug) => {_OPENER}.then((module) => module.default(slug))"
@@ -48,15 +53,23 @@ class Feed:
         self._sent: dict[str, Any] = {}
         self._known: tuple[int, float] = (-1, -READ_EVERY_S)
         self._read: dict[str, Any] = {}
+        self._is_sorted: bool | None = None  # as the run was when it was opened
 
     def updates(self, view: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order; those of other kinds are empty."""
         if view.study is not None:
-            values = samples_values(view, view.study) | self._read_results(view, view.study.counts)
+            values = self._read_results(view, view.study.counts)
         elif view.kind == "sweep":
-            values = top_values(view, now) | sweep_values(view)
+            values = {"verdict": views.verdict_value(view)} | sweep_values(view)
         else:
-            values = top_values(view, now) | compare_values(view)
+            if self._is_sorted is None:
+                self._is_sorted = view.is_final
+            values = {"verdict": views.verdict_value(view)}
+            values |= compare_values(view, sort=self._is_sorted)
+        values = values | {
+            "verdict": (values.get("verdict") or {}) | state_value(view, now),
+            "tabs": {} if view.study is None else None,
+        }
         if self._services.is_guest:  # who can start nothing
             values |= {"steps": None, "further": None}
         return [self._changed(name, (UNTOUCHED | values).get(name)) for name in OUTPUTS]
@@ -80,42 +93,22 @@ class Feed:
         return value
 
 
-def top_values(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
-    """Of a run of one sample: what stands above every area."""
+def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]:
+    """The area of one sample at one budget; `sort` puts the rows of methods that answered first."""
+    diagnostics, strips = chart_views.diagnostics_value(snapshot), strips_value(snapshot)
+    has_diagnostics = diagnostics is not None or strips["strips"]
     return {
-        "verdict": views.verdict_value(snapshot),
-        "status": views.status_value(snapshot, now),
-        "links": views.links_value(snapshot),
-    }
-
-
-def compare_values(snapshot: RunSnapshot) -> dict[str, Any]:
-    """The area of one sample at one budget."""
-    return {
-        "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
-        "generations": generations_value(snapshot),
+        "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
+        "charts_line": PERTURBATION_LINE,
         "charts": chart_views.perturbation_value(snapshot),
-        "diagnostics": chart_views.diagnostics_value(snapshot),
+        "diagnostics_line": DIAGNOSTICS_LINE if has_diagnostics else None,
+        "strips": strips,
+        "diagnostics": diagnostics,
+        "figures_line": FIGURES_LINE,
+        "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
         "steps": next_value(snapshot),
-    }
-
-
-def samples_values(view: RunSnapshot, study: StoredStudy) -> dict[str, Any]:
-    """Of a run of many samples: how far it is, and its files."""
-    counts, progress = study.counts, view.pace
-    model = study.model or {"name": study.study.model}
-    return {
-        "status": {
-            "state": view.state,
-            "stages": [],
-            "fraction": progress.done / max(1, progress.total) if progress else None,
-            "detail": views.progress_sentence(view, counts),
-            "reason": view.reason,
-            "chips": [f"{counts.samples:,} samples x {counts.points} points", model["name"]],
-        },
-        "links": {"slug": view.slug, "kind": view.kind, "samples": True},
     }
 
 

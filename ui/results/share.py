@@ -1,4 +1,4 @@
-"""The section that makes, lists and revokes the share links of a run."""
+"""Share: a run's own address, and links that open it, which are made, listed and revoked."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,28 +15,29 @@ from ui.services.shares import EXPIRIES_DAYS
 from ui.shell.parts import AT_ONCE, event_field
 
 ShareLinks = component(__file__, "share_links")
-"""Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "message"}.
+"""Shows {"slug", "words"}, and to who may share it {"expiries", "rows", "path", "message"} too.
 
-Triggers `issue` with {expiry} and `revoke` with {id}. `path` is of the link that was just made.
+`rows` is a list of {"id", "created", "expires", "state"}. Triggers `issue` with {expiry} and
+`revoke` with {id}. `path` is of the link that was just made.
 """
+PLAIN = "This app has no logins: anyone who can reach it opens this run with its link."
 
 
 class ShareSection:
     def __init__(self, services: Services) -> None:
         self._services = services
-        with gr.Accordion("Share", open=False, visible=False, elem_id="share") as area:
-            self._links = ShareLinks(elem_id="share-links")
-        self.outputs: list[Block] = [area, self._links]
+        self._links = ShareLinks(elem_id="share")
+        self.outputs: list[Block] = [self._links]
 
     def wire(self, slug: gr.Textbox) -> None:
         self._links.issue(self.issue, [slug], [self._links], **AT_ONCE)
         self._links.revoke(self.revoke, [slug], [self._links], **AT_ONCE)
 
     def open(self, slug: str) -> list[Any]:
-        """Show the section to a viewer who may share the run; an empty slug is no run."""
-        if not slug or not self._services.may_change(slug):
-            return [gr.skip(), gr.skip()]
-        return [gr.update(visible=True), self._value(slug)]
+        """Show the address, and its links to a viewer who may share the run; empty is no run."""
+        if not slug:
+            return [None]
+        return [self._value(slug) if self._services.may_change(slug) else {"slug": slug}]
 
     def issue(self, slug: str, event: gr.EventData) -> dict[str, Any]:
         """Make a link; its address is shown this once."""
@@ -62,14 +63,14 @@ class ShareSection:
 
     def _value(self, slug: str, *, path: str = "", notice: str = "") -> dict[str, Any]:
         if not self._services.with_logins:
-            return {"plain": True}
+            return {"slug": slug, "words": PLAIN}
         try:
             records = self._services.shares.of_run(slug) if is_slug(slug) else []
         except CkvError as error:
             records, notice = [], str(error)
         now = datetime.now(UTC)
         return {
-            "plain": False,
+            "slug": slug,
             "expiries": list(EXPIRIES_DAYS),
             "rows": [_row(record, now) for record in records],
             "path": path,

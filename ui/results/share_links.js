@@ -1,14 +1,14 @@
-// Links that open one run: make one, see which there are, revoke.
+// The address of a run, and links that open it without a login: make one, see which there are, revoke.
 
 import {
   button,
   copyButton,
   list,
   make,
+  menu,
   onValue,
   quietButton,
   scroller,
-  setText,
   showText,
   str,
   tableHead,
@@ -18,19 +18,25 @@ const when = (text) => (text ? str(text).slice(0, 16).replace("T", " ") : "never
 
 export default function mount(host) {
   const { root, trigger } = host;
-  const plain = make("p", "This app has no logins, so links are plain: anyone who can reach the app opens this run with its link above.");
-  const intro = make("p", "Only you see this run. A share link shows it, and nothing else, to anyone who has the link, without a login.");
+  // Of who came by a share link: the page was led here, and goes on under the address that opens it.
+  const shared = location.hash.match(/^#link=([\w-]+)$/)?.[1];
+  const address = make("input.ckv-input.ckv-share-address", { readonly: true, "aria-label": "Link", onfocus: () => address.select() });
+  const line = make(
+    "div.ckv-share-line",
+    address,
+    copyButton("Copy link", () => address.value),
+  );
+  const intro = make("p.ckv-hint");
   const choice = make("select.ckv-select", { id: "share-expiry" });
   const add = button("Make a link", () => trigger("issue", { expiry: choice.value }));
-  const form = make("div.ckv-row", make("label", { for: "share-expiry", text: "Expires" }), choice, add);
-  const address = make("code.ckv-share-address");
-  const copy = copyButton("Copy link", () => address.textContent);
-  const made = make("p", { role: "status", hidden: true }, make("span", "New link, shown only now: "), address, copy);
+  const form = make("div.ckv-row", make("label.ckv-small", { for: "share-expiry", text: "Read-only, expires" }), choice, add);
   const note = make("p.ckv-notice", { role: "status", hidden: true });
   const body = make("tbody");
   const head = tableHead("Made (UTC)", "Expires (UTC)", "State", make("span.ckv-offscreen", "Actions"));
-  const table = scroller("Share links", make("table.ckv-table", head, body));
-  root.append(plain, intro, form, made, note, table);
+  const table = scroller("Share links", make("table.ckv-table.ckv-tight", head, body));
+  const parts = [make("strong", "Share this result"), line, intro, form, note, table];
+  const share = menu(make("summary.ckv-button", "Share"), make("div.ckv-pop.ckv-stack.ckv-share-pop", ...parts));
+  root.append(share);
 
   function item(row) {
     const label = { "aria-label": `Revoke the link made ${when(row.created)}` };
@@ -39,18 +45,22 @@ export default function mount(host) {
   }
 
   onValue(host, (value) => {
-    const shared = value !== null && !value.plain;
-    plain.hidden = !value?.plain;
-    for (const part of [intro, form]) part.hidden = !shared;
+    const slug = str(value?.slug);
+    share.hidden = slug === "";
+    const path = shared ? `/s/${shared}` : `/r/${encodeURIComponent(slug)}`;
+    if (slug && shared && location.hash === `#link=${shared}`) history.replaceState(history.state, "", path);
+    address.value = location.origin + (value?.path || path);
+    const mayShare = value?.expiries !== undefined;
+    form.hidden = !mayShare;
+    const words = mayShare ? "Only you see this run. A link that you make shows it, and nothing else, without a login." : value?.words;
+    showText(intro, value?.path ? "New link, shown only now. Whoever has it sees this run and nothing else." : words);
     const rows = list(value?.rows);
     table.hidden = rows.length === 0;
     body.replaceChildren(...rows.map(item));
-    if (shared && choice.options.length === 0) {
+    if (mayShare && choice.options.length === 0) {
       choice.append(...list(value.expiries).map((text) => make("option", { value: text, text: text === "never" ? text : `in ${text}` })));
       choice.value = "7 days";
     }
-    made.hidden = !value?.path;
-    setText(address, value?.path ? location.origin + value.path : "");
     showText(note, value?.message);
   });
 }

@@ -68,10 +68,16 @@ class SweepArea:
 
     def __init__(self) -> None:
         def section(label: str, elem_id: str) -> gr.Accordion:
-            return gr.Accordion(label, open=False, visible="hidden", elem_id=elem_id)
+            more: Any = {"elem_id": elem_id, "elem_classes": ["ckv-tab-more"]}
+            return gr.Accordion(label, open=False, visible="hidden", **more)
 
         self.outputs: dict[str, Any] = {
-            name: make(elem_id=at, section=text) for name, at, make, text in _FIRST
+            name: make(
+                elem_id=at,
+                section=text,
+                elem_classes=["ckv-tab-kept" if make is KeptTokens else "ckv-tab-answers"],
+            )
+            for name, at, make, text in _FIRST
         }
         with section("Quality against budget", "sweep-quality") as quality:
             self._curves = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)

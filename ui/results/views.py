@@ -1,29 +1,27 @@
 """A run as the components show it: snapshot -> plain value dicts. No Gradio, no clock."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.verdict import Verdict, verdict_of
-from ckv_core.records.events import STAGES, RunResult, Stage, TokensCounted
+from ckv_core.records.events import RunResult, Stage, TokensCounted
 from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
-from storage.records import ResultCounts
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
 from ui.tables.points import looks_by_place
 
-STAGE_LABELS: dict[Stage, str] = {
-    "load": "Load model",
-    "prefill": "Read prompt",
-    "score": "Score",
-    "select": "Select",
-    "decode": "Generate",
-    "analyse": "Analyse",
+_STAGE_LABELS: dict[Stage, str] = {
+    "load": "load the model",
+    "prefill": "read the text",
+    "score": "score",
+    "select": "choose",
+    "decode": "answer",
+    "analyse": "measure",
 }
 _MEMORY_LABELS = {
     "prefill_peak": "estimated peak of the prefill",
@@ -38,46 +36,17 @@ _MEMORY_LABELS = {
 PREVIEW_CHARS = 2_000
 
 
-def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
-    progress = snapshot.progress
-    is_running = snapshot.state == "running"
-    active = progress.stage if progress and is_running else None
-    waits = snapshot.reason if is_running else ""  # of a run of another process
-    elapsed = None
-    if snapshot.started_at is not None:
-        elapsed = ((snapshot.finished_at or now) - snapshot.started_at).total_seconds()
-    return {
-        "state": snapshot.state,
-        "stage": active,
-        "stages": _shown_stages(snapshot, active),
-        "fraction": progress.fraction if progress and active else None,
-        "detail": progress.detail if progress and active else waits,
-        "reason": snapshot.reason or "",
-        "queue_ahead": snapshot.queue_ahead,
-        "elapsed_s": None if elapsed is None else max(0.0, elapsed),
-        "chips": _run_chips(snapshot),
-    }
-
-
-def progress_sentence(view: RunSnapshot, counts: ResultCounts) -> str:
-    """How far a run of many samples is, what it does now, and why it stopped."""
-    now = view.pace
-    parts = [counts.sentence]
-    if counts.failed_for_good:
-        parts.append(f"{counts.failed_for_good:,} of them fail each time")
-    if now is not None and now.sample:
-        parts.append(f"last sample {now.sample}")
-    if now is not None and now.seconds_left is not None:
-        parts.append(f"about {duration(now.seconds_left)} left")
-    ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
-    return f"{', '.join(parts)}. {view.reason}{ends}".rstrip()
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def head_value(view: RunSnapshot) -> dict[str, Any]:
+    """Value of the RunHead: the title, and what the run is of."""
+    result = view.result
+    model = result.model.name if result.model else view.request.model
+    crumbs = [f"{view.created_at:%-d %b %Y, %H:%M} UTC", model]
+    if result.prompt is not None:
+        crumbs.append(f"{result.prompt.tokens:,} tokens")
+    if view.study is not None:
+        counts = view.study.counts
+        crumbs.append(f"{counts.samples:,} samples x {counts.points} points")
+    return {"title": view.title, "crumbs": crumbs, "answer": view.request.answer}
 
 
 def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
@@ -106,16 +75,20 @@ def _looks(result: RunResult) -> dict[int, Look]:
     return {row.index: looks[row.place] for row in points.rows}
 
 
-def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
-    """Value of the RunLinks component; what takes the whole run along waits for its end."""
-    result = snapshot.result
+def actions_value(view: RunSnapshot, *, may_change: bool) -> dict[str, Any]:
+    """Value of the RunActions; what takes the whole run along waits for its end."""
+    result, is_of_many = view.result, view.study is not None
     return {
-        "slug": snapshot.slug,
-        "kind": snapshot.request.kind,
+        "slug": view.slug,
+        "kind": view.kind,
+        "samples": is_of_many,
         "files": bool(result.variants),
         "forced": any(variant.forced_steps for variant in result.variants),
         "follow_ups": any(variant.follow_ups for variant in result.variants),
-        "report": snapshot.is_final,
+        "report": view.is_final and not is_of_many,
+        "code": view.is_final,
+        "cancel": may_change and not view.is_final and view.state != "stopping",
+        "resume": may_change and view.can_resume,
     }
 
 
@@ -204,6 +177,8 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
         ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
+        ("Receipts", _receipts(result) or "not known"),
+        ("Times", _stage_times(snapshot) or "not known"),
         ("Memory", "\n".join(memory) or "not known"),
         ("Model", _model_text(request, result)),
         ("Prompt", prompt),
@@ -235,40 +210,42 @@ def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
     return {"text": text, "tone": "", "tokens": counted.tokens}
 
 
-def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
-    """Each with how far it is; of a run that ended early only those that it came through."""
-    analysed = snapshot.request.analysis or snapshot.request.follow_ups
-    is_cut = snapshot.is_final and snapshot.state != "done"
-    shown = []
-    for stage in STAGES:
-        ms, state = snapshot.stage_ms.get(stage), "waiting"
-        passed = active is not None and STAGES.index(stage) < STAGES.index(active)
-        if stage == active:
-            state = "active"
-        elif ms is not None or passed or snapshot.state == "done":
-            state = "done"
-        if (state == "done" or not is_cut) and (analysed or stage != "analyse"):
-            shown.append({"name": stage, "label": STAGE_LABELS[stage], "state": state, "ms": ms})
-    return shown
+def receipt_hint(result: RunResult) -> str:
+    """Whether every method kept what was asked for, in a few words."""
+    receipts = [v.receipt for v in result.variants if v.receipt and v.method != "full"]
+    if not receipts:
+        return ""
+    pairs = {(each.retained_entries, each.requested_entries) for each in receipts}
+    if len(pairs) == 1:
+        ((used, wanted),) = pairs
+        return f"{used:,} of {wanted:,} requested entries in every method"
+    off = sum(used != wanted for used, wanted in pairs)
+    return f"{off} methods differ from the request" if off else "every method kept what was asked"
 
 
-def _run_chips(snapshot: RunSnapshot) -> list[str]:
-    result, request = snapshot.result, snapshot.request
-    # The points of a stored run are not read: this version need not know its SPECs.
-    wanted = request.variants if request.kind == "compare" else ()
-    count = len(result.variants or wanted)
-    chips = [f"{count} variants"] if count else []
-    if result.prompt:
-        chips.append(f"{result.prompt.tokens:,} prompt tokens")
-    if result.model:
-        chips.append(f"{result.model.name}, {result.model.dtype} on {result.model.device}")
-    if reused := _reused_prefill(result):
-        chips.append(reused)
-    if total := result.memory.get("total"):
-        chips.append(f"memory estimate about {human_bytes(total)}")
-    if peak := result.memory.get("measured_peak"):
-        chips.append(f"peak {human_bytes(peak)} measured")
-    return chips
+def _receipts(result: RunResult) -> str:
+    """Entries and bytes of each variant, requested and used."""
+    lines = []
+    for name, variant in zip(
+        display_names(result.variants, escaped=False), result.variants, strict=True
+    ):
+        receipt = variant.receipt
+        if receipt is not None:
+            lines.append(
+                f"{name}: {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
+                f"entries, {human_bytes(receipt.cache_bytes)}"
+            )
+    return "\n".join(lines)
+
+
+def _stage_times(snapshot: RunSnapshot) -> str:
+    """Milliseconds of the stages, and what was not computed again."""
+    times = [
+        f"{label}: {snapshot.stage_ms[stage]:,.0f} ms"
+        for stage, label in _STAGE_LABELS.items()
+        if stage in snapshot.stage_ms
+    ]
+    return "\n".join(filter(None, (*times, _reused_prefill(snapshot.result))))
 
 
 def _reused_prefill(result: RunResult) -> str:

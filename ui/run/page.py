@@ -12,9 +12,9 @@ from gradio.components import Component
 from ckv_core.errors import CkvError
 from storage.records import RunRelative
 from ui.caches.keep_section import KeepSection
-from ui.components.base import Facts, Notice, component
+from ui.components.base import Facts, Fold, Notice, RunActions, RunHead, component
 from ui.results import views
-from ui.results.block import ResultsBlock, shown_areas
+from ui.results.block import ResultsBlock, fold_column, shown_areas
 from ui.results.live import OPEN_RUN, Feed, cancel_run, find_view, follow
 from ui.results.samples_area import open_sample
 from ui.results.share import ShareSection
@@ -52,37 +52,37 @@ class RunPage:
         self.followed = gr.Textbox(visible="hidden", elem_id="followed")
         self.cell = gr.Textbox(visible="hidden", elem_id="cell")
         self.opened = gr.Textbox(visible="hidden", elem_id="opened")
-        self.title = Notice(elem_id="run-title")
-        with gr.Row(elem_id="actions"):
-            act: dict[str, Any] = {"visible": False, "min_width": 110, "scale": 0}
-            self.cancel = gr.Button("Cancel", elem_id="cancel", **act)
-            self.resume = gr.Button("Resume", elem_id="resume", **act)
-            self.notice = Notice(elem_id="notice")
-        self._lineage = LineageSection(services)
+        with gr.Row(elem_id="run-top"):
+            self.head = RunHead(elem_id="run-title")
+            with gr.Row(elem_id="acts"):
+                self._share = ShareSection(services)
+                self.actions: Any = RunActions(elem_id="run-actions")
+        self.notice = Notice(elem_id="notice")
         self.block = ResultsBlock()
-        with gr.Accordion("Settings", open=False, visible="hidden", elem_id="request") as area:
+        with gr.Column(elem_classes=["ckv-tab-more"]):
+            self._keep = KeepSection(services)
+        with fold_column():
+            self.receipts = Fold(elem_id="receipts-line")
+            self._lineage = LineageSection(services)
             self.facts = Facts(elem_id="facts")
-        self._settings = area
-        self._keep = KeepSection(services)
-        self._share = ShareSection(services)
-        self._tailed: list[Component] = [*self.block.outputs.values(), self.facts]
-        self._tailed += [self.cancel, self.resume]
+        self._tailed: list[Component] = [*self.block.outputs.values(), self.head, self.actions]
+        self._tailed += [self.receipts, self.facts]
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect what opens, follows, stops and resumes the run.
 
         All is shown by one event; only a run that is not over is followed, through the queue.
         """
-        opened: list[Any] = [self.slug, self.cell, self.title, self.notice, self.followed]
-        opened += [*self.block.areas, self._settings, *self._tailed]
+        opened: list[Any] = [self.slug, self.cell, self.notice, self.followed]
+        opened += [*self.block.areas, *self._tailed]
         sections = [*self._lineage.outputs, *self._share.outputs, *self._keep.outputs]
         page.load(self.open, None, [*opened, *sections], **AT_ONCE)
         page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
         run = [self.slug, self.cell]
         self.followed.change(self.tail, run, self._tailed, **SHARED)
         stop = partial(cancel_run, self._services)
-        self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
-        resumed = self.resume.click(self.go_on, [self.slug], [self.notice], **AT_ONCE)
+        self.actions.cancel(stop, [self.slug], [self.notice], **AT_ONCE)
+        resumed = self.actions.resume(self.go_on, [self.slug], [self.notice], **AT_ONCE)
         resumed.then(self.tail, run, self._tailed, trigger_mode="multiple", **SHARED)
         self._share.wire(self.slug)
         self._keep.wire(self.slug)
@@ -98,21 +98,19 @@ class RunPage:
         try:
             view = find_view(self._services, query.get("id"))
         except CkvError as error:
-            untouched = [gr.skip() for _ in range(len(self.block.areas) + 1 + len(self._tailed))]
+            untouched = [gr.skip() for _ in range(len(self.block.areas) + len(self._tailed))]
             rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
             refusal = notice_value(str(error), "error", (TO_RUNS, TO_COMPARE))
-            return ["", "", SILENT, refusal, "", *untouched, *rest]
+            return ["", "", refusal, "", *untouched, *rest]
         return [
             view.slug,
             cell,
-            notice_value(view.title),
             SILENT,
             "" if view.is_final else view.slug,
             *shown_areas(view.kind),
-            gr.update(visible=True),
             *Feed(self._services, cell).updates(view, datetime.now(UTC)),
+            *self._around(view),
             self._facts_of(view),
-            *self._buttons(view),
             *self._lineage.open(view.slug),
             *self._share.open(view.slug),
             *self._keep.open(None if view.study else view),
@@ -127,9 +125,9 @@ class RunPage:
             is_prepared = view.result.prompt is not None
             facts = gr.skip() if known == (is_prepared, view.state) else self._facts_of(view)
             known = (is_prepared, view.state)
-            return [facts, *self._buttons(view)]
+            return [*self._around(view), facts]
 
-        async for updates in follow(self._services, slug, Feed(self._services, cell), rest, more=3):
+        async for updates in follow(self._services, slug, Feed(self._services, cell), rest, more=4):
             yield updates
 
     def open_sample(self, slug: str, event: gr.EventData) -> list[Any]:
@@ -146,13 +144,13 @@ class RunPage:
             return views.details_value(view)
         return {"rows": facts_rows(self._services.studies.reading(view.slug), view.study.facts)}
 
-    def _buttons(self, view: RunSnapshot) -> list[Any]:
-        """Cancel of a run that is not over, Resume of many samples where some are left."""
+    def _around(self, view: RunSnapshot) -> list[Any]:
+        """Head, actions and the line above the receipts."""
         may_change = self._services.may_change(view.slug)
-        is_stopping = view.state == "stopping"
         return [
-            gr.update(visible=may_change and not view.is_final and not is_stopping),
-            gr.update(visible=may_change and view.can_resume),
+            views.head_value(view),
+            views.actions_value(view, may_change=may_change),
+            {"title": "Receipts and provenance", "hint": views.receipt_hint(view.result)},
         ]
 
 

@@ -30,6 +30,7 @@ from ui.charts.run_csv import (
     teacher_forced_csv,
 )
 from ui.charts.study import STUDY_CHARTS
+from ui.report.copied_code import run_codes, samples_codes
 from ui.report.embed import panel_answer
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_answers
@@ -89,6 +90,7 @@ def build_routes(services: Services) -> list[Route]:
         "result.json": routes.result_json,
         "bundle.zip": routes.bundle,
         "kvpress.py": kvpress,
+        "code": lambda run, _: JSONResponse(run_codes(run), headers=NO_STORE),
         "report.html": run_report,
         **{f"{name}.csv": partial(routes.table, name) for name in TABLES},
     }
@@ -97,6 +99,7 @@ def build_routes(services: Services) -> list[Route]:
         "study.json": routes.samples_json,
         "inspect.json": routes.inspect,
         "study.yaml": definition,
+        "code": lambda of, _: JSONResponse(samples_codes(of), headers=NO_STORE),
         "report.html": samples_report,
     }
     return [

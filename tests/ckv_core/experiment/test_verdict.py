@@ -61,7 +61,7 @@ def told(result: RunResult) -> list[str]:
 
 FULL = ran("full", "answered")
 PLACE = "40 % of the KV cache (0.4 of 1.0 KiB)"
-ONE_PROMPT = "One prompt only: run a study before you decide."
+ONE_PROMPT = "One text only: run more samples before you decide."
 SAME = "All methods do equally here. Try a {} budget to see a difference."
 BASELINE = "Baseline: Full cache (answered)."
 CASES = {
@@ -250,7 +250,6 @@ def test_words():
 
 ENDS = {"y": ("eos", True), "n": ("eos", False), "c": ("length", False), "-": ("eos", None)}
 LEAST, MOST = "2 tokens (100.0 of 1000.0 MiB)", "8 tokens (400.0 of 1000.0 MiB)"
-ONE_SWEEP = "One text only: run more samples before you decide."
 L1_OF_ONE = (
     "In 1 of 1 head-to-head comparison the method that answers correctly had the lower "
     "perturbation."
@@ -366,7 +365,7 @@ SWEEPS = {
 @pytest.mark.parametrize("case", SWEEPS)
 def test_what_came_out_of_a_sweep_in_sentences(case):
     result, *sentences = SWEEPS[case]
-    assert told(result) == [*sentences, ONE_SWEEP]
+    assert told(result) == [*sentences, ONE_PROMPT]
 
 
 def test_a_sweep_that_generates_nothing_says_that_it_does_not_know():

@@ -363,18 +363,18 @@ def test_an_unknown_run_is_one_sentence_on_every_page():
     home, run = compare_page(services), run_page(services)
     for slug in BAD_SLUGS:
         shown = run.open(open_request(id=slug))
-        assert NOT_THERE in shown[3]["text"], slug
-        assert all(value is None or is_skip(value) for value in shown[5:]), slug
+        assert NOT_THERE in shown[2]["text"], slug
+        assert all(value is None or is_skip(value) for value in shown[4:]), slug
         if slug:
             filled = home.open(open_request(**{"from": slug}))
             assert NOT_THERE in filled[len(CONTROL_NAMES)]["text"], slug
 
 
 def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():
-    followed = 4
+    followed = 3
     shown = run_page(FakeServices()).open(open_request(id=SLUG))
     assert shown[followed] == ""
-    assert any(isinstance(value, dict) and "cards" in value for value in shown)
+    assert any(isinstance(value, dict) and "rows" in value for value in shown)
     assert run_page(FakeServices(running())).open(open_request(id=SLUG))[followed] == SLUG
 
 

@@ -19,7 +19,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.records.records import HeldSeries, RetainedSet
-from ui.components.base import DataTable, Generations, KeptTokens, RunLinks, StatusBar
+from ui.components.base import (
+    Answers,
+    DataTable,
+    FidelityStrips,
+    KeptTokens,
+    RunActions,
+    VerdictStrip,
+)
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
@@ -169,25 +176,27 @@ def data_routes(lab: Lab) -> list[Route]:
     ]
 
 
-def card(index: int, label: str, tokens: list[str], **changes: Any) -> dict[str, Any]:
-    """One generation card with defaults."""
+def answer_row(index: int, name: str, *pieces: tuple[str, str], **changes: Any) -> dict[str, Any]:
+    """One row of the table of answers with defaults."""
     return {
         "index": index,
         "look": LOOK,
-        "label": label,
+        "name": name,
         "spec": "full",
-        "status": "done",
-        "chips": [],
-        "token_texts": tokens,
-        "first_difference": None,
-        "reference": False,
-        "stopped": None,
-        "answer": None,
+        "reference": index == 0,
+        "kept": index > 0,
+        "state": "done",
+        "pieces": pieces,
+        "outcome": "answered",
+        "outcome_word": "Answered",
+        "mib": "17.4",
+        "share": 0.2,
+        "agreement": "50 %",
         **changes,
     }
 
 
-NAMES = ["status", "summary", "generations", "kept", "links"]
+NAMES = ["verdict", "summary", "answers", "kept", "actions", "strips"]
 
 
 def build_page() -> gr.Blocks:
@@ -195,7 +204,7 @@ def build_page() -> gr.Blocks:
         gr.HTML("<h1>Components</h1><h2>Results</h2>")
         payload = gr.Textbox(label="Payload", elem_id="payload", lines=1, max_lines=1)
         send = gr.Button("Send", elem_id="send")
-        kinds = (StatusBar, DataTable, Generations, KeptTokens, RunLinks)
+        kinds = (VerdictStrip, DataTable, Answers, KeptTokens, RunActions, FidelityStrips)
         outputs = [kind(elem_id=name) for kind, name in zip(kinds, NAMES, strict=True)]
 
         def show(text: str) -> list[Any]:

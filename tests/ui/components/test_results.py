@@ -1,36 +1,24 @@
-"""Status bar, summary table, generations, strips and links in a real browser; and axe on all."""
+"""Verdict, table of answers, figures, strips and actions in a real browser."""
 
 from typing import Any
 
 from playwright.sync_api import Locator, expect
 
-from tests.ui.components.lab import HOSTILE, LOOK, View, card
+from tests.ui.components.lab import HOSTILE, LOOK, View, answer_row
 
-STAGES = [
-    {"name": "load", "label": "Load", "state": "done", "ms": 920},
-    {"name": "prefill", "label": "Prefill", "state": "active", "ms": None},
-    {"name": "decode", "label": "Decode", "state": "waiting", "ms": None},
+STEPS = [
+    {"label": "Read the text", "share": 0.6, "fraction": 1.0, "is_now": False},
+    {"label": "Answer, token 3 of 64", "share": 0.4, "fraction": 0.25, "is_now": True},
+]
+HEADS = [
+    {"key": key, "label": key.capitalize(), "unit": "", "help": f"What {key} is."}
+    for key in ("name", "said", "outcome", "memory", "agreement")
 ]
 VARIANT = {"key": "variant", "label": "Variant", "align": "left"}
 COLUMNS = [
     {"key": "kept", "label": "Kept", "help": "Entries kept.", "unit": "entries", "align": "right"},
     {"key": "answer", "label": "Answer", "help": "", "unit": "", "align": "left"},
 ]
-
-
-def status(**changes: object) -> dict[str, object]:
-    return {
-        "state": "running",
-        "stage": "prefill",
-        "stages": STAGES,
-        "fraction": 0.25,
-        "detail": "layer 8 of 30",
-        "reason": "",
-        "queue_ahead": 0,
-        "elapsed_s": 3.2,
-        "chips": ["cpu"],
-        **changes,
-    }
 
 
 def summary(label: str = "SnapKV", kept: str = "11,520", **changes: Any) -> dict[str, Any]:
@@ -44,44 +32,42 @@ def summary(label: str = "SnapKV", kept: str = "11,520", **changes: Any) -> dict
     return table | {"columns": [VARIANT, *COLUMNS]} | changes
 
 
-def show_cards(view: View, *cards: dict[str, Any], answer: str = "") -> Locator:
+def show_answers(view: View, *rows: dict[str, Any]) -> Locator:
     """Their nodes, once all are there."""
-    view.send(generations={"cards": cards, "answer": answer})
-    found = view.page.locator("#generations .ckv-card")
-    found.nth(len(cards) - 1).wait_for()
+    view.send(answers={"columns": HEADS, "rows": rows, "note": ""})
+    found = view.page.locator("#answers tbody tr")
+    found.nth(len(rows) - 1).wait_for()
     return found
 
 
 def test_components_without_a_value_are_quiet(open_view):
     page = open_view(anew=True).page
-    assert page.locator("#status .ckv-status").is_hidden()
+    assert page.locator("#verdict section").is_hidden()
     assert page.locator("#summary .ckv-scroll").is_hidden()
-    for name in ("generations", "kept"):
+    for name in ("answers", "kept"):
         assert page.locator(f"#{name} .ckv-empty").is_visible()
 
 
-def test_status_bar_shows_stage_fraction_and_time(open_view):
+def test_the_verdict_has_a_cause_and_a_caution_and_while_it_runs_how_far_it_is(open_view):
     view = open_view()
-    page = view.send(status=status()).page
-    bar = page.locator("#status").get_by_role("progressbar", include_hidden=True)
-    bar.wait_for()
-    expect(bar).to_have_js_property("value", 0.25)
-    live = page.locator("#status [role=status]")
-    assert "Running" in live.inner_text()
-    assert "layer 8 of 30" in live.inner_text()
-    assert page.locator("#status [aria-current=step]").inner_text().startswith("▸")
-    assert "920 ms" in page.locator("#status .ckv-stages").inner_text()
-    view.send(status=status(fraction=None))
-    expect(bar).to_have_js_property("position", -1)
-    for sentence, changes in {
-        "2 runs are ahead of this one": {"state": "queued", "queue_ahead": 2, "detail": ""},
-        "Starts next": {"state": "queued", "queue_ahead": 0, "detail": ""},
-        "The worker died.": {"state": "failed", "reason": "The worker died. Start again."},
-        "Cancelled by you.": {"state": "cancelled", "reason": "Cancelled by you."},
-    }.items():
-        view.send(status=status(**changes))
-        expect(live).to_contain_text(sentence)
-        assert bar.is_hidden()
+    words = {"headline": "1 of 6 answers.", "causes": ["Eviction did it."]}
+    words |= {"findings": ["A finding."], "cautions": ["One text only.", "A second."]}
+    running = {"state": "running", "sentence": "Answering: 4 of 6.", "left_s": 40, "steps": STEPS}
+    page = view.send(verdict=running).page
+    section = page.locator("#verdict section")
+    expect(section.locator("[role=status]")).to_have_text(r"Answering: 4 of 6, about 40 s left.")
+    expect(section.locator("[aria-current=step]")).to_have_text("Answer, token 3 of 64")
+    bars = section.locator("li").evaluate_all("es => es.map(e => e.getBoundingClientRect().width)")
+    assert bars[0] > 1.3 * bars[1]
+    view.send(verdict={**words, "state": "done", "sentence": "", "left_s": None, "steps": []})
+    expect(section.locator("[role=status]")).to_have_text("1 of 6 answers.")
+    expect(section.locator(".ckv-verdict-lines")).to_have_text("Eviction did it. One text only.")
+    expect(section.locator("ol")).to_be_hidden()
+    expect(page.get_by_text("A second.")).to_be_hidden()
+    page.get_by_text("More about this").click()
+    expect(page.get_by_text("A second.")).to_be_visible()
+    view.send(verdict={"state": "failed", "sentence": "The worker died.", "steps": []})
+    expect(section.locator("[role=status]")).to_have_text("The worker died.")
 
 
 # --- the summary ----------------------------------------------------------------------------
@@ -141,84 +127,78 @@ def test_a_wide_table_scrolls_and_its_first_column_stays(open_view):
     assert head.bounding_box() == before
 
 
-# --- generated texts ------------------------------------------------------------------------
+# --- the table of answers -------------------------------------------------------------------
 
 
-def test_generations_mark_the_first_difference(open_view):
+def test_a_row_has_its_difference_and_choosing_it_names_it_in_the_address(open_view):
     view = open_view()
-    lost = {"first_difference": 2, "stopped": "length", "answer": "missed"}
-    first, second, third = show_cards(
+    said = ("The code is ", ""), ("582", "diff")
+    rows = show_answers(
         view,
-        card(0, "Full cache", ["The ", "code ", "is ", "7421"], reference=True, stopped="eos"),
-        card(1, "SnapKV", ["The ", "code ", "was ", "lost"], **lost),
-        card(2, "AdaKV", ["The ", "code "], first_difference=2, stopped="eos"),
-        answer="7421",
-    ).all()
-    mark = second.locator("mark")
-    assert mark.inner_text().strip() == "was"
+        answer_row(0, "Full cache", ("The code is 5829", "")),
+        answer_row(1, "SnapKV", *said, outcome="missed", outcome_word="Missed"),
+        answer_row(2, "AdaKV", *said, short=[("... 582", "diff")]),
+    )
+    mark = rows.nth(1).locator("mark")
+    expect(mark).to_have_text("582")
     assert mark.evaluate("e => getComputedStyle(e).textDecorationLine") == "underline"
-    assert "Differs from token 3 on" in second.inner_text()
-    assert "missed" in second.inner_text()
-    assert third.locator("mark").inner_text() == "⟨end⟩"
-    assert first.locator("mark").is_hidden()
-    second.get_by_role("button", name="Copy").click()
-    second.get_by_role("button", name="Copied").wait_for()
-    assert view.page.evaluate("navigator.clipboard.readText()") == "The code was lost"
+    expect(rows.nth(1)).to_contain_text("Missed")
+    expect(rows.nth(1)).to_contain_text("17.4")
+    assert rows.nth(0).get_by_role("button", name="Full cache").count() == 0
+    buttons = view.page.locator("#answers .ckv-choose")
+    expect(buttons.nth(0)).to_have_attribute("aria-pressed", "true")  # the first that evicts
+    buttons.nth(0).focus()
+    view.page.keyboard.press("ArrowDown")
+    view.page.keyboard.press("Enter")
+    expect(buttons.nth(1)).to_have_attribute("aria-pressed", "true")
+    assert view.page.evaluate("location.hash") == "#variant=2"
+    rows.nth(1).locator(".ckv-said").click()
+    assert view.page.evaluate("location.hash") == "#variant=1"
+    expect(rows.nth(2)).to_contain_text("... 582")
+    rows.nth(2).get_by_role("button", name="Show all").click()
+    expect(rows.nth(2).locator(".ckv-said")).to_have_text("The code is 582")
+    rows.nth(2).get_by_role("button", name="Copy").click()
+    rows.nth(2).get_by_role("button", name="Copied").wait_for()
+    assert view.page.evaluate("navigator.clipboard.readText()") == "The code is 582"
 
 
-def test_streaming_grows_the_same_nodes(open_view):
+def test_streaming_grows_the_same_nodes_and_no_row_jumps(open_view):
     view = open_view()
-    page, words = view.page, [f"word{i} " for i in range(20)]
-    shown = show_cards(view, card(0, "Full cache", ["a"], status="generating"))
-    page.locator("#generations [role=log]").wait_for()
-    shown.evaluate("e => { e.dataset.mine = '1'; }")
-    for end in (1, 2, 20):
-        show_cards(view, *(card(at, "X", words[:end], status="generating") for at in (0, 1)))
-    last = page.locator("#generations .ckv-text", has_text="word19")
-    last.nth(1).wait_for()
-    assert shown.first.get_attribute("data-mine") == "1"
-    assert last.first.inner_text().split() == "".join(words).split()
-    show_cards(view, card(0, "Full cache", ["a"], stopped="eos"))
-    expect(page.locator("#generations [role=log]")).to_have_count(0)
-    assert shown.count() == 1
-
-
-def test_cards_are_as_high_as_their_text_and_captions_stand_once(open_view):
-    view = open_view()
-    full = card(0, "Full cache", ["Short."], reference=True, stopped="eos")
-    long = card(1, "SnapKV", [f"word{i} " for i in range(90)], first_difference=0)
-    cards = show_cards(view, full, long | {"stopped": "eos"})
-    grid, texts = view.page.locator("#generations"), view.page.locator("#generations .ckv-text")
-    texts.nth(1).wait_for()
-    heights = texts.evaluate_all("es => es.map(e => [e.clientHeight, e.scrollHeight])")
-    assert [shown for shown, _ in heights] == [whole for _, whole in heights]
-    assert heights[0][0] < 40
-    assert heights[1][0] > 80
-    first, second = (box.bounding_box()["height"] for box in cards.all())
-    assert first < second - 40
-    assert grid.inner_text().count("stopped at EOS") == 1
-    show_cards(view, full, long | {"stopped": "length"})
-    grid.get_by_text("90 tokens, reached the token limit.").wait_for()
-    assert grid.inner_text().count("stopped at EOS") == 1
+    page = view.page
+    early = {"state": "waiting", "outcome": "", "mib": None, "agreement": None, "kept": False}
+    names = ("Full cache", "SnapKV")
+    rows = show_answers(view, *(answer_row(at, name, **early) for at, name in enumerate(names)))
+    tops = "es => es.map(e => e.getBoundingClientRect().top)"
+    before = rows.evaluate_all(tops)
+    growing = {key: value for key, value in early.items() if key != "kept"}
+    growing["state"] = "answering"
+    show_answers(view, *(answer_row(at, n, ("A w", ""), **growing) for at, n in enumerate(names)))
+    page.locator("#answers [role=log]").first.wait_for()
+    rows.first.evaluate("e => { e.dataset.mine = '1'; }")
+    show_answers(view, *(answer_row(at, n, ("A word.", "")) for at, n in enumerate(names)))
+    expect(page.locator("#answers [role=log]")).to_have_count(0)
+    assert rows.first.get_attribute("data-mine") == "1"
+    assert rows.evaluate_all(tops) == before
 
 
 def test_hostile_text_stays_text_and_nothing_widens_the_page(open_view):
     view = open_view()
     word = HOSTILE + "x" * 2000
     view.send(
-        status=status(detail=word, chips=[HOSTILE]), summary=summary(word, HOSTILE, notes=[word])
+        verdict={"state": "done", "headline": word, "cautions": [HOSTILE]},
+        summary=summary(word, HOSTILE, notes=[word]),
     )
-    texts = {"spec": word, "chips": [HOSTILE], "first_difference": 0}
-    show_cards(view, card(0, word, [HOSTILE, word], **texts), answer=word)
-    for name in ("status", "summary", "generations"):
+    hostile = {"spec": word, "stop": HOSTILE, "outcome_word": HOSTILE, "mib": HOSTILE}
+    show_answers(view, answer_row(0, word, (HOSTILE, ""), (word, "diff"), **hostile))
+    for name in ("verdict", "summary", "answers"):
         assert HOSTILE in view.page.locator(f"#{name}").text_content()
         assert view.page.locator(f"#{name} img").count() == 0
-    for width in (430, 1600):
+    for width in (390, 1600):
         view.page.set_viewport_size({"width": width, "height": 1000})
         assert view.page.evaluate("document.documentElement.scrollWidth") == width
 
 
-# --- the fidelity strip under a text --------------------------------------------------------
+# --- the fidelity strip -------------------------------------------------------------------
 
 ADDRESS = "/data/strip/1/forced"
 STRIP = {
@@ -236,11 +216,8 @@ STRIP = {
 def show_strip(view: View, **answer: object) -> Locator:
     """What is told of the strip, fetched from an address that answers this."""
     view.page.route(f"**{ADDRESS}", lambda route: route.fulfill(**answer))
-    show_cards(
-        view,
-        card(0, "Full cache", ["The", " code"], reference=True, stopped="eos"),
-        card(1, "SnapKV", ["The", " lock"], stopped="eos", first_difference=1, forced=ADDRESS),
-    )
+    strip = {"index": 1, "look": LOOK, "name": "SnapKV", "address": ADDRESS}
+    view.send(strips={"strips": [strip]})
     return view.page.locator(".ckv-strip-message:visible")
 
 
@@ -280,10 +257,10 @@ def test_a_strip_that_cannot_be_fetched_says_so(open_view, faults):
 
 def test_one_menu_has_the_files_that_the_run_has(open_view):
     view = open_view()
-    page, bar = view.page, view.page.locator("#links nav")
+    page, bar = view.page, view.page.locator("#actions .ckv-acts")
     value = {"slug": "ab", "kind": "compare", "files": True, "report": True}
-    view.send(links={**value, "forced": False, "follow_ups": True})
-    files = bar.locator("summary", has_text="Files")
+    view.send(actions={**value, "forced": False, "follow_ups": True})
+    files = bar.locator("summary", has_text="Export")
     files.wait_for()
     assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0
     files.focus()
@@ -294,7 +271,7 @@ def test_one_menu_has_the_files_that_the_run_has(open_view):
     assert page.evaluate("document.activeElement.textContent") == "Report (HTML)"
     page.keyboard.press("Escape")
     assert files.evaluate("e => e === document.activeElement && !e.parentElement.open")
-    view.send(links={**value, "forced": True, "follow_ups": False})
+    view.send(actions={**value, "forced": True, "follow_ups": False})
     files.click()
     bar.get_by_role("link", name="Fidelity by token (CSV)").wait_for()
     assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0

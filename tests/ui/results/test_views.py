@@ -1,7 +1,7 @@
 """What the components are shown of a run, and the JSON that they fetch of it."""
 
 import dataclasses
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from starlette.testclient import TestClient
@@ -18,7 +18,9 @@ from tests.factories.app import (
 from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
-from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
+from ui.results.answers import answers_value, differing, follow_ups_value, shortened
+from ui.results.fidelity import strips_value, teacher_forced_value
+from ui.results.progress import state_value
 from ui.tables.points import summary_value
 
 
@@ -29,38 +31,35 @@ def with_variant(at: int, **changes) -> RunResult:
     return result
 
 
-def cards_of(run) -> list[dict]:
-    return generations_value(run)["cards"]
+def rows_of(run, **given) -> list[dict]:
+    return answers_value(run, **given)["rows"]
 
 
-# --- status ---------------------------------------------------------------------------------
+# --- how far it is --------------------------------------------------------------------------
 
 
-def test_a_running_run_shows_its_stage_and_what_came_before_it():
-    value = views.status_value(running(), START + timedelta(seconds=3))
-    assert {stage["name"]: stage["state"] for stage in value["stages"]} == {
-        "load": "done",
-        "prefill": "active",
-        "score": "waiting",
-        "select": "waiting",
-        "decode": "waiting",
-    }
-    assert (value["fraction"], value["detail"], value["elapsed_s"]) == (0.5, "layer 1 of 3", 3.0)
+def test_a_running_run_has_one_bar_of_its_steps_and_about_how_long_it_takes():
+    run = running()
+    value = state_value(run, START + timedelta(seconds=3))
+    assert value["sentence"] == "Reading the text: layer 1 of 3."
+    assert [step["is_now"] for step in value["steps"]] == [True, False, False]
+    assert value["steps"][0]["fraction"] == pytest.approx(0.3 + 0.7 * 0.5)
+    assert value["left_s"] > 3.0
+    answering = running(progress=Progress("decode", 0.25, "token 1 of 4"), result=done_result())
+    value = state_value(answering, START + timedelta(seconds=4))
+    assert value["sentence"] == "Answering: 2 of 2 methods have finished."
+    assert [step["fraction"] for step in value["steps"]] == [1.0, 1.0, 0.25]
+    spent = 4 - sum(answering.stage_ms.values()) / 1000
+    assert value["left_s"] == pytest.approx(3 * spent)
 
 
-def test_elapsed_time_stops_when_the_run_ends():
-    late = START + timedelta(days=1)
-    assert views.status_value(snapshot(), late)["elapsed_s"] == 2.0
-    assert views.status_value(running(started_at=None), late)["elapsed_s"] is None
-
-
-def test_a_failed_run_shows_its_reason_and_a_queued_one_how_many_are_ahead():
+def test_a_failed_run_says_its_reason_and_a_queued_one_how_many_are_ahead():
     run = running(state="failed", reason="It broke.", progress=Progress("decode", 0.1, "x"))
-    value = views.status_value(run, START)
-    assert (value["reason"], value["stage"]) == ("It broke.", None)
-    assert all(stage["state"] != "active" for stage in value["stages"])
-    value = views.status_value(running(state="queued", queue_ahead=2, progress=None), START)
-    assert (value["state"], value["queue_ahead"]) == ("queued", 2)
+    value = state_value(run, START)
+    assert (value["sentence"], value["steps"]) == ("It broke.", [])
+    value = state_value(running(state="queued", queue_ahead=2, progress=None), START)
+    assert value["sentence"].startswith("Waiting: 2 runs are ahead of this one.")
+    assert state_value(snapshot(), START)["sentence"] == ""
 
 
 def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
@@ -69,17 +68,19 @@ def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
     unborn |= {"perturbation": None, "agreement": None, "answer_found": None}
     result.variants[1:] = [dataclasses.replace(each, **unborn) for each in result.variants[1:]]
     run = snapshot(state="cancelled", result=dataclasses.replace(result, finished=False))
-    stages = views.status_value(run, START)["stages"]
-    assert {stage["state"] for stage in stages} <= {"done"}
-    assert [card["index"] for card in cards_of(run)] == [0]
+    assert [bool(row["pieces"]) for row in rows_of(run)] == [True, False, False]
     keys = {column["key"] for column in summary_value(run.result, ended=True)["columns"]}
     assert {"retained_entries", "cache_bytes"} <= keys
     assert not {"agreement", "kl", "final", "improved_heads"} & keys
 
 
-def test_nothing_is_shown_before_the_variants_are_known():
+def test_before_the_run_begins_the_table_has_the_methods_that_were_asked_for():
     run = running()
-    assert summary_value(run.result) is generations_value(run) is views.kept_value(run) is None
+    assert summary_value(run.result) is views.kept_value(run) is None
+    rows = rows_of(run)
+    assert [row["state"] for row in rows] == ["waiting"] * len(run.request.variants)
+    assert [row["mib"] for row in rows] == [None] * len(rows)
+    assert rows[0]["reference"]
 
 
 PROMPT_2000 = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
@@ -100,53 +101,72 @@ PROMPT_2000 = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
         ),
         (
             {"memory": {"total": 300 * 2**20, "measured_peak": 200 * 2**20}},
-            ["memory estimate about 300.0 MiB", "peak 200.0 MiB measured"],
+            ["estimate in all: 300.0 MiB", "measured peak: 200.0 MiB"],
         ),
     ],
     ids=["reused", "not reused", "reused in part", "memory"],
 )
-def test_chips_say_what_was_reused_and_tell_estimate_and_peak_apart(changes, chips):
-    value = views.status_value(snapshot(result=RunResult(**changes)), datetime.now(tz=UTC))
-    found = [chip for chip in value["chips"] if "reused" in chip or "MiB" in chip]
-    assert found == chips
+def test_receipts_say_what_was_reused_and_tell_estimate_and_peak_apart(changes, chips):
+    rows = views.details_value(snapshot(result=RunResult(**changes)))["rows"]
+    lines = [line for row in rows for line in row["text"].splitlines()]
+    assert [line for line in lines if "reused" in line or "MiB" in line] == chips
 
 
-# --- generated texts, strips and kept tokens ------------------------------------------------
+# --- answers, strips and kept tokens --------------------------------------------------------
 
 
-def test_the_full_cache_is_the_reference_of_the_generations():
-    cards = cards_of(snapshot())
-    assert [card["reference"] for card in cards] == [True, False, False]
-    assert [card["answer"] for card in cards] == ["answered", "cut", "cut"]
-    assert cards[1]["first_difference"] == 1
-    assert cards[1]["token_texts"] == ["one", " three"]
+def test_the_full_cache_stands_first_and_then_who_answered():
+    result = done_result()
+    outcomes = [(True, "eos"), (False, "eos"), (True, "eos")]
+    result.variants = [
+        dataclasses.replace(each, answer_found=found, stopped=stop)
+        for each, (found, stop) in zip(result.variants, outcomes, strict=True)
+    ]
+    rows = rows_of(snapshot(result=result))
+    assert [row["index"] for row in rows] == [0, 2, 1]
+    assert [row["outcome"] for row in rows] == ["answered", "answered", "missed"]
+    assert [row["index"] for row in rows_of(snapshot(result=result), sort=False)] == [0, 1, 2]
+    assert rows[2]["pieces"] == [("one ", ""), ("three", "diff")]
+    assert rows[1]["mib"] is not None
 
 
-def test_a_card_counts_tokens_while_it_runs_and_rests_when_the_run_ends():
-    result = with_variant(1, stopped=None)
-    assert cards_of(running(result=result))[1]["status"] == "2 of 64 tokens"
-    assert cards_of(snapshot(state="cancelled", result=result))[1]["status"] == "cancelled"
+def test_a_difference_is_marked_by_words_and_a_text_that_only_stops_says_so():
+    assert differing("It is 582.", "It is 5829.") == [("It is ", ""), ("582", "diff"), (".", "")]
+    assert differing("It is", "It is so.", ended=False) == [("It is", "")]
+    assert differing("It is", "It is so.")[-1] == ("\u27e8end\u27e9", "diff")
+    assert differing("a b", "a b") == [("a b", "")]
+
+
+def test_a_long_text_is_cut_to_the_part_that_differs():
+    pieces = [("w" * 400, ""), ("lost", "diff"), ("e" * 400, "")]
+    short = shortened(pieces)
+    assert [kind for _, kind in short] == ["", "", "diff", "", ""]
+    assert sum(len(text) for text, _ in short) < 160
+    assert shortened(pieces[:1], at_end=True)[0][0] == "… "
+    assert shortened([("short", "")]) == [("short", "")]
 
 
 def test_a_strip_is_offered_once_the_run_is_over_and_has_its_tokens_without_a_full_variant():
-    address = f"/data/{SLUG}/{{}}/forced"
     over, early = (
-        [card["forced"] for card in cards_of(snapshot(state=state, result=analysed()))]
+        [
+            each["address"]
+            for each in strips_value(snapshot(state=state, result=analysed()))["strips"]
+        ]
         for state in ("done", "running")
     )
-    assert over == [None, address.format(1), address.format(2)]
-    assert early == [None] * 3
+    assert over == [f"/data/{SLUG}/{at}/forced" for at in (1, 2)]
+    assert early == []
     without_full = analysed()
     without_full.variants = without_full.variants[1:]
     assert teacher_forced_value(without_full, 0)["tokens"] == ["one", " two"]
 
 
-def test_follow_ups_are_cards_per_question():
+def test_follow_ups_are_a_table_per_question():
     assert follow_ups_value(snapshot()) == {"questions": []}
     (asked,) = follow_ups_value(snapshot(result=analysed()))["questions"]
     assert asked["question"] == "And then?"
-    assert [card["chips"] for card in asked["cards"]] == [[], ["50% agreement"], ["50% agreement"]]
-    assert asked["cards"][0]["reference"]
+    assert [row["agreement"] for row in asked["rows"]] == [None, "50 %", "50 %"]
+    assert asked["rows"][0]["reference"]
 
 
 def test_kept_tokens_wait_until_all_variants_have_selected():
@@ -169,7 +189,7 @@ def test_kept_tokens_describe_the_bits_that_the_route_sends():
 
 def test_the_files_of_the_diagnostics_are_linked_where_the_run_has_them():
     for run, there in ((snapshot(), False), (snapshot(result=analysed()), True)):
-        value = views.links_value(run)
+        value = views.actions_value(run, may_change=True)
         assert (value["forced"], value["follow_ups"]) == (there, there)
 
 

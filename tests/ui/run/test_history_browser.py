@@ -43,7 +43,7 @@ def open_form(page: Page, url: str) -> None:
 def reload_often(page: Page) -> None:
     """Again before all has come; the fixture `page` finds what is logged of it."""
     for _ in range(3):
-        page.locator("#status [data-state]").wait_for()
+        page.locator("#verdict [data-state]").wait_for()
         page.reload(wait_until="commit")
 
 
@@ -57,7 +57,7 @@ def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app,
     page.wait_for_url(f"**/run?id={slug}")
     expect(page.locator("#run-title")).to_be_visible()
     reload_often(page)
-    expect(page.locator("#summary table")).to_be_visible()
+    expect(page.locator("#answers table")).to_be_visible()
 
     page.go_back()
     expect(context).to_have_value(TEXT)
@@ -209,10 +209,10 @@ def test_a_reload_attaches_again_and_a_second_tab_sees_the_same_run(app, page, c
         second.goto(f"{app.url}/r/{slug}")
         assert second.url == f"{app.url}/run?id={slug}"
         steps.expect_state(second, "running")
-        expect(steps.generated(second, "Full cache")).to_contain_text(before)
+        expect(steps.generated(second, "Full cache")).to_contain_text("w1")
         expect(steps.generated(page, "Full cache")).not_to_have_text(before)
         second.get_by_role("button", name="Cancel", exact=True).click()
         steps.expect_state(page, "cancelled")
         steps.expect_state(second, "cancelled")
-    expect(page.locator("#status")).to_contain_text("Cancelled on request")
+    expect(page.locator("#verdict")).to_contain_text("Cancelled on request")
     assert steps.generated(page, "Full cache").inner_text()

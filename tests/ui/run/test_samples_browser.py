@@ -83,7 +83,7 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
     for _ in range(2):
         page.locator("#study-samples a").first.click()
         page.wait_for_url(lambda url: f"id={slug}" not in url)
-        expect(page.locator("#summary tbody tr").first).to_be_visible()
+        expect(page.locator("#answers tbody tr").first).to_be_visible()
         opened.append(page.url)
         page.go_back()
         samples.first.wait_for()
@@ -112,7 +112,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     expect(page.locator("#notice")).to_contain_text("Press Run again")
     run.click()
     page.wait_for_url("**/run?id=*")
-    expect(page.locator("#status [data-state=done]")).to_be_visible()
+    expect(page.locator("#verdict [data-state=done]")).to_be_visible()
     expect(page.locator("#study-decision tbody tr").first).to_be_visible()
     page.goto(f"{app.url}/runs?kind=samples")
     row = page.locator("#runs tbody tr", has_text="pasted")
@@ -126,9 +126,9 @@ def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, ap
     study = dataclasses.replace(STUDY, name="half", model="tiny")
     slug = store_study(app.services, study, done=38)
     page.goto(f"{app.url}/run?id={slug}")
-    expect(page.locator("#status [data-state=unfinished]")).to_be_visible()
+    expect(page.locator("#verdict [data-state=unfinished]")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
-    expect(page.locator("#status [data-state=done]")).to_be_visible()
+    expect(page.locator("#verdict [data-state=done]")).to_be_visible()
     with app.client() as client:
         for unknown in ("nothere00000", "%22%3Cb%3E"):
             assert client.get(f"/run?id={unknown}").status_code == 404

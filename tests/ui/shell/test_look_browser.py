@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.steps import DESK, PHONE
+from tests.e2e.steps import DESK, PHONE, expect_well_made
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 
@@ -101,67 +101,76 @@ def test_the_filters_say_by_what_the_list_is_filtered(page, site):
 
 def test_a_run_without_results_does_not_promise_them(page, site):
     show(page, f"{site.url}/run?id={site.cancelled}", DESK)
-    expect(page.locator("#status")).to_contain_text("Cancelled on request.")
+    expect(page.locator("#verdict")).to_contain_text("Cancelled on request.")
     expect(page.locator("#results .ckv-empty:visible")).to_have_count(0)
     expect(page.locator("#results h3:visible")).to_have_count(0)
 
 
-def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page, site):
-    page = run_page
-    links = page.locator("#results .ckv-sections a")
-    expect(links.first).to_have_attribute("aria-current", "true")
-    heads = page.locator("#results :is(.section h3, .ckv-section-name):visible")
-    assert links.all_inner_texts() == heads.all_inner_texts()
-    kept = links.filter(has_text="Kept tokens")
-    kept.focus()
-    page.keyboard.press("Enter")
-    head = heads.filter(has_text="Kept tokens")
-    expect(head).to_be_focused()
-    expect(head).to_be_in_viewport()
-    expect(kept).to_have_attribute("aria-current", "true")
-    expect(page.locator("#results .ckv-sections [aria-current]")).to_have_count(1)
-    expect(kept).to_be_in_viewport(ratio=1)
-    bar, top = page.locator("#results .ckv-sections").bounding_box(), head.bounding_box()
-    assert 0 <= bar["y"] < bar["y"] + bar["height"] <= top["y"] < 160
-    assert page.url.endswith(site.done)
-    page.evaluate("scrollTo(0, 0)")
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_first_screen_has_the_verdict_and_the_answers_and_the_page_is_short(
+    browser, site, size
+):
+    page = browser.new_page(viewport=size)
+    page.goto(f"{site.url}/run?id={site.done}&__theme={'dark' if size == PHONE else 'light'}")
+    strip = page.get_by_role("region", name="What came out")
+    expect(strip.get_by_role("status")).to_contain_text("both methods")
+    expect(strip.get_by_role("status")).to_be_in_viewport(ratio=1)
+    rows = page.locator("#answers tbody tr")
+    expect(rows).to_have_count(len(done_result().variants))
+    expect(rows.nth(1).locator(".ckv-said")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#acts summary").first).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 3_000
+    drawn = page.evaluate("performance.getEntriesByType('resource').map((each) => each.name)")
+    assert not [name for name in drawn if "/figure/" in name or "plotly" in name]
+    expect_well_made(page)
+    page.close()
 
 
-def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser, site):
+def test_a_phone_shows_every_cell_of_the_answers_and_speaks_of_touch(browser, site):
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
     )
     page = context.new_page()
     page.goto(f"{site.url}/run?id={site.done}")
-    expect(page.locator("#summary thead th").nth(1)).to_contain_text("Outcome")
-    for row in page.locator("#summary tbody tr").all():
-        for cell in row.locator("th, td").all()[:3]:
-            box = cell.bounding_box()
-            assert box["x"] + box["width"] <= 390
-    page.locator("#kept").scroll_into_view_if_needed()
+    rows = page.locator("#answers tbody tr")
+    expect(rows).to_have_count(len(done_result().variants))
+    for cell in rows.locator("th, td").all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= 390
+    page.get_by_role("tab", name="Kept tokens").click()
     expect(page.locator("#kept .ckv-hint", has_text="or tap a token")).to_be_visible()
     expect(page.locator("#kept", has_text="click a token")).to_have_count(0)
     context.close()
 
 
-def test_what_came_out_is_on_the_first_screen(run_page):
-    page = run_page
-    strip = page.get_by_role("region", name="What came out")
-    expect(strip.get_by_role("status")).to_contain_text("both methods")
-    for part in (strip.get_by_role("status"), strip.locator(".ckv-verdict-group").last):
-        expect(part).to_be_in_viewport(ratio=1)
-    names = strip.locator(".ckv-verdict-group li").all_inner_texts()
-    assert len(names) == len(done_result().variants) - 1, "all but what they are compared with"
-    # Before the timings.
-    upper, lower = strip.bounding_box(), page.locator("#status").bounding_box()
-    assert upper["y"] + upper["height"] <= lower["y"]
-    # Without a button there is no empty bar.
-    expect(page.locator("#summary table")).to_be_visible()
-    expect(page.locator("#actions")).to_be_hidden()
+def test_on_a_phone_the_parts_are_tabs(browser, site):
+    page = browser.new_page(viewport=PHONE)
+    show(page, f"{site.url}/run?id={site.done}", PHONE)
+    tabs = page.get_by_role("tab")
+    expect(page.locator("#answers table")).to_be_visible()
+    expect(page.locator("#kept")).to_be_hidden()
+    tabs.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    expect(tabs.nth(1)).to_be_focused()
+    expect(page.locator("#kept")).to_be_visible()
+    expect(page.locator("#answers table")).to_be_hidden()
+    expect_well_made(page)
+    page.keyboard.press("End")
+    expect(page.get_by_role("button", name="Perturbation")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.set_viewport_size(DESK)
+    expect(page.locator("#kept")).to_be_visible()
+    expect(page.locator("#answers table")).to_be_visible()
+    expect(tabs.first).to_be_hidden()
+    page.close()
 
 
 def test_every_screen_shows_the_whole_title_of_each_chart(run_page):
     page = run_page
+    if page.get_by_role("tab", name="More").is_visible():
+        page.get_by_role("tab", name="More").click()
+    page.get_by_role("button", name="Perturbation").press("Enter")
     page.locator("#charts [data-chart]").first.wait_for()
     for chart in page.locator("#charts [data-chart]").all():
         chart.scroll_into_view_if_needed()

@@ -45,6 +45,13 @@ def pages(open_app) -> Iterator[dict[str, str]]:
         }
 
 
+def open_all(page: Page) -> None:
+    """The closed sections of a result, on a phone behind the last tab."""
+    page.get_by_role("tab", name="More").click()
+    for line in page.locator(".ckv-fold-line").all():
+        line.press("Enter")
+
+
 def show(page: Page, name: str) -> None:
     """Wait for what the page is about, and for all of its charts."""
     if name == "sweep":
@@ -60,10 +67,9 @@ def show(page: Page, name: str) -> None:
         "few": "#several-beside tbody tr",
         "diagnostics": "#diagnostics [data-chart=tightness]",
     }
-    page.locator(marks.get(name, "header.ckv-header")).first.wait_for()
+    page.locator(marks.get(name, "header.ckv-header")).first.wait_for(state="attached")
     if name == "diagnostics":
-        for summary in page.locator("#generations summary:visible").all():
-            summary.click()
+        open_all(page)
     if name == "sweep":
         open_sections(page)
     see_everything(page)

@@ -17,7 +17,7 @@ import {
   str,
 } from "../../../assets/scripts/dom.js";
 import { marker, outcomeGlyph, outcomeMark } from "../../../assets/scripts/marks.js";
-import { hideTip, showTip } from "../../../assets/scripts/tip.js";
+import { helpButton, hideTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
 const sideOf = (column) => (column.align === "left" ? "" : "ckv-right");
@@ -87,15 +87,6 @@ function lead(column) {
   return make("span.ckv-lead", { title: str(column.label) }, marker(column.look), make("span.ckv-offscreen", str(column.label)));
 }
 
-/** A "?" that shows its text on hover, focus or click; Escape closes it. */
-function helpButton(column) {
-  const label = `What ${str(column.label)} means: ${str(column.help)}`;
-  const show = () => showTip(node, str(column.help));
-  const listeners = { onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hideTip, onblur: hideTip };
-  const node = make("button.ckv-help", { text: "?", "aria-label": label, ...listeners });
-  return node;
-}
-
 export default function mount(host) {
   const { root } = host;
   const empty = make("p.ckv-empty");
@@ -145,7 +136,7 @@ export default function mount(host) {
       make("span", { "aria-hidden": "true", text: active ? (order.down ? " ▼" : " ▲") : "" }),
     ]);
     const unit = column.unit ? make("span.ckv-subdued.ckv-unit", str(column.unit)) : null;
-    const help = column.help ? helpButton(column) : null;
+    const help = column.help ? helpButton(str(column.label), str(column.help)) : null;
     const open = column.href ? make("a.ckv-link", { href: str(column.href), text: "Open" }) : null;
     const direction = active ? (order.down ? "descending" : "ascending") : "none";
     return make("th", { scope: "col", class: sideOf(column), "aria-sort": direction }, sort, make("span.ckv-th", unit, help, open));

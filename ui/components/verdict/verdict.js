@@ -1,51 +1,70 @@
-// What came out of a run: one sentence, variants by outcome, what perturbation did, and cautions.
+// What came out of a run in one sentence, why, and with what caution; while it runs, how far it is.
 
-import { list, make, onChange, regimeMark, regimesHead, setText, showText, specParts, str } from "../../../assets/scripts/dom.js";
-import { marker } from "../../../assets/scripts/marks.js";
+import { list, make, onValue, regimesHead, setText, showText, str } from "../../../assets/scripts/dom.js";
 
-const SIGNS = { kept: ["✓", "good"], lost: ["✕", "bad"], cut: ["…", ""] };
-function memberItem(member) {
-  return make("li.ckv-row", [
-    make("span.ckv-name", member.look ? marker(member.look) : null, make("span", specParts(member.name))),
-    regimeMark(member.regime),
-    member.note ? make("span.ckv-subdued", str(member.note)) : null,
-  ]);
+/** The bar of one step; the steps before it are full. */
+function stepNode({ share, label, fraction, is_now: isNow }) {
+  const track = make("i");
+  track.style.setProperty("--done", String(Math.min(1, Number(fraction) || 0)));
+  const node = make("li", { "aria-current": isNow ? "step" : null }, track, make("span", str(label)));
+  node.style.flexGrow = String(share);
+  return node;
 }
 
-function groupRow(group) {
-  const [sign, tone] = SIGNS[group.state];
-  return make("div.ckv-verdict-group", { "data-state": group.state }, [
-    make("dt", make("span", { class: `ckv-${tone}`, "aria-hidden": "true", text: sign }), make("span", ` ${str(group.label)}`)),
-    make("dd", make("ul.ckv-row", ...list(group.variants).map(memberItem))),
-  ]);
+function leftWords(seconds) {
+  if (seconds < 90) return `about ${Math.max(1, Math.round(seconds))} s left`;
+  return seconds < 5400 ? `about ${Math.round(seconds / 60)} min left` : `about ${(seconds / 3600).toFixed(1)} h left`;
 }
 
 export default function mount(host) {
-  const { root } = host;
+  const { root, props } = host;
   const headline = make("p.ckv-verdict-headline");
+  const lines = make("p.ckv-verdict-lines");
   const regimes = regimesHead();
-  const groups = make("dl.ckv-verdict-groups");
-  const findings = make("div");
-  const cautions = make("p.ckv-hint");
-  const strip = make("section.ckv-panel.ckv-stack.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
+  const rest = make("div.ckv-stack");
+  const more = make("details.ckv-verdict-more", make("summary.ckv-link", "More about this"), rest);
+  const steps = make("ol.ckv-steps", { "aria-label": "Stages" });
+  const strip = make("section.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
     make("div", { role: "status" }, headline),
+    steps,
+    lines,
     regimes,
-    groups,
-    findings,
-    cautions,
+    more,
   ]);
   root.append(strip);
 
-  onChange(host, (value) => {
-    strip.hidden = !value?.headline;
-    document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value.regimes));
-    if (strip.hidden) return;
-    setText(headline, str(value.headline));
-    showText(regimes, value.regimes);
-    groups.replaceChildren(...list(value.groups).map(groupRow));
-    groups.hidden = list(value.groups).length === 0;
-    findings.replaceChildren(...list(value.findings).map((text) => make("p", str(text))));
-    findings.hidden = list(value.findings).length === 0;
-    showText(cautions, list(value.cautions).map(str).join(" "));
+  // The server speaks only when something happens, which during a long prefill may take minutes.
+  let came = 0;
+  let ticking = 0;
+  let stepsDrawn = "";
+  function drawHeadline() {
+    const { value } = props;
+    const since = (performance.now() - came) / 1000;
+    const left = Number(value?.left_s) - since;
+    const sentence = str(value?.sentence);
+    const isGuess = sentence !== "" && value?.left_s !== null && left > 0.5;
+    setText(headline, isGuess ? `${sentence.replace(/\.$/, "")}, ${leftWords(left)}.` : sentence || str(value?.headline));
+    clearTimeout(ticking);
+    if (isGuess && root.isConnected) ticking = setTimeout(drawHeadline, 1000);
+  }
+
+  onValue(host, (value) => {
+    came = performance.now();
+    drawHeadline();
+    strip.hidden = headline.textContent === "";
+    strip.dataset.state = str(value?.state);
+    const [causes, findings, cautions] = [value?.causes, value?.findings, value?.cautions].map(list);
+    const said = value?.sentence ? [str(value.headline)] : [causes[0] ?? findings[0], cautions[0]].map(str);
+    showText(lines, said.filter(Boolean).join(" "));
+    showText(regimes, value?.regimes);
+    document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value?.regimes));
+    const others = [...causes, ...findings, ...cautions].map(str).filter((text) => text && !said.includes(text));
+    more.hidden = others.length === 0;
+    rest.replaceChildren(...others.map((text) => make("p", text)));
+    const shape = JSON.stringify(value?.steps);
+    if (shape === stepsDrawn) return;
+    stepsDrawn = shape;
+    steps.hidden = list(value?.steps).length === 0;
+    steps.replaceChildren(...list(value?.steps).map(stepNode));
   });
 }

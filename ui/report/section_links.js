@@ -1,6 +1,6 @@
-// Links to the sections of a page, the one being read marked; for the app's pages and for a report.
+// Links to the sections of a report, the one being read marked.
 
-import { make, onValue } from "../../../assets/scripts/dom.js";
+import { make } from "../../assets/scripts/dom.js";
 
 /** How far below the links a section's heading counts as reached. */
 const REACHED = 60;
@@ -53,11 +53,4 @@ export function sectionLinks(find) {
   new ResizeObserver(soon).observe(document.body);
   soon();
   return node;
-}
-
-/** The sections of the results around this component. */
-export default function mount(host) {
-  const results = host.element.closest(".ckv-results");
-  host.root.append(sectionLinks(() => [...results.querySelectorAll(".section h3, .ckv-section-name")]));
-  onValue(host, () => {});
 }

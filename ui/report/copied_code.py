@@ -1,0 +1,110 @@
+"""A run as code to copy: the command, the YAML, transformers with a kept cache, kvpress."""
+
+import json
+import shlex
+from typing import Any
+
+from ckv_core.errors import CkvError
+from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.study_file import write_study
+from ckv_core.records.run_request import RunRequest
+from ckv_core.records.variants import VariantSpec
+from ui.report.kvpress_code import kvpress_code
+from ui.report.transformers_code import transformers_code
+from ui.services.live_runs import RunSnapshot
+
+_SHELL = "Paste it into a shell where CriticalKV Lab is installed; it writes result.json."
+_YAML = (
+    "Writes the text and the request, then runs them as one sample; the same command again shows "
+    "the stored results."
+)
+_KVPRESS = "Save it as presses.py; it needs an environment with kvpress. Usage is in its head."
+_TRANSFORMERS = (
+    "Plain transformers, no package of ours: it keeps what the method kept and answers from that "
+    "cache. It reads the run's file of results: Export, Result (JSON)."
+)
+
+
+def run_codes(run: RunSnapshot) -> list[dict[str, str]]:
+    """Of one sample, each as {"label", "note", "text"}; an imported run may hold anything."""
+    request, prompt = run.request, run.result.prompt
+    found = [{"label": "ckv", "note": _SHELL, "text": command(request)}]
+    has_budgets = any("budget=" in spec for spec in request.variants)
+    if not (request.own_indices or has_budgets or not request.budgets):
+        found.append({"label": "YAML", "note": _YAML, "text": study_command(request, run.slug)})
+    if run.kind == "compare" and run.is_final:
+        code = transformers_code(run.result, request.max_new_tokens)
+        found += [{"label": "transformers", "note": _TRANSFORMERS, "text": code}] if code else []
+    if prompt is not None and run.is_final:
+        code = kvpress_code(run.result, request.max_new_tokens)
+        found.append({"label": "kvpress", "note": _KVPRESS, "text": code})
+    return found
+
+
+def samples_codes(reading: Reading) -> list[dict[str, str]]:
+    """Of many samples: the request alone, for its data may be large."""
+    note = "Save it as study.yaml, its data beside it, and run: ckv run study.yaml"
+    return [{"label": "YAML", "note": note, "text": write_study(reading.study)}]
+
+
+def command(request: RunRequest) -> str:
+    """One line for a POSIX shell, with the text inside it."""
+    options: list[tuple[str, str]] = [
+        ("--question", request.question),
+        ("--answer", request.answer),
+        ("--scenario", request.scenario),
+        ("--model", request.model),
+        *(("--variant", _with_defaults(spec, request)) for spec in request.variants),
+        ("--budget", ",".join(request.budgets)),
+        ("--alpha", ",".join(request.alphas)),
+        ("--max-new-tokens", str(request.max_new_tokens)),
+        ("--analyse", ",".join(request.analysis)),
+        *(("--follow-up", text) for text in request.follow_ups),
+        *(("--protect", text) for text in request.protect),
+        ("--device", "" if request.device == "auto" else request.device),
+        ("--dtype", "" if request.dtype == "auto" else request.dtype),
+    ]
+    # A value may begin with a dash.
+    words = [f"{name}={shlex.quote(value)}" for name, value in options if value]
+    words += ["--ignore-eos"] * request.ignore_eos
+    lines = " \\\n  ".join(["ckv compare --context -", *words, "--json result.json"])
+    return f"printf %s {shlex.quote(request.context)} | {lines}\n"
+
+
+def study_command(request: RunRequest, slug: str) -> str:
+    """The same as a YAML file and its one sample, written and run."""
+    sample = {
+        "id": slug,
+        "context": request.context,
+        "question": request.question,
+        "answers": [request.answer] if request.answer else [],
+    }
+    values: dict[str, Any] = {
+        "name": f"again {slug}",
+        "model": request.model,
+        "scenario": request.scenario,
+        "data": {"file": f"sample-{slug}.jsonl"},
+        "variants": list(request.variants),
+        "budgets": list(request.budgets),
+        "max_new_tokens": request.max_new_tokens,
+    }
+    values |= {"alphas": list(request.alphas)} if request.alphas else {}
+    values |= {"defaults": dict(request.defaults)} if request.defaults else {}
+    # JSON is YAML, and quotes everything.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    text = shlex.quote(json.dumps(sample) + "\n")
+    return (
+        f"printf %s {text} > sample-{slug}.jsonl\n"
+        f"printf %s {shlex.quote(chr(10).join(lines) + chr(10))} > run-{slug}.yaml\n"
+        f"ckv run run-{slug}.yaml\n"
+    )
+
+
+def _with_defaults(spec: str, request: RunRequest) -> str:
+    """The command has no settings for all variants, so each names its own."""
+    if not request.defaults:
+        return spec
+    try:
+        return VariantSpec.parse(spec, dict(request.defaults)).spec
+    except CkvError:  # of an imported run
+        return spec
