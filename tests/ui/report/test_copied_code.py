@@ -82,8 +82,8 @@ def test_plain_transformers_writes_the_tokens_of_the_run(scenario):
 
 
 def test_what_no_plain_cache_holds_is_left_out_and_hostile_names_stay_text():
-    odd = replace(variant("snapkv:budget=8"), spec="'''\"; raise SystemExit  # {}")
-    moved = replace(variant("snapkv:budget=8"), params={"store": "int8"})
+    odd = replace(variant("snapkv:budget=40"), spec="'''\"; raise SystemExit  # {}")
+    moved = replace(variant("snapkv:budget=40"), params={"store": "int8"})
     result = run_of(odd, moved)
     names: dict = {"__name__": "copied"}
     exec(compile(transformers_code(result, 4), "copied.py", "exec"), names)
