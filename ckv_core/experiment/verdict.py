@@ -81,7 +81,7 @@ class Verdict:
         headline: the outcome in one sentence.
         regimes: that query-aware and query-agnostic methods stand beside one another; or empty.
         groups: the full cache, then the variants by outcome; the best first.
-        causes: what the outcome is due to.
+        causes: what the outcome is due to; at several budgets what the other methods need.
         findings: whether lower perturbation went with it, and what contradicts itself.
         cautions: what cannot be concluded.
     """
@@ -321,12 +321,9 @@ def _of_several_budgets(result: RunResult) -> Verdict | None:
     headline = _smallest_budget(grid, lines)
     return Verdict(
         headline=f"{counts.about_full} {headline}".strip(),
-        findings=(
-            *_other_budgets(grid, lines),
-            *_exceptions(grid, lines),
-            *_findings(result.variants, states, counts),
-        ),
-        cautions=(*_rounding(result), *_outcome_cautions(result, counts), sentences.MORE_SAMPLES),
+        causes=(others,) if (others := " ".join(_other_budgets(grid, lines))) else (),
+        findings=(*_exceptions(grid, lines), *_findings(result.variants, states, counts)),
+        cautions=(*_outcome_cautions(result, counts), sentences.MORE_SAMPLES, *_rounding(result)),
     )
 
 

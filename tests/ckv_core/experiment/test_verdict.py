@@ -290,8 +290,7 @@ SWEEPS = {
     "each from another budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nny", "knorm": "nnn", "tova": "nnn"}),
         "SnapKV needs the smallest budget: it answers from 4 tokens on (200.0 of 1000.0 MiB).",
-        "AdaKV needs 8 tokens.",
-        "Knorm and TOVA miss at every budget tried.",
+        "AdaKV needs 8 tokens. Knorm and TOVA miss at every budget tried.",
         (
             "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
             "perturbation."
