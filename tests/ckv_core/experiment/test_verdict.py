@@ -364,7 +364,8 @@ SWEEPS = {
 @pytest.mark.parametrize("case", SWEEPS)
 def test_what_came_out_of_a_sweep_in_sentences(case):
     result, *sentences = SWEEPS[case]
-    assert told(result) == [*sentences, ONE_PROMPT]
+    headline, *others = told(result)
+    assert [headline, *verdict_of(result).causes, *others] == [*sentences, ONE_PROMPT]
 
 
 def test_a_sweep_that_generates_nothing_says_that_it_does_not_know():
