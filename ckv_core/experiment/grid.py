@@ -141,38 +141,6 @@ def _rising(rows: dict[Budget, Row]) -> tuple[Budget, ...]:
     return tuple(sorted(rows, key=entries))
 
 
-def differing(text: str, full: str) -> tuple[str, str, str]:
-    """A text before, in and after the part that differs from the full cache's, in whole words.
-
-    The middle is empty where both are the same, or where the text only leaves something out.
-    """
-    own, ref = text.strip(), full.strip()
-    if own == ref:
-        return own, "", ""
-    most = min(len(own), len(ref))
-    first = next((at for at in range(most) if own[at] != ref[at]), most)
-    first = _word_start(own, ref, first)
-    most -= first
-    last = next((at for at in range(most) if own[-1 - at] != ref[-1 - at]), most)
-    last = _word_start(own[::-1], ref[::-1], last)
-    return own[:first], own[first : len(own) - last], own[len(own) - last :]
-
-
-def _word_start(own: str, ref: str, at: int) -> int:
-    """The place, moved back to the start of a word that it would cut in one of the texts."""
-
-    def is_inside(text: str) -> bool:
-        return 0 < at < len(text) and _is_word(text[at - 1]) and _is_word(text[at])
-
-    while is_inside(own) or is_inside(ref):
-        at -= 1
-    return at
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
 def sizes(receipts: Sequence[Receipt]) -> tuple[int, int, int]:
     """Least and most bytes of these caches, and of the full cache."""
     own = [each.cache_bytes for each in receipts]

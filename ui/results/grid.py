@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckv_core.experiment.evidence import held
-from ckv_core.experiment.grid import Grid, Line, Point, budget_words, differing, read_grid, sizes
+from ckv_core.experiment.grid import Grid, Line, Point, budget_words, read_grid, sizes
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
 from ckv_core.experiment.sentences import percent, size
@@ -15,13 +15,12 @@ from ckv_core.records.outcomes import State, full_of, outcome_word
 from ckv_core.records.passages import spans_of
 from ckv_core.records.records import Receipt, VariantResult
 from ui.looks.palette import FULL_LOOK, Look, looks_of
+from ui.results.answers import ENDS, differing, shortened
 from ui.results.views import kept_value
 from ui.services.live_runs import RunSnapshot
 
 CELL_CHARS = 40
-SHOWN_CHARS, BEFORE_CHARS = 400, 120  # of a long text, and of them in front of the difference
 MOST_MAPS = 8  # of one budget; of more methods only the chosen one's map is drawn
-Piece = tuple[str, str]  # text, and "diff" where it differs
 _WAITING = "…"
 _SAME: Mapping[State | None, str] = {"kept": "same text", "lost": "another text"}
 
@@ -175,9 +174,11 @@ class _Shown:
         if point.state != "lost":
             written = _clipped(self.answer or variant.text)  # an imported result knows no answer
             return outcome_word(variant) if point.state == "cut" else written
-        _, middle, _ = differing(variant.text, self.full.text)
-        is_same = variant.text.strip() == self.full.text.strip()
-        return _clipped(middle) or ("same text" if is_same else "ends early")
+        pieces = differing(variant.text.strip(), self.full.text.strip())
+        places = [at for at, (text, kind) in enumerate(pieces) if kind and text != ENDS]
+        if not places:
+            return "ends early" if any(kind for _, kind in pieces) else "same text"
+        return _clipped("".join(text for text, _ in pieces[places[0] : places[-1] + 1]))
 
     def words(self) -> dict[str, str]:
         """The head of the last column, and what stands below."""
@@ -231,23 +232,13 @@ def _clipped(text: str, most: int = CELL_CHARS) -> str:
 
 def _texts(text: str, full: str) -> dict[str, Any]:
     """Both texts in pieces, and where they are long the parts around the difference."""
-    found: dict[str, Any] = {}
-    for name, cut, parts, kind in (
-        ("pieces", "short", differing(text, full), "diff"),
-        ("full", "short_full", differing(full, text), ""),
-    ):
-        found[name] = _pieces(*parts, kind) or [("(empty)", "")]
-        if sum(map(len, parts)) > SHOWN_CHARS:
-            before, middle, after = parts
-            start = before if len(before) <= BEFORE_CHARS else f"… {before[-BEFORE_CHARS:]}"
-            rest = f"{middle}{after}"[: SHOWN_CHARS - BEFORE_CHARS]
-            end = f"{rest[len(middle) :]} …" if len(rest) < len(middle) + len(after) else after
-            found[cut] = _pieces(start, rest[: len(middle)], end, kind)
+    own, other = differing(text.strip(), full.strip()), differing(full.strip(), text.strip())
+    found: dict[str, Any] = {"pieces": own, "full": [(full.strip(), "")]}
+    if (cut := shortened(own)) != own:
+        found["short"] = cut
+    if (cut := shortened(other)) != other:
+        found["short_full"] = [(part, "") for part, _ in cut]
     return found
-
-
-def _pieces(before: str, middle: str, after: str, kind: str) -> list[Piece]:
-    return [piece for piece in ((before, ""), (middle, kind), (after, "")) if piece[0]]
 
 
 def _cost(result: RunResult, variant: VariantResult, spans: Sequence[tuple[int, int]]) -> str:

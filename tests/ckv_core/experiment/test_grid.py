@@ -1,12 +1,8 @@
-"""Methods by budgets: which cell is which, the smallest budget, and the part that differs."""
+"""Methods by budgets: which cell is which, and the smallest budget."""
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from ckv_core.experiment.grid import budget_words, differing, read_grid
+from ckv_core.experiment.grid import budget_words, read_grid
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from tests.factories.runs import receipt, run_of, sweep_result, variant
@@ -62,30 +58,6 @@ def test_the_best_line_comes_first():
     low = result.variants[1]
     result.variants[1] = replace(low, answer_found=False)
     assert [line.name for line in read_grid(result).best_first.lines][-1] == "SnapKV"
-
-
-@pytest.mark.parametrize(
-    ("text", "full", "parts"),
-    [
-        ("The code is 582.", "The code is 5829.", ("The code is ", "582", ".")),
-        ("The code is 5829.", "The code is 582.", ("The code is ", "5829", ".")),
-        ("It is 5829 now", "It is 5829", ("It is 5829", " now", "")),
-        ("It is", "It is 5829", ("It is", "", "")),
-        ("same", " same ", ("same", "", "")),
-        ("", "The code", ("", "", "")),
-        ("2018-01-01.", "5829.", ("", "2018-01-01", ".")),
-    ],
-)
-def test_the_part_that_differs_is_whole_words(text, full, parts):
-    assert differing(text, full) == parts
-
-
-@given(st.text("ab 1.", max_size=12), st.text("ab 1.", max_size=12))
-def test_the_parts_are_the_text_and_what_is_around_them_is_in_both(text, full):
-    before, middle, after = differing(text, full)
-    assert before + middle + after == text.strip()
-    assert full.strip().startswith(before)
-    assert full.strip().endswith(after)
 
 
 def test_words_of_budgets():
