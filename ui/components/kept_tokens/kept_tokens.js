@@ -246,6 +246,7 @@ export default function mount(host) {
       current.readInk();
       build(current);
       say("", "shown");
+      follow(); // another may have been chosen meanwhile
     } catch (error) {
       if (signal.aborted) return;
       drop();
@@ -273,7 +274,8 @@ export default function mount(host) {
     sight.observe(root);
   });
 
-  window.addEventListener("hashchange", () => {
+  /** Show what the address names; sets that are not here are fetched. */
+  function follow() {
     if (!current || wanted || !element.isConnected) return;
     const { index } = chosenVariants()[0];
     if (!current.variants.some((each) => each.index === index)) {
@@ -282,7 +284,9 @@ export default function mount(host) {
     }
     const goal = current.applyHash();
     if (goal !== null) current.text.reveal(goal);
-  });
+  }
+
+  window.addEventListener("hashchange", follow);
 
   onReplaced((sets) => {
     replaced = sets;
