@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from benchmarks.setting import EXAMPLE, QUESTION, ROOT
+from benchmarks.setting import ROOT, request, run
 from benchmarks.tables import spread, table
 from ckv_core.base.home import home_folder
+from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
+from ckv_core.models.loading import load_model
 from ckv_core.records.events import RunFinished, RunPrepared
 from ckv_core.records.records import (
     Perturbation,
@@ -35,20 +37,12 @@ from ckv_core.records.run_request import RunRequest
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.browser import chromium
+from tests.factories.events import events_of
 from tests.factories.runs import model_info
 
 READY = re.compile(r"ready at (http://\S+)/")
 MODEL = model_info(layers=30, query_heads=9, kv_heads=3, head_dim=64, context_limit=131_072)
 WINDOW_MS = 1000
-VARIANTS = (
-    "Full cache",
-    "StreamingLLM",
-    *(
-        name
-        for method in ("SnapKV", "PyramidKV", "AdaKV")
-        for name in (method, f"CriticalKV-{method} (paper)")
-    ),
-)
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")
 ZOOM = """async () => {
   const canvas = document.querySelector('#kept .ckv-map-top');
@@ -73,27 +67,38 @@ ZOOM = """async () => {
   }
   return frames;
 }"""
-RUN_TO_MAP = """async () => {
-  const map = '#kept[data-state=shown], #kept [data-state=shown]';
-  const shown = () => document.querySelector(map) !== null;
+# A hand that moves the slider through many values, then rests. Milliseconds from its last movement
+# until the maps of that value are painted, as this page sees it, and until the first new word.
+DRAG = """async (wanted) => {
   const next = () => new Promise((done) => requestAnimationFrame(done));
-  let renewed = false;  // the old map may be gone for less than a frame
-  const observer = new MutationObserver((changes) => {
-    renewed ||= changes.some((each) => each.target.dataset.state === 'loading');
-  });
-  const filter = {attributes: true, attributeFilter: ['data-state'], subtree: true};
-  observer.observe(document.querySelector('#kept').parentElement, filter);
+  const row = document.querySelector('.ckv-live');
+  const slider = row.querySelector('input');
+  const from = Number(slider.value);
+  const send = (name, value) => {
+    slider.value = value;
+    slider.dispatchEvent(new Event(name, { bubbles: true }));
+  };
+  for (let step = 1; step < 20; step += 1) {
+    send('input', Math.round(from + ((wanted - from) * step) / 20));
+    await new Promise((done) => setTimeout(done, 16));
+  }
   const start = performance.now();
-  document.querySelector('button#run, #run button').click();
-  while (!renewed || !shown()) {
-    if (performance.now() - start > 120000) throw new Error('no map came');
+  send('input', wanted);
+  const goal = JSON.stringify({ budget: `${wanted}%` });
+  while (row.dataset.shown !== goal) {
+    if (performance.now() - start > 240000) throw new Error(`no map: ${row.innerText}`);
     await next();
   }
-  await next();  // it is drawn in the frame after
-  await next();
-  observer.disconnect();
-  return (performance.now() - start) / 1000;
+  const shown = performance.now() - start;
+  const released = performance.now();
+  send('change', wanted);
+  while (row.dataset.answers !== goal) {
+    if (performance.now() - released > 240000) throw new Error(`no answer: ${row.innerText}`);
+    await next();
+  }
+  return [shown, performance.now() - released];
 }"""
+BUDGETS = (24, 31, 12, 45, 17, 38, 9, 28, 49, 21, 35)  # percent of the prompt, never twice
 
 
 def synthetic_variant(index: int, positions: int) -> VariantResult:
@@ -214,42 +219,48 @@ def maps_drawn(page: Page) -> float:
     return time.perf_counter() - start
 
 
-def changed_alpha(browser: Browser, url: str, rounds: int) -> list[float]:
-    """Seconds from the click on Run to the drawn map of the new kept sets, the prompt read before.
+def store_real_run(home: Path) -> tuple[str, list[float]]:
+    """Save a run of the real model; its slug, and what plain runs take, their prompt read before.
 
-    The real default model, eight variants of the benchmarks' text and question; the map is in view
-    when the button is clicked.
+    The seconds are from the request to the last token of all variants.
     """
-    page = visitor(browser).new_page()
-    page.goto(url)
-    page.locator("#model-line", has_text="is ready").wait_for(timeout=120_000)
-    page.locator("#context textarea").fill(EXAMPLE.read_text(encoding="utf-8"))
-    page.locator("#question textarea, #question input").first.fill(QUESTION)
-    page.locator("#variants").get_by_role("button", name="None").click()
-    for label in VARIANTS:
-        page.locator("#variants").get_by_role("checkbox", name=label, exact=True).check()
-    times = []
-    for number in range(rounds + 1):
-        if not page.locator("#alpha input").is_visible():
-            page.get_by_role("button", name=re.compile("^Settings")).click()
-        page.locator("#alpha input").fill(f"0.{number + 30}")
-        page.locator("#alpha input").blur()
-        page.locator("#variants-line", has_text=f"{len(VARIANTS)} variants").wait_for()
-        page.locator("#run:enabled").wait_for()
-        if number:
-            page.evaluate("document.querySelector('#kept').scrollIntoView()")
-            times.append(page.evaluate(RUN_TO_MAP))
-        else:  # the first one reads the prompt
-            page.locator("#run").click()
-            page.locator("#verdict [data-state=running]").wait_for(timeout=120_000)
-        page.locator("#verdict [data-state=done]").wait_for(timeout=120_000)
-    page.context.close()
-    return times
+    loaded, prefills = load_model("SmolLM2-135M-Instruct"), PrefillCache(KEPT_PREFILL_BYTES)
+    changes: dict[str, object] = {"ignore_eos": False, "scenario": "regular"}
+    _, result = run(loaded, prefills, budgets=("20%",), **changes)
+    plain = [run(loaded, prefills, budgets=(f"{b}%",), **changes)[0] / 1000 for b in BUDGETS[:5]]
+    database = open_database(default_url(home))
+    recorder = Recorder(database)
+    slug = recorder.create(request(budgets=("20%",), **changes))
+    recorder.start(slug)
+    for event in events_of(result):
+        recorder.apply(slug, event)
+    recorder.end(slug)
+    database.close()
+    return slug, plain
+
+
+def dragged(browser: Browser, url: str, slug: str) -> tuple[list[float], list[float]]:
+    """Seconds from a slider's stop to the painted maps, and from its release to the first word."""
+    with closing(visitor(browser)) as visit:
+        _, page = opened(visit, f"{url}/r/{slug}", ".ckv-live input")
+        page.evaluate("document.querySelector('.ckv-live').scrollIntoView()")
+        page.locator("#kept [data-state=shown], #kept[data-state=shown]").wait_for()
+        page.evaluate(DRAG, 40)  # the text is read again
+        times = [page.evaluate(DRAG, budget) for budget in BUDGETS]
+    maps, words = zip(*times, strict=True)
+    return [ms / 1000 for ms in maps], [ms / 1000 for ms in words]
+
+
+def quartiles(seconds: list[float]) -> str:
+    """Median, and the quartiles around it."""
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return f"{middle:.2f} s (quartiles {low:.2f} and {high:.2f})"
 
 
 def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
     """All rows: what, target, measured."""
     short, long = store_run(home, 8_000, 8), store_run(home, 131_072, 4)
+    real, plain = store_real_run(home)
     with running_app(home):
         pass
     starts, pages, early, fresh, stored, maps = [], [], [], [], [], []
@@ -261,7 +272,7 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
                 pages.append(first_visit(browser, url, "#context textarea"))
                 early.append(first_visit(browser, f"{url}/r/{short}", "#answers td"))
         with running_app(home) as (url, _):
-            alphas = changed_alpha(browser, url, rounds)  # the model has loaded then
+            moved, answered = dragged(browser, url, real)  # the model has loaded then
             for _ in range(rounds):
                 visit = visitor(browser)
                 fresh.append(opened(visit, f"{url}/r/{short}", "#answers td")[0])
@@ -272,6 +283,7 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
             _, page = opened(visitor(browser), f"{url}/r/{long}", "#answers td")
             maps_drawn(page)
             frames = sorted(page.evaluate(ZOOM))
+    spans = [*map(quartiles, (moved, answered, plain))]
     p95 = frames[int(len(frames) * 0.95)]
     frame_text = f"{statistics.median(frames):.0f}, 95 % below {p95:.0f}, worst {frames[-1]:.0f} ms"
     return [
@@ -281,7 +293,9 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
         ("the same in another tab", "1 s", spread(stored, 2) + " s"),
         ("the same, first visit, while the model loads", "", spread(early, 2) + " s"),
         ("the same run's maps, once scrolled to", "", spread(maps, 2) + " s"),
-        ("a changed alpha, from the click to the map on screen", "1 s", spread(alphas, 2) + " s"),
+        ("a budget moved, 8 variants, from the slider's stop to the maps", "0.3 s", spans[0]),
+        ("the same, from its release to the first word of an answer", "0.7 s", spans[1]),
+        ("a plain run of the same, its prompt read before, to the last word", "", spans[2]),
         ("frames while zooming 131,072 positions, 3 kept sets", "fluid", frame_text),
     ]
 

@@ -184,6 +184,15 @@ export function onValue({ element, props, watch }, draw) {
   };
   run();
   watch("value", run);
+  element.addEventListener(INSTEAD, ({ detail }) => (detail === null ? run() : draw(detail)));
+}
+
+const INSTEAD = "ckv-instead";
+
+/** Have the component of this id show another value than the server's; null for that again. */
+export function showInstead(id, value) {
+  const element = document.querySelector(`#${CSS.escape(id)}[data-ready], #${CSS.escape(id)} [data-ready]`);
+  element?.dispatchEvent(new CustomEvent(INSTEAD, { detail: value }));
 }
 
 /** As `onValue`, but only where the value is another one. */

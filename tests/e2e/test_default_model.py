@@ -1,5 +1,7 @@
 """Journeys on the real default model; in one file, so that one app and one model serve them all."""
 
+import base64
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -145,6 +147,57 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
     found = page.locator("main")
     expect(found).to_contain_text("None: these runs have the same settings")
     expect(found).to_contain_text("None: every variant wrote the same tokens and kept the same")
+
+
+# --- a stored run at another budget, looked at and saved
+
+DRAWN = "map => map.toDataURL()"
+
+
+def test_a_dragged_budget_moves_maps_figures_and_answers_and_is_saved_as_it_was_shown(
+    context, app, slug
+):
+    (page,) = context.pages
+    page.goto(f"{app.url}/run?id={slug}")
+    row, slider = page.locator(".ckv-live"), page.get_by_role("slider", name="Budget")
+    kept, figures = page.locator("#kept canvas").first, page.locator("#summary tbody")
+    kept.scroll_into_view_if_needed()
+    expect(kept).to_be_visible()
+    stored = page.request.get(f"{app.url}/data/{slug}/1/retained").body()
+    drawn, measured = kept.evaluate(DRAWN), figures.text_content()
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2, steps=4)
+    wanted = json.dumps({"budget": f"{slider.input_value()}%"}, separators=(",", ":"))
+    expect(row).to_have_attribute("data-shown", wanted, timeout=steps.RUN_LIMIT_MS)
+    expect(row).to_contain_text(f"Preview at {slider.input_value()} %, not saved")
+    assert kept.evaluate(DRAWN) != drawn
+    assert row.get_attribute("data-answers") is None
+    page.mouse.up()
+    expect(row).to_have_attribute("data-answers", wanted, timeout=steps.RUN_LIMIT_MS)
+    expect(page.locator("body")).to_have_attribute("data-preview", "whole")
+    expect(figures).not_to_have_text(measured)
+    expect(page.locator("#answers tbody")).to_contain_text(f"{slider.input_value()} %")
+    row.get_by_role("button", name="Back to the run").click()
+    expect(figures).to_have_text(measured)
+    expect(row).to_contain_text("Drag to preview")
+
+    for _ in range(4):  # far enough for other whole tokens
+        slider.press("ArrowRight")
+    wanted = json.dumps({"budget": f"{slider.input_value()}%"}, separators=(",", ":"))
+    expect(row).to_have_attribute("data-answers", wanted, timeout=steps.RUN_LIMIT_MS)
+    preview = {"values": {"budget": f"{slider.input_value()}%"}}
+    seen = page.request.post(f"{app.url}/data/{slug}/preview", data=preview).text().splitlines()
+    (_, bits), *_ = next(line["kept"] for line in map(json.loads, seen) if "kept" in line)
+    row.get_by_role("button", name="Save as run").click()
+    page.wait_for_url(lambda url: slug not in url)
+    saved = steps.wait_for_slug(page)
+    steps.expect_state(page, "done")
+    expect(page.locator("#lineage")).to_contain_text("fork of")
+    again = page.request.get(f"{app.url}/data/{saved}/1/retained").body()
+    assert again == base64.b64decode(bits) != stored
 
 
 # --- sweeps

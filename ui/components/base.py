@@ -163,14 +163,16 @@ Facts = component(__file__, "facts/facts")
 """Shows {"rows": [{"label", "text"}]}."""
 
 Answers = component(__file__, "answers/answers")
-"""Shows {"columns", "rows", "head", "note"}: a friendly line while the value is None.
+"""Shows {"columns", "rows", "head", "note", "live"}: a friendly line while the value is None.
 
 `columns` is a list of {"key", "label", "unit", "help"} of name, said, outcome, memory, agreement.
 `rows` is a list of {"index", "look", "name", "spec", "regime", "reference", "kept", "state",
 "pieces", "short", "stop", "outcome", "outcome_word", "outcome_title", "mib", "share",
 "agreement"}: `state` is waiting, answering or done; `pieces` are (text, "" | "diff" | "answer"),
 `short` the part to show of a long text; what is not known yet is None. A row with `kept` can be
-chosen, which writes #variant=INDEX (assets/scripts/choice.js).
+chosen, which writes #variant=INDEX (assets/scripts/choice.js). `live` are the sliders of a stored
+result (ui/results/sliders.py), None or missing for none; what they would give comes from
+`/data/SLUG/preview` (ui/run/preview.py).
 """
 
 FollowUpAnswers = component(__file__, "answers/follow_ups")

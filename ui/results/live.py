@@ -23,6 +23,7 @@ from ui.results.fidelity import strips_value
 from ui.results.next_steps import next_value
 from ui.results.progress import state_value
 from ui.results.samples_area import reading_values
+from ui.results.sliders import live_value
 from ui.results.sweep_area import UNTOUCHED, sweep_values
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
@@ -66,6 +67,8 @@ class Feed:
                 self._is_sorted = view.is_final
             values = {"verdict": views.verdict_value(view)}
             values |= compare_values(view, sort=self._is_sorted)
+            if values["answers"] and self._services.previews.may_start():
+                values["answers"]["live"] = live_value(view)
         values = values | {
             "verdict": (values.get("verdict") or {}) | state_value(view, now),
             "tabs": {} if view.study is None else None,

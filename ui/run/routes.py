@@ -36,6 +36,7 @@ from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_answers
 from ui.results.figure_routes import drawn, forced_strip, plotly_script, run_figure
 from ui.results.views import prompt_value
+from ui.run.preview import preview_routes
 from ui.server.operations import operation_routes
 from ui.server.route_answers import (
     CSV,
@@ -110,6 +111,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/s/{token}", routes.open_share),
         Route("/data/{slug}/{index}/retained", routes.retained),
         Route("/data/{slug}/embed/{panel}", routes.panel),
+        *preview_routes(services.previews),
         *routes_of("/data/{slug}", lambda each: services.snapshot(_slug(each)), of_run),
         *routes_of("/studies/{slug}", routes.reading, of_samples),
     ]

@@ -28,6 +28,7 @@ from ui.services.caches import Caches
 from ui.services.example import Example
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
+from ui.services.previews import Previews
 from ui.services.room import Room
 from ui.services.runs import Runs
 from ui.services.shares import Shares
@@ -98,6 +99,7 @@ class Services:
         self.administration = Administration(database, self._access, self._runs.stop)
         self.caches = Caches(self._access, self._room, self._client)
         self.example = Example(database, self._access, self._runs, self._is_ready)
+        self.previews = Previews(self._access, self._client, self.snapshot, self.start_run)
         self._client.start()
         self._runs.begin()
 

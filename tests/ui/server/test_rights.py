@@ -112,7 +112,7 @@ READERS_MAY_NOT = {
         "/login", "/login/", "/logout", "/account/tokens", "/account/revoke", "/admin/cancel",
         "/admin/takeover", "/admin/users",
         "/caches/import", "/documents/text", "/runs/import", "/api/runs",
-        f"/api/runs/{SHARED}/cancel",
+        f"/api/runs/{SHARED}/cancel", f"/data/{SHARED}/preview", f"/data/{SHARED}/fork",
     )
 }  # fmt: skip
 

@@ -1,12 +1,14 @@
 // What every method said of one text, its outcome and what it kept; choosing a row drives what stands below.
 
 import { list, make, onValue, regimesHead, showText } from "../../../assets/scripts/dom.js";
+import { liveRow } from "../live/live.js";
 import { AnswerTable } from "./table.js";
 
 export default function mount(host) {
   const empty = make("p.ckv-empty", "The answers appear here, one row a method.");
   const table = new AnswerTable("What each method said", { follows: true });
-  const live = make("div.ckv-live", { hidden: true }); // settings of the table, where there are some
+  const live = make("div.ckv-live", { hidden: true });
+  const drawSliders = liveRow(live);
   const card = make("div.ckv-answers-card", live, table.node);
   const note = make("p.ckv-hint.ckv-answers-note");
   const regimes = regimesHead();
@@ -17,7 +19,9 @@ export default function mount(host) {
     card.hidden = !empty.hidden;
     showText(note, value?.note);
     showText(regimes, value?.head);
-    if (value) table.draw(value);
+    if (!value) return;
+    if (!value.preview) drawSliders(value.live);
+    table.draw(value);
   });
   window.addEventListener("hashchange", () => table.mark());
 }

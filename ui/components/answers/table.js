@@ -127,7 +127,7 @@ export class AnswerTable {
     const shape = JSON.stringify(columns);
     if (shape !== this.keys) this.head.replaceChildren(...columns.map(headCell));
     this.keys = shape;
-    const items = list(value.rows);
+    const items = value.preview ? this.inPlace(list(value.rows)) : list(value.rows);
     const known = new Set(items.map((item) => item.index));
     for (const index of [...this.rows.keys()]) if (!known.has(index)) this.rows.delete(index);
     const nodes = items.map((item) => {
@@ -145,6 +145,12 @@ export class AnswerTable {
       this.body.replaceChildren(...nodes);
     }
     this.mark();
+  }
+
+  /** The rows of a preview in the order of those that are shown. */
+  inPlace(items) {
+    const order = [...this.body.children].map((node) => Number(node.dataset.variant));
+    return items.toSorted((one, two) => order.indexOf(one.index) - order.indexOf(two.index));
   }
 
   choose(index) {

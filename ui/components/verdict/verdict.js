@@ -17,7 +17,7 @@ function leftWords(seconds) {
 }
 
 export default function mount(host) {
-  const { root, props } = host;
+  const { root } = host;
   const headline = make("p.ckv-verdict-headline");
   const lines = make("p.ckv-verdict-lines");
   const regimes = regimesHead();
@@ -34,11 +34,12 @@ export default function mount(host) {
   root.append(strip);
 
   // The server speaks only when something happens, which during a long prefill may take minutes.
+  let shown = null;
   let came = 0;
   let ticking = 0;
   let stepsDrawn = "";
   function drawHeadline() {
-    const { value } = props;
+    const value = shown;
     const since = (performance.now() - came) / 1000;
     const left = Number(value?.left_s) - since;
     const sentence = str(value?.sentence);
@@ -49,6 +50,7 @@ export default function mount(host) {
   }
 
   onValue(host, (value) => {
+    shown = value;
     came = performance.now();
     drawHeadline();
     strip.hidden = headline.textContent === "";

@@ -1,0 +1,117 @@
+"""Previews of a stored run at another budget or alpha: its worker computes, nothing is stored."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.records.events import RunEvent
+from ckv_core.records.preview import PreviewRequest, Until
+from ckv_core.records.run_request import RunRequest
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
+from storage.records import Lineage
+from ui.accounts.access import Access, AccessError
+from ui.services.live_runs import RunSnapshot
+
+NOT_LIVE = "Only a finished run of one sample at one budget can be previewed."
+REPLACED = "Another preview of yours took the place of this one."
+WRONG = "A preview takes budget and alpha as text, and nothing else."
+VALUES = {"budget": "budgets", "alpha": "alphas"}
+
+
+class Previews:
+    """One preview a viewer at a time: a newer one ends the one before.
+
+    Who may start runs may preview any run that they may read.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        worker: WorkerClient,
+        read: Callable[[str], RunSnapshot],
+        start: Callable[[RunRequest, Lineage], str],
+    ) -> None:
+        """`read` gives a run of one sample, `start` stores and queues one."""
+        self._access, self._worker = access, worker
+        self._read, self._start = read, start
+        self._jobs: dict[str, str] = {}  # the newest of each viewer; of the event loop alone
+
+    def request(self, slug: str, given: object) -> tuple[RunSnapshot, RunRequest]:
+        """A stored run, and its request with the values that a client sent.
+
+        Raises:
+            CkvError: the viewer may not use it so, or the values are wrong.
+        """
+        self._access.user(change=True)
+        run = self._read(slug)
+        if not is_live(run):
+            raise ConfigError(NOT_LIVE)
+        if not isinstance(given, Mapping) or not set(given) <= set(VALUES):
+            raise ConfigError(WRONG)
+        changes: dict[str, Any] = {VALUES[name]: (value,) for name, value in given.items()}
+        request = replace(run.request, **changes)
+        request.validate()
+        return run, request
+
+    def may_start(self) -> bool:
+        """Whether the viewer may use the worker."""
+        try:
+            self._access.user(change=True)
+        except AccessError:
+            return False
+        return True
+
+    def viewer(self, address: str) -> str:
+        """The name under which a viewer's previews replace one another: the user's, or a place."""
+        return self._access.user(change=True) or f"at {address}"
+
+    async def events(
+        self, request: RunRequest, viewer: str, until: Until
+    ) -> AsyncGenerator[RunEvent]:
+        """The events of a run that is not stored; from RunPrepared again after it gave way.
+
+        It is cancelled when nobody reads on.
+
+        Args:
+            request: a stored run's, with other values.
+            viewer: whose earlier preview ends.
+            until: where it ends.
+
+        Raises:
+            CkvError: why it failed.
+        """
+        loop, replies = asyncio.get_running_loop(), asyncio.Queue[Reply]()
+
+        def take(reply: Reply) -> None:
+            loop.call_soon_threadsafe(replies.put_nowait, reply)
+
+        wanted = replace(request, analysis=(), follow_ups=())
+        job = Job(uuid4().hex, PreviewRequest(run=wanted, until=until), viewer)
+        if before := self._jobs.get(viewer):
+            self._worker.cancel(before)
+        self._jobs[viewer] = job.job_id
+        self._worker.submit(job, take)
+        try:
+            while not isinstance(reply := await replies.get(), JobEnd):
+                if isinstance(reply, JobEvent):
+                    yield reply.event
+            if reply.state != "done":
+                raise CkvError(reply.reason or REPLACED)
+        finally:
+            self._worker.cancel(job.job_id)
+            if self._jobs.get(viewer) == job.job_id:
+                del self._jobs[viewer]
+
+    def save(self, slug: str, given: object) -> str:
+        """Start the run that was previewed, and store it; returns its slug."""
+        run, request = self.request(slug, given)
+        return self._start(request, Lineage(run.slug, "fork"))
+
+
+def is_live(run: RunSnapshot) -> bool:
+    """Whether it is over, and one sample at one budget, with something to choose."""
+    return run.study is None and run.state == "done" and run.request.kind == "compare"
