@@ -63,7 +63,7 @@ def header_html(
         if target != "/several"  # which the list of runs leads to
     )
     nav = f'<nav aria-label="Pages">{links}</nav>' if with_links else ""
-    brand = LOGO_PATH.read_text("utf-8") + TITLE
+    brand = f"{LOGO_PATH.read_text('utf-8')}<b>{TITLE}</b>"
     return _HEADER.format(
         skip=_SKIP if path == "/" else "",
         brand=f'<a href="/">{brand}</a>' if with_links else f"<span>{brand}</span>",

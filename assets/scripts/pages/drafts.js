@@ -59,7 +59,7 @@ export function restore(name, count) {
   return [...draft.values, String(Date.now())];
 }
 
-/** Before a run's page is opened: whether what was typed is kept. The run has it, so nobody is asked. */
+/** Before a run's page is opened: whether what was typed is kept. The run has it, so no question is needed. */
 export function leave() {
   save();
   const isKept = !isTooLong;
