@@ -126,7 +126,7 @@ register(
 )
 register(
     name="ada_expected_attention",
-    label="Expected Attention, AdaKV",
+    label="AdaKV-Expected Attention",
     summary="Expected Attention's scores; the heads of a layer share its budget as in AdaKV.",
     source="Devoto et al. 2025, arXiv:2510.00636",
     scorer=OffsetExpectedAttention(),

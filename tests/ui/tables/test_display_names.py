@@ -9,6 +9,7 @@ from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import bare, drawn_result
 from ui.charts.layers import layer_figure
 from ui.charts.layout import display_names
+from ui.compare.offers import variant_choices
 from ui.tables.points import summary_value
 
 OWN = "own"
@@ -62,3 +63,10 @@ def test_charts_and_notes_call_a_variant_alike():
     result.variants[1] = replace(variant, receipt=warned)
     assert [line.name for line in layer_figure(result).data] == ["snapkv:pool=none"]
     assert summary_value(result)["note"] == "snapkv:pool=none: Watch out."
+
+
+def test_no_label_that_is_offered_has_a_comma_so_that_lists_of_labels_can_be_read():
+    labels = [variant.label for variant in variant_choices().values()]
+    assert "CriticalKV-AdaKV (code)" in labels
+    assert len({*labels}) == len(labels)
+    assert not [label for label in labels if "," in label]
