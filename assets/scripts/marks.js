@@ -36,10 +36,13 @@ const MARKER_PATHS = {
 /** The colour of a look in the page's theme, for a canvas. */
 export const hueOf = (look) => str(isDark() ? (look.dark ?? look.color) : look.color);
 
+/** The colour of a look in both themes, for CSS and SVG. */
+export const cssHue = (look) => `light-dark(${str(look.color)}, ${str(look.dark ?? look.color)})`;
+
 /** The coloured shape that stands for a variant everywhere: filled, open, with a dot or a hole. */
 export function marker(look) {
-  const { color, dark, symbol } = { color: "gray", dark: "gray", symbol: "circle", ...look };
-  const hue = `light-dark(${color}, ${dark})`;
+  const { symbol } = { symbol: "circle", ...look };
+  const hue = look?.color ? cssHue(look) : "gray";
   const open = symbol.includes("-open");
   const path = MARKER_PATHS[symbol.replace(/(-open)?(-dot)?$/, "")] ?? MARKER_PATHS.circle;
   const svg = shape("svg", { viewBox: "-1 -1 14 14", class: "ckv-marker", "aria-hidden": "true" });

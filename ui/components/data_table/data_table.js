@@ -16,7 +16,7 @@ import {
   specParts,
   str,
 } from "../../../assets/scripts/dom.js";
-import { marker, outcomeGlyph, outcomeMark } from "../../../assets/scripts/marks.js";
+import { cssHue, marker, outcomeGlyph, outcomeMark } from "../../../assets/scripts/marks.js";
 import { helpButton, hideTip } from "../../../assets/scripts/tip.js";
 
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
@@ -53,7 +53,7 @@ function outcomeOf(outcome, text, word) {
 /** An interval from 0 to 1, in the colour of its row. */
 function stripOf([low, mean, high], look) {
   const at = (share) => 6 + 148 * share;
-  const color = look ? `light-dark(${str(look.color)}, ${str(look.dark ?? look.color)})` : "currentColor";
+  const color = look ? cssHue(look) : "currentColor";
   const node = shape("svg", { viewBox: "0 0 160 16", class: "ckv-strip", "aria-hidden": "true" });
   node.append(
     shape("path", { d: "M6 8H154M6 5v6M80 5v6M154 5v6", class: "ckv-strip-axis" }),
