@@ -155,6 +155,7 @@ class FakeServices:
         self.accounts = FakeAccounts()
         self.shares = FakeShares()
         self.caches = SimpleNamespace(refusal="")
+        self.previews = SimpleNamespace(may_start=lambda: True)
         self.started: list[RunRequest] = []
         self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []
