@@ -21,7 +21,7 @@ from tests.factories.runs import MODEL, PROMPT, variant
 from tests.storage.conftest import load
 from ui.api.answers import run_json
 from ui.results import views
-from ui.runs.query import outcome_text
+from ui.runs.query import outcome_line
 from ui.services.live_runs import RunSnapshot, stored_snapshot
 from ui.tables.points import summary_value
 
@@ -118,18 +118,20 @@ def test_verdict_table_list_command_line_and_api_agree(opened, variants, failed)
     assert [word if word in OUTCOME_WORDS else "none" for word in words] == known
 
     (summary,) = opened.read_with(library.list_runs)[0][:1]
-    told = outcome_text(summary.outcome)
+    line, came = outcome_line(summary), summary.outcome
     if verdict is None or not verdict["groups"]:
         return
     if by_answer:  # groups are the table's column, and their sizes what every place counts
         judged = {i: o for i, o in expected.items() if o not in (None, "none")}
         assert outcomes_in(verdict["groups"]) == judged
     names = [member["name"] for group in verdict["groups"] for member in group["variants"]]
-    assert told.startswith(summary.outcome.about_full)
-    phrases = {summary.outcome.phrase(one=name).lower() for name in names}
+    if summary.state == "done" and by_answer:
+        assert came.about_full in line["more"]
+        count = came.answered + came.missed + came.cut + came.failed
+        assert line["words"].startswith(f"{came.answered} of {count}" if count else "Full cache")
+    phrases = {came.phrase(one=name).lower() for name in names}
     assert any(phrase in verdict["headline"].lower() for phrase in phrases)
-    assert told.endswith(summary.outcome.phrase()[1:])
-    if "The model gets this wrong" in told:
+    if came.about_full.startswith("The model gets this wrong"):
         assert verdict["headline"].startswith("The model gets this wrong even with the full cache.")
     assert api["verdict"]["headline"] == verdict["headline"]
     assert verdict["headline"] in printed_by(print_verdict, result)
