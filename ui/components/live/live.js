@@ -43,6 +43,7 @@ function slider(name, { at, least, most }, tokens, act) {
     title: kind.help,
   });
   let isOwn = true;
+  let home = ""; // the step that is nearest to the run's own value
   const value = () => (isOwn ? at : Number(input.value));
   const share = (of) => (of - input.min) / Math.max(input.max - input.min, 1e-9);
   const draw = () => {
@@ -52,7 +53,7 @@ function slider(name, { at, least, most }, tokens, act) {
     input.setAttribute("aria-valuetext", `${kind.text(value())}${words}${isOwn ? ", as in the run" : ", preview"}`);
   };
   const moved = (isHeld) => () => {
-    isOwn = Math.abs(Number(input.value) - at) < 1e-9;
+    isOwn = input.value === home;
     draw();
     act(isHeld);
   };
@@ -60,6 +61,7 @@ function slider(name, { at, least, most }, tokens, act) {
   input.addEventListener("change", moved(false));
   const reset = () => {
     input.value = String(at);
+    home = input.value;
     isOwn = true;
     draw();
   };
