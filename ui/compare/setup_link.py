@@ -27,7 +27,7 @@ def setup_of(form: FormValues) -> tuple[str, bool]:
     """
     defaults = dict(zip(CONTROL_NAMES, FormValues().controls(), strict=True))
     values = dict(zip(CONTROL_NAMES, form.controls(), strict=True))
-    own = {name: value for name, value in values.items() if value != defaults[name]}
+    own: dict[str, Any] = {name: value for name, value in values.items() if value != defaults[name]}
     is_short = sum(len(own.get(name, "")) for name in TEXTS) <= MOST_BYTES // 2
     if is_short and len(packed := _packed(own)) <= MOST_CHARS:
         return packed, True
