@@ -16,8 +16,8 @@ from ui.report.routes import BUSY, HTML, NOT_YET
 from ui.server.route_answers import NO_STORE, MissingError
 from ui.services.services import Services
 
-# Names in addresses, and the report's section of each.
-PANELS = {"verdict": "verdict", "answers": "answers", "map": "kept"}
+# Names in addresses, and the report's section of each; of several budgets the grid has the answers.
+PANELS = {"verdict": ("verdict",), "answers": ("answers", "grid"), "map": ("kept",)}
 NO_PANEL = f"This run has no such panel; there are {', '.join(PANELS)}."
 AT_A_TIME = 2
 WAIT_S = 10.0  # a page may hold several frames, which come at once
@@ -38,9 +38,9 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
         if not room.acquire(timeout=WAIT_S):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
-            others = [group for group in GROUPS if group != PANELS[name]]
+            others = [group for group in GROUPS if group not in PANELS[name]]
             contents = contents_of(run, RunNotes(), others)
-            found = [section for section in contents.sections if section.name == PANELS[name]]
+            found = [section for section in contents.sections if section.name in PANELS[name]]
             if not found:
                 raise MissingError(NO_PANEL)
             data = build_panel(run.title, contents, found[0], whole)

@@ -25,7 +25,7 @@ FRAMED = {
 def test_a_panel_is_one_section_without_what_others_need(name):
     answer = client(FakeServices(run())).get(f"/data/{SLUG}/embed/{name}")
     found = opened(answer.content)
-    assert [section["name"] for section in found.page["sections"]] == [PANELS[name]]
+    assert [section["name"] for section in found.page["sections"]] == [PANELS[name][0]]
     assert found.page["whole"] == f"/run?id={SLUG}"
     assert any(path.endswith("/retained") for path in found.files) == (name == "map")
     assert not any("figure" in path or path == "plotly" for path in found.files)
