@@ -49,7 +49,7 @@ function slider(name, { at, least, most }, tokens, act) {
   const draw = () => {
     setText(output, kind.text(value()));
     input.style.setProperty("--at", share(Number(input.value)));
-    const words = name === "budget" ? `, ${Math.round((value() / 100) * tokens)} tokens per KV head` : "";
+    const words = name === "budget" ? `, ${Math.floor((value() * tokens) / 100 + 1e-9)} tokens per KV head` : "";
     input.setAttribute("aria-valuetext", `${kind.text(value())}${words}${isOwn ? ", as in the run" : ", preview"}`);
   };
   const moved = (isHeld) => () => {
