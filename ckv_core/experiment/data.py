@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,6 +141,11 @@ def samples_of_runs(runs: Mapping[str, RunRequest]) -> tuple[Sample, ...]:
     return tuple(samples)
 
 
+def known_columns(names: Collection[str]) -> Mapping[str, str]:
+    """Our column -> the file's, where they differ, of a file as LongBench publishes it."""
+    return _LONGBENCH_COLUMNS if {*names} >= _LONGBENCH else {}
+
+
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines from 1, one by one; only a line feed ends a line, as a text may hold U+2028."""
     for line, match in enumerate(re.finditer("^.*$", text, re.MULTILINE), start=1):
@@ -188,8 +193,7 @@ def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapp
 
 def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -> Sample:
     dataset = ""
-    if not columns and values.keys() >= _LONGBENCH:
-        columns = _LONGBENCH_COLUMNS
+    if not columns and (columns := known_columns(values)):
         dataset = str(values["dataset"]).removesuffix("_e")
         if dataset in _CHINESE:
             raise ConfigError(
@@ -198,6 +202,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
             )
     given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
     given["choices"] = values.get("all_classes" if dataset else "choices")
+    given["tags"] = values.get("tags") if isinstance(values.get("tags"), dict) else None
     given = {name: value for name, value in given.items() if value is not None}
     answers = given.get("answers", [])
     answers = answers if isinstance(answers, list) else [answers]

@@ -118,7 +118,7 @@ def _add_labels(figure: go.Figure, ends: Sequence[tuple[float, float, str]], top
             standoff=7,
         )
     # Without the legend it is lower.
-    figure.update_layout(meta={"ends": True, "height": BOUND_HEIGHT})
+    figure.update_layout(meta={**figure.layout.meta, "ends": True, "height": BOUND_HEIGHT})
 
 
 def needle_figure(reading: Reading, point: Point) -> go.Figure:

@@ -51,7 +51,8 @@ class Form:
 
     Attributes:
         areas: of `AREAS`, which the source shows or hides.
-        preview: a table of the first samples.
+        sample_map: columns of the pasted samples, and the first of them.
+        plan: the lines on what so many samples can show, and on what they take.
     """
 
     controls: dict[str, Any]  # of many kinds
@@ -60,7 +61,8 @@ class Form:
     model_line: gr.HTML
     model_list: gr.HTML
     variants_line: gr.HTML
-    preview: gr.HTML
+    sample_map: gr.HTML
+    plan: list[gr.HTML]
     ablation_base: Any
     ablation_button: gr.Button
     run: gr.Button
@@ -101,7 +103,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             with gr.Column(elem_id="text-area") as parts["text_area"]:
                 context_bar = build_text(parts, examples)
             with gr.Column(visible=False, elem_id="many-area") as parts["many_area"]:
-                preview = build_samples(parts)
+                sample_map, plan = build_samples(parts)
         with gr.Column(elem_id="ask-run", min_width=0):
             model_line, model_list = _build_model(parts, settings.model, models)
             _build_variants(parts)
@@ -118,7 +120,8 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
         model_line=model_line,
         model_list=model_list,
         variants_line=variants_line,
-        preview=preview,
+        sample_map=sample_map,
+        plan=plan,
         ablation_base=base,
         ablation_button=button,
         run=run,

@@ -21,6 +21,7 @@ from ckv_core.records.run_request import (
     RunRequest,
 )
 from ckv_core.records.variants import VariantSpec
+from storage.repository import is_slug
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 
@@ -31,6 +32,7 @@ ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
 )
 OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
 CHARS_PER_TOKEN = 4
+MOST_RUNS = 100  # in an address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class FormValues:
 
     Attributes:
         mode: `text` for one text, `many` for many samples.
-        source: where many samples come from: `file`, whose text is in `data`, `task`, or
-            `lm_eval`, a task of that package.
+        source: where many samples come from: `file`, whose text is in `data`, `task`, `lm_eval`, a
+            task of that package, or `runs`, the texts of stored runs.
         columns: `ours=theirs`, with commas, where names in the file differ.
         length, samples: tokens of a task's prompts, several with commas; how many at each length.
         variants: SPECs ticked in the list.
@@ -58,6 +60,7 @@ class FormValues:
     columns: str = ""
     task: str = "niah_multikey_1"
     lm_eval: str = ""
+    runs: str = ""
     length: str = "1024"
     samples: str = "50"
     sample_seed: str = "0"
@@ -277,6 +280,8 @@ def _data(form: FormValues) -> dict[str, Any]:
                     raise ConfigError("Paste the samples or open their file.")
             columns = {"columns": mapping(form)} if form.columns.strip() else {}
             return {"file": file_name(form)} | columns
+        case "runs":
+            return {"runs": read_run_slugs(form.runs)}
         case "lm_eval":
             return {"lm_eval": form.lm_eval, "samples": _whole("samples", form.samples)}
         case "task":
@@ -289,6 +294,19 @@ def _data(form: FormValues) -> dict[str, Any]:
             }
     with about("source"):
         raise ConfigError("Choose where the samples come from.")
+
+
+def read_run_slugs(text: str) -> list[str]:
+    """Names of runs, each once.
+
+    Raises:
+        ConfigError: one cannot name a run, there are too many, or none.
+    """
+    slugs = list(dict.fromkeys(read_list(text)))
+    if not 0 < len(slugs) <= MOST_RUNS or not all(map(is_slug, slugs)):
+        with about("runs"):
+            raise ConfigError(f"Name up to {MOST_RUNS} runs; a YAML file takes more as data.runs.")
+    return slugs
 
 
 def file_name(form: FormValues) -> str:

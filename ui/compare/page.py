@@ -1,12 +1,14 @@
 """The Compare page: the form, and Run, which leads to the page of the run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, about
+from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
@@ -24,17 +26,19 @@ from ui.compare.form_values import (
     FormValues,
     describe_variants,
     read_new_tokens,
+    read_run_slugs,
     with_ablation,
 )
 from ui.compare.intro import build_intro
 from ui.compare.samples import (
+    NO_NAME,
     cost_sentence,
     data_text,
-    describe_samples,
     fingerprint,
+    form_of_study,
     is_exported,
-    read_run_slugs,
-    sample_lines,
+    plan_sentence,
+    sample_map,
     study_of,
 )
 from ui.compare.samples_form import HARNESS, SOURCES
@@ -53,6 +57,11 @@ OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")
 OF_EXAMPLES = (*_TEXTS, "variants", "budget", "max_new_tokens")
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
 SETUP_FILLED_IN = "The setup of the link is filled in; change it or run it."
+COUNTING = "A few prompts are counted for an estimate of the time."
+EXPORTED = "An exported run: Run stores it with its results."
+STUDY_FILLED_IN = "Run {} is filled in: Run goes on with it, and keeps its results."
+MORE_MADE = " It has {:,} samples more."
+MORE_PASTED = " Add about {:,} lines below those that are there."
 NO_POSITIONS = (
     " Its external selections are not: take compare --own on the command line, or Python."
 )
@@ -75,22 +84,20 @@ class ComparePage:
         self._services, self._settings = services, settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.source = gr.Textbox(visible="hidden", elem_id="parent")
-        self.agreed = gr.Textbox(visible="hidden", elem_id="agreed")
         self._examples = [*examples.values()]
         self.form = build_form(settings, models, [*examples])
         self.notice = self.form.notice
         build_intro()
         self.draft = Draft("/", [*self.form.inputs(), self.source], self.form.new)
-        self._described = [self.form.variants_line, self.form.preview]
+        self._described = [self.form.variants_line, self.form.sample_map, self.form.plan[0]]
         self._wire_form()
         self._wire_model()
         self._wire_variants()
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = self.form.inputs()
-        given = [*inputs, self.source, self.agreed]
-        outputs = [self.slug, self.notice, self.agreed, self.source]
-        started = self.form.run.click(self.start, given, outputs, **SHARED)
+        outputs = [self.slug, self.notice, self.source]
+        started = self.form.run.click(self.start, [*inputs, self.source], outputs, **SHARED)
         self.draft.keep_after(started)  # with the run that the form now comes from
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         # One event for form and line: a later line could overtake what was typed meanwhile.
@@ -134,7 +141,7 @@ class ComparePage:
     def _wire_variants(self) -> None:
         form = self.form
         more, line = form.controls["more_variants"], form.variants_line
-        line.value, _ = self.describe(*DEFAULTS.controls())
+        line.value, *_ = self.describe(*DEFAULTS.controls())
         added = form.ablation_button.click(
             add_ablation,
             [form.ablation_base, form.controls["variants"], more],
@@ -147,33 +154,34 @@ class ComparePage:
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("mode", "variants", "preset", "source", "task", "metric")),
+            *(c.blur for c in form.pick("columns", "runs", "tolerance")),
             *(
                 c.blur
                 for c in form.pick("context", "budget", "alpha", "more_variants", "max_new_tokens")
             ),
-            *(c.blur for c in form.pick("data", "columns", "length", "samples", "name", "lm_eval")),
+            *(c.blur for c in form.pick("data", "length", "samples", "name", "lm_eval")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
         more_often: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
         gr.on(events, self.describe, form.inputs(), self._described, **more_often)
+        plan, cost = form.plan
+        latest: dict[str, Any] = {"trigger_mode": "always_last", **SHARED}
+        plan.change(self.price, form.inputs(), [cost], **latest)
         preset.input(preset_updates, [preset, alpha], [alpha, *parameters], **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 
     def start(self, *values: object) -> list[Any]:
-        """Start a run made from the last run but one; or say why not, or first what it costs."""
-        *controls, source, agreed = values
+        """Start a run made from the last run but one; or say why not."""
+        *controls, source = values
         try:
             form = FormValues.from_controls(controls)
             if form.mode == "text":
                 slug = self._start_text(form, source)
-                return [slug, SILENT, "", slug]
-            slug, question = self._start_samples(form, agreed)
+                return [slug, SILENT, slug]
+            return [self._start_samples(form), SILENT, ""]
         except CkvError as error:
-            return ["", self._refused(error), gr.skip(), gr.skip()]
-        if question:
-            return ["", notice_value(question, "warn"), fingerprint(form), gr.skip()]
-        return [slug, SILENT, "", ""]
+            return ["", self._refused(error), gr.skip()]
 
     def _start_text(self, form: FormValues, source: object) -> str:
         """The slug of the run that was started."""
@@ -188,19 +196,26 @@ class ComparePage:
         )
         return self._services.start_run(request, lineage)
 
-    def _start_samples(self, form: FormValues, agreed: object) -> tuple[str, str]:
-        """The same of many samples, whose cost is shown first: no slug, and a question.
-
-        An exported run is stored at once.
-        """
+    def _start_samples(self, form: FormValues) -> str:
+        """The slug of the run of many samples; an exported one is stored at once."""
         studies = self._services.studies
         if is_exported(form):
-            return studies.add(form.data), ""
+            return studies.add(form.data)
         study, text = study_of(form), data_text(form)
-        if agreed != fingerprint(form):
-            cost = studies.cost(study, text)
-            return "", f"{cost_sentence(cost)} Press Run again to start it."
-        return studies.start(study, studies.samples_of(study, text)), ""
+        return studies.start(study, studies.samples_of(study, text))
+
+    def price(self, *values: object) -> Iterator[dict[str, Any]]:
+        """What many samples would take; nothing while they cannot run, which Run explains."""
+        try:
+            form = FormValues.from_controls(values)
+            if form.mode == "text" or not plan_sentence(form):
+                yield SILENT
+                return
+            yield notice_value(COUNTING)
+            study = study_of(replace(form, name=form.name.strip() or NO_NAME))
+            yield notice_value(cost_sentence(self._services.studies.cost(study, data_text(form))))
+        except CkvError:
+            yield SILENT
 
     def _refused(self, error: CkvError) -> dict[str, Any]:
         controls = self.form.controls
@@ -221,16 +236,19 @@ class ComparePage:
         """Fill the form as the address says.
 
         /?from=SLUG of a run, with &budget=5%,10% at other budgets and &source=file for many
-        samples; /?study=SLUG&sample=ID of one sample, /?runs=SLUG,SLUG with their texts as samples,
-        /?source=task with another source, /?setup=... of a setup link.
+        samples; /?study=SLUG&sample=ID of one sample, /?study=SLUG&add=N of them all and others,
+        /?runs=SLUG,SLUG with their texts as samples, /?source=task with another source, /?setup=...
+        of a setup link.
         """
         query = request.query_params if request else {}
         parent, study, runs = query.get("from"), query.get("study"), query.get("runs")
         setup = query.get(SETUP)
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        notice, described = SILENT, [gr.skip(), gr.skip()]
+        notice, described = SILENT, [gr.skip()] * len(self._described)
         try:
-            if study:
+            if study and "add" in query:
+                controls, notice = self._of_study(study, query["add"])
+            elif study:
                 sample = query.get("sample", "")
                 controls, budget = self._of_sample(study, sample, query.get("budget", ""))
                 notice = notice_value(
@@ -244,13 +262,13 @@ class ComparePage:
                 controls, notice = self._of_setup(setup), notice_value(SETUP_FILLED_IN)
             elif runs:
                 slugs = read_run_slugs(runs)
-                data = sample_lines(self._services.studies.samples_of_runs(slugs))
-                controls = _only(mode="many", source="file", data=data)
+                self._services.studies.samples_of_runs(slugs)  # which says what is wrong with them
+                controls, described = self._only(source="runs", runs=", ".join(slugs))
                 notice = notice_value(
                     f"Filled in as samples: the texts of {len(slugs)} stored runs."
                 )
             elif query.get("source") in _OFFERED:
-                controls = _only(mode="many", source=query["source"])
+                controls, described = self._only(source=query["source"])
             if study or parent or setup:
                 described = self.describe(*controls)
         except CkvError as error:
@@ -259,6 +277,12 @@ class ComparePage:
         areas = shown_areas(mode, source) if isinstance(mode, str) else [gr.skip()] * len(AREAS)
         return [*controls, notice, parent or "", *described, *areas]
 
+    def _only(self, **values: str) -> tuple[list[Any], list[Any]]:
+        """Updates of the controls, of which these alone are filled for many samples; and lines."""
+        filled = {"mode": "many", **values}
+        described = self.describe(*replace(DEFAULTS, **filled).controls())
+        return [filled.get(name, gr.skip()) for name in CONTROL_NAMES], described
+
     def _of_run(self, slug: str) -> tuple[list[object], dict[str, Any]]:
         """The controls for a run of one text, and what of it they cannot hold."""
         run = find_run(self._services, slug)
@@ -266,6 +290,17 @@ class ComparePage:
         is_result = str(run.result.environment.get(IMPORTED)).endswith(FROM_RESULT)
         left_out = NO_QUESTION * is_result + NO_POSITIONS * bool(run.request.own_indices)
         words = FILLED_IN.format(slug) + left_out + _other_points(form, run.request)
+        return form.controls(), notice_value(words)
+
+    def _of_study(self, slug: str, add: str) -> tuple[list[object], dict[str, Any]]:
+        """The controls that run a study again, with so many samples more."""
+        studies = self._services.studies
+        reading = studies.reading(slug)
+        more = int(add) if add.isdecimal() and len(add) < len(str(MAX_SAMPLES)) else 0
+        form = form_of_study(reading.study, studies.samples(reading.slug), more)
+        words = STUDY_FILLED_IN.format(reading.study.name)
+        if more:
+            words += MORE_MADE.format(more) if form.source != "file" else MORE_PASTED.format(more)
         return form.controls(), notice_value(words)
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
@@ -307,11 +342,15 @@ class ComparePage:
         try:
             form = FormValues.from_controls(values)
             if form.mode == "text":
-                return [notice_value(describe_variants(form)), None]
-            words, table = describe_samples(form)
-            return [notice_value(words), table]
+                return [notice_value(describe_variants(form)), None, SILENT]
+            shown = sample_map(form)
         except CkvError as error:
-            return [self._refused(error), None]
+            return [self._refused(error), None, SILENT]
+        try:
+            plan = notice_value(plan_sentence(form)) | {"key": fingerprint(form)}
+            return [notice_value(EXPORTED if is_exported(form) else ""), shown, plan]
+        except CkvError as error:
+            return [self._refused(error), shown, SILENT]
 
     def count(
         self, context: str, question: str, scenario: str, model: str, max_new_tokens: object
@@ -355,11 +394,6 @@ class ComparePage:
                 if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
-
-
-def _only(**values: object) -> list[Any]:
-    """Updates of the controls: these alone are filled."""
-    return [values.get(name, gr.skip()) for name in CONTROL_NAMES]
 
 
 def _with_query(controls: Sequence[object], query: Mapping[str, str]) -> list[object]:

@@ -5,25 +5,37 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
-from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, read_samples
+from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, known_columns, read_samples
+from ckv_core.experiment.samples import source
+from ckv_core.experiment.sentences import can_confirm, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study
 from ckv_core.experiment.study_file import study_values
 from ckv_core.experiment.study_runner import Cost
-from ckv_core.experiment.table import Table, text_column
-from ckv_core.records.run_request import RunRequest
-from storage.repository import is_slug
-from ui.compare.form_values import FormValues, file_name, mapping, read_list
+from ckv_core.records.run_request import FULL, RunRequest
+from ui.compare.form_values import FormValues, file_name, mapping
 from ui.results.progress import duration
 
-MOST_RUNS = 100  # in an address
 MOST_CHARS = 4_000_000
 FIRST_CHARS = 2**16  # of the first line, for the names of its columns
 PREVIEW_ROWS = 3
-PREVIEW_CHARS = 90
+PREVIEW_CHARS = 60
+MOST_COLUMNS = 100
+NO_NAME = "samples"  # of an estimate
+COLUMN_HELP = {
+    "id": "unlike all others",
+    "context": "the text that is compressed",
+    "question": "the question about it",
+    "answers": "those that count as right",
+    "metric": "its own way of scoring",
+    "source": "same for texts that belong together",
+}
 
 
 def study_of(form: FormValues) -> RunRequest:
@@ -56,70 +68,120 @@ def fingerprint(form: FormValues) -> str:
 def cost_sentence(cost: Cost) -> str:
     """What many samples take, before they start."""
     return (
-        f"{cost.samples:,} samples x {cost.points // max(1, cost.samples)} points, about "
-        f"{cost.tokens:,} prompt tokens (the longest prompt {cost.longest:,}): about "
-        f"{duration(cost.seconds)}, estimated from the default model's times on two CPU cores."
+        f"Takes about {duration(cost.seconds)} on two CPU cores: {cost.samples:,} samples x "
+        f"{cost.points // max(1, cost.samples)} points, {cost.tokens:,} prompt tokens, the longest "
+        f"prompt {cost.longest:,}."
     )
 
 
-def describe_samples(form: FormValues) -> tuple[str, dict[str, Any] | None]:
-    """What would run, or how pasted samples are read: a sentence, and a DataTable of the first.
+def plan_sentence(form: FormValues) -> str:
+    """What this many samples can show at this tolerance; empty while none are known.
 
     Raises:
-        ConfigError: a sample cannot be read (it names the column or line), or a setting is wrong.
+        ConfigError: a sample or a setting is wrong.
     """
-    if form.source == "file" and not form.data.strip():
-        return "", None
-    if is_exported(form):
-        return "An exported run: Run stores it with its results.", None
+    count = count_sources(form)
+    if not count:
+        return ""
+    study = study_of(replace(form, name=form.name.strip() or NO_NAME))
+    methods = {point.variant for point in study.points()} - {FULL}
+    return can_confirm(count, len(methods), study.tolerance / 100) if methods else ""
+
+
+def count_sources(form: FormValues) -> int:
+    """How many independent samples the form has; 0 while that is not known."""
     if form.source == "file":
-        return preview(form)
-    if not form.name.strip():
-        return "", None
-    count = len(study_of(form).points())
-    return f"{count} points a sample: the full cache and each method at each budget.", None
+        if is_exported(form) or not form.data.strip():
+            return 0
+        samples = read_samples(form.data, file_name(form), mapping(form) or None)
+        return len({*map(source, samples)})
+    data = form.request().data
+    if form.source == "runs":
+        return len(data["runs"])
+    lengths = data.get("length")
+    return int(data["samples"]) * (len(lengths) if isinstance(lengths, list) else 1)
 
 
-def preview(form: FormValues) -> tuple[str, dict[str, Any]]:
-    """How the pasted samples are read, and the first ones."""
-    theirs = file_columns(form.data, file_name(form))
-    try:
-        columns = mapping(form)
-        samples = read_samples(form.data, file_name(form), columns or None)
-    except CkvError as error:
-        with about(error.field or "data"):
-            raise ConfigError(f"{error} The file's columns: {_listed(theirs)}.") from None
-    read = {own: columns.get(own, own) for own in COLUMNS}
-    sources = ", ".join(f"{own} from {name}" for own, name in read.items() if name in theirs)
-    unread = [name for name in theirs if name not in read.values()]
-    rest = f" Not read: {_listed(unread)}." if unread else ""
-    count = f"{len(samples):,} sample{'' if len(samples) == 1 else 's'}"
-    readers: dict[str, Callable[[Sample], str]] = {
-        "id": lambda sample: _cut(sample.id),
-        "context": lambda sample: _cut(sample.context),
-        "question": lambda sample: _cut(sample.question),
-        "answers": lambda sample: _cut(" | ".join(sample.answers)),
-        "metric": lambda sample: _cut(sample.metric or form.metric),
-    }
-    table = Table(
-        caption="The first samples as they are read",
-        columns=[text_column(name, name, read) for name, read in readers.items()],
-        items=samples[:PREVIEW_ROWS],
-        file="samples-preview.csv",
-    )
-    return f"{count}: {sources}.{rest}", table.value()
+def sample_map(form: FormValues) -> dict[str, Any] | None:
+    """Value of the SampleMap: our columns, those of the file, and the first samples as read.
 
-
-def read_run_slugs(text: str) -> list[str]:
-    """Names of runs in an address, each once.
+    None where no samples were pasted.
 
     Raises:
-        ConfigError: one cannot name a run, or there are too many.
+        ConfigError: a part of the columns does not read `ours=theirs`.
     """
-    slugs = list(dict.fromkeys(read_list(text)))
-    if len(slugs) > MOST_RUNS or not all(map(is_slug, slugs)):
-        raise ConfigError(f"Name up to {MOST_RUNS} runs; a YAML file takes more as data.runs.")
-    return slugs
+    theirs = file_columns(form.data, file_name(form)) if form.source == "file" else []
+    if not theirs or is_exported(form):
+        return None
+    samples: Sequence[Sample] = ()
+    columns = mapping(form)
+    with suppress(CkvError):  # the line beside Run says what is wrong
+        samples = read_samples(form.data, file_name(form), columns or None)
+    read = {own: own for own in COLUMNS} | dict(columns or known_columns(theirs))
+    readers: dict[str, Callable[[Sample], str]] = {
+        "id": lambda sample: sample.id,
+        "context": lambda sample: sample.context,
+        "question": lambda sample: sample.question,
+        "answers": lambda sample: " | ".join(sample.answers),
+        "metric": lambda sample: sample.metric or form.metric,
+        "source": lambda sample: sample.source,
+    }
+    unread = [name for name in theirs if name not in {*read.values(), "tags", "choices"}]
+    return {
+        "text": f"{counted(len(samples), 'sample')}." if samples else "",
+        "unread": f"Not read: {_listed(unread)}." if unread else "",
+        "theirs": theirs[:MOST_COLUMNS],
+        "rows": [
+            {
+                "own": own,
+                "help": COLUMN_HELP[own],
+                "from": name if name in theirs else "",
+                "values": [_cut(readers[own](each)) for each in samples[:PREVIEW_ROWS]],
+            }
+            for own, name in read.items()
+        ],
+    }
+
+
+def form_of_study(study: RunRequest, samples: Sequence[Sample], add: int) -> FormValues:
+    """The form that runs a study again, with more samples of its task, or its samples as a file.
+
+    Raises:
+        ConfigError: the samples are too long for a form.
+    """
+    one = RunRequest(
+        context="-",
+        scenario=study.scenario,
+        model=study.model,
+        variants=study.variants,
+        budgets=study.budgets,
+        alphas=study.alphas,
+        defaults=study.defaults,
+        max_new_tokens=study.max_new_tokens,
+    )
+    form = replace(
+        FormValues.from_request(one),
+        mode="many",
+        context="",
+        name=study.name,
+        metric=study.metric,
+        tolerance=f"{study.tolerance:g}",
+    )
+    data = study.data
+    if "task" in data:
+        lengths = data["length"] if isinstance(data["length"], list) else [data["length"]]
+        return replace(
+            form,
+            source="task",
+            task=str(data["task"]),
+            length=", ".join(map(str, lengths)),
+            samples=str(data["samples"] + ceil(add / len(lengths))),
+            sample_seed=str(data["seed"]),
+        )
+    if "lm_eval" in data and not data.keys() - {"lm_eval", "samples"}:
+        more = str(data["samples"] + add)
+        return replace(form, source="lm_eval", lm_eval=str(data["lm_eval"]), samples=more)
+    return replace(form, source="file", data=sample_lines(samples))
 
 
 def sample_lines(samples: Sequence[Sample]) -> str:
@@ -128,10 +190,11 @@ def sample_lines(samples: Sequence[Sample]) -> str:
     Raises:
         ConfigError: they are too long for a form.
     """
-    names = ("id", "context", "question", "answers", "source")
+    names = ("id", "context", "question", "answers", "metric", "source", "tags", "choices")
+    lines = [{name: getattr(each, name) for name in names} for each in samples]
     text = "\n".join(
-        json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False)
-        for each in samples
+        json.dumps({key: value for key, value in line.items() if value}, ensure_ascii=False)
+        for line in lines
     )
     if len(text) > MOST_CHARS:
         raise ConfigError(

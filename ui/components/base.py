@@ -93,6 +93,13 @@ ExampleCard = component(__file__, "example_card/example_card")
 StudyFile = component(__file__, "text_files/study_file")
 """Reads a file of samples in the browser into #study-data."""
 
+SampleMap = component(__file__, "text_files/sample_map")
+"""Shows {"text", "unread", "theirs", "rows"}: which of a file's columns is read as which of ours.
+
+A row is {"own", "help", "from", "values"}: our column, the file's or empty, and the first samples.
+A choice goes to #study-columns as `ours=theirs`.
+"""
+
 ModelList = component(__file__, "model_list/model_list")
 """Shows the models that `ui.compare.model_list.models_value` gives; triggers `pick` with {name}."""
 

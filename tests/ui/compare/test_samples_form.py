@@ -8,16 +8,16 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.study import Sample
-from ui.compare.form_values import CONTROL_NAMES, FormValues
+from ui.compare.form_values import CONTROL_NAMES, FormValues, read_run_slugs
 from ui.compare.samples import (
     MOST_CHARS,
-    describe_samples,
     file_columns,
     fingerprint,
+    form_of_study,
     is_exported,
-    preview,
-    read_run_slugs,
+    plan_sentence,
     sample_lines,
+    sample_map,
     study_of,
 )
 
@@ -49,6 +49,8 @@ def test_a_pasted_file_becomes_a_run_with_every_setting():
     assert (data["length"], data["samples"], data["seed"]) == ([1024, 2048], 20, 3)
     data = study_of(form(source="lm_eval", lm_eval=" gsm8k ", samples="3")).data
     assert data == {"lm_eval": "gsm8k", "samples": 3}
+    data = study_of(form(source="runs", runs="a1b2c3d4e5f6, b1b2c3d4e5f6")).data
+    assert data == {"runs": ["a1b2c3d4e5f6", "b1b2c3d4e5f6"]}
 
 
 def test_lines_alphas_and_parameters_of_the_form_hold_for_many_samples_too():
@@ -67,7 +69,14 @@ def test_lines_alphas_and_parameters_of_the_form_hold_for_many_samples_too():
 def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
     samples = tuple(
         Sample(
-            id=f"run{at}", context="A \u2028 text", question="?", answers=("a|b",), source="run0"
+            id=f"run{at}",
+            context="A \u2028 text",
+            question="?",
+            answers=("a|b",),
+            source="run0",
+            metric="token_f1",
+            tags={"depth": 0.5},
+            choices=("a|b", "c"),
         )
         for at in range(2)
     )
@@ -82,34 +91,62 @@ def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
 
 
 def test_the_mapping_is_shown_with_the_first_samples():
-    words, table = preview(form())
-    assert words.startswith("5 samples: id from id, context from context")
-    assert [row["cells"]["answers"]["text"] for row in table["rows"]] == ["because | so"] * 3
-    words, table = describe_samples(form(data=CSV, columns=COLUMNS))
-    assert words == (
-        "2 samples: context from passage, question from q, answers from gold. Not read: extra."
+    shown = sample_map(form())
+    rows = {row["own"]: row for row in shown["rows"]}
+    assert (rows["answers"]["values"], rows["metric"]["from"]) == (["because | so"] * 3, "")
+    assert [row["from"] for row in shown["rows"][:4]] == ["id", "context", "question", "answers"]
+    shown = sample_map(form(data=CSV, columns=COLUMNS))
+    assert (shown["text"], shown["unread"]) == ("2 samples.", "Not read: extra.")
+    assert shown["rows"][1]["from"] == "passage"
+    # A mapping that is not complete stays as it was chosen.
+    half = sample_map(form(data=CSV, columns="context=passage"))
+    assert [row["from"] for row in half["rows"][:4]] == ["", "passage", "", ""]
+    assert half["rows"][1]["values"] == []
+    names = ("_id", "input", "context", "answers", "all_classes", "dataset")
+    published = json.dumps(dict.fromkeys(names, "x") | {"dataset": "qasper"})
+    own = {row["own"]: row["from"] for row in sample_map(form(data=published))["rows"]}
+    assert (own["question"], own["id"]) == ("input", "_id")
+    assert sample_map(form(data="")) is sample_map(form(source="task")) is None
+
+
+def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
+    asked = form(
+        data="", source="task", length="512, 1024", samples="25", variants=["full", "snapkv"]
     )
-    assert describe_samples(form(data="")) == ("", None)
-    words, _ = describe_samples(form(source="task", length="512", samples="2"))
-    assert words.startswith("11 points a sample")
+    words = "With 1 method, 50 samples can confirm a loss of at most 6.8 points, or 13.8 if one"
+    assert plan_sentence(asked).startswith(words)
+    assert plan_sentence(asked).endswith("5 points take 69, 2 points take 175.")
+    assert plan_sentence(form(name="")).startswith("With 5 methods, 5 samples can confirm")
+    one = "\n".join(json.dumps({"id": f"q{at}", "source": "a", **LINE}) for at in range(9))
+    assert "1 sample can" in plan_sentence(form(data=one))
+    assert plan_sentence(form(data="")) == plan_sentence(form(data='{"schema": 1}')) == ""
+    with pytest.raises(ConfigError, match="answers is empty"):
+        plan_sentence(form(data='{"context": "a"}'))
+
+
+def test_a_study_fills_the_form_with_more_samples_or_with_its_own_as_a_file():
+    study = study_of(form(source="task", length="512, 1024", samples="20", tolerance="3"))
+    again = form_of_study(study, (), add=15)
+    assert replace(study_of(again), data=study.data) == study
+    assert study_of(again).data == study.data | {"samples": 28}
+    pasted = study_of(form())
+    samples = read_samples(JSONL)
+    again = form_of_study(pasted, samples, add=15)
+    assert study_of(again) == pasted
+    assert read_samples(again.data) == samples
 
 
 def test_an_exported_run_is_no_list_of_samples():
     exported = form(data='{"schema": 1, "study": {}}')
     assert is_exported(exported)
-    assert describe_samples(exported) == (
-        "An exported run: Run stores it with its results.",
-        None,
-    )
+    assert sample_map(exported) is None
     assert not is_exported(form())
     assert not is_exported(replace(exported, source="task"))
 
 
-def test_a_wrong_mapping_names_the_columns_of_the_file():
-    with pytest.raises(ConfigError, match=r"The file's columns: passage, q, gold, extra\."):
-        preview(form(data=CSV))
+def test_a_wrong_mapping_is_refused():
     with pytest.raises(ConfigError, match=r"must read NAME=COLUMN"):
-        preview(form(columns="contxt=a"))
+        sample_map(form(columns="contxt=a"))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +155,7 @@ def test_a_wrong_mapping_names_the_columns_of_the_file():
         ({"name": " "}, "Give the run a name"),
         ({"data": "  "}, "Paste the samples"),
         ({"source": "lm_eval"}, "data.lm_eval"),
+        ({"source": "runs", "runs": "<b>"}, "Name up to 100 runs"),
         ({"source": "task", "length": "many"}, "Length must be a whole number"),
         ({"source": "task", "sample_seed": "-1"}, "Seed must be a whole number"),
         ({"source": "elsewhere"}, "where the samples come from"),

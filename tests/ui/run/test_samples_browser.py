@@ -13,8 +13,9 @@ from tests.e2e.steps import PHONE, expect_well_made, expect_well_made_everywhere
 from tests.factories.app import STUDY, store_study
 from tests.ui.served_app import Served
 
+THEIRS = {"passage": "one two three four five six seven eight nine ten", "question": "When?"}
 LINE = {"context": "one two three four five six seven eight nine ten", "question": "When?"}
-JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE, "answers": ["nine"]}) for at in range(3))
+JSONL = "\n".join(json.dumps({"id": f"q{at}", **THEIRS, "answers": ["nine"]}) for at in range(3))
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,8 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
     chart.scroll_into_view_if_needed()
     chart.locator("summary").focus()
     page.keyboard.press("Enter")
-    expect(chart.locator("tbody tr").first.locator("td")).to_have_count(2)
-    for _ in range(2):  # past the box that scrolls
-        page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    chart.get_by_role("button", name="As a table").press("Enter")
+    chart.locator("tbody a").first.press("Enter")
     expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
 
     # A score, from there on; a sample opens as a result of its own, and the same one again.
@@ -98,19 +97,28 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.goto(f"{app.url}/studies?__theme=light")
     page.wait_for_url("**/?__theme=light&source=file")
     page.locator("#study-name :is(input, textarea)").fill("pasted")
-    page.locator("#study-data textarea").fill(JSONL)
+    data = page.locator("#study-data textarea")
+    # Dropped as a file; its context has another name, which is chosen.
+    data.evaluate(
+        """(box, text) => {
+          const files = new DataTransfer();
+          files.items.add(new File([text], "mine.jsonl"));
+          box.dispatchEvent(new DragEvent("drop", { bubbles: true, dataTransfer: files }));
+        }""",
+        JSONL,
+    )
+    expect(data).to_have_value(JSONL)
+    expect(page.locator("#study-map")).to_contain_text("Not read: passage.")
+    page.locator("#study-map select[name=context]").select_option("passage")
+    expect(page.locator("#study-map")).to_contain_text("3 samples.")
     budget = page.locator("#budget :is(input, textarea)")
     budget.fill("50%")
     budget.blur()
-    expect(page.locator("#variants-line")).to_contain_text("3 samples: id from id")
-    expect(page.locator("#study-preview tbody tr")).to_have_count(3)
-    expect(page.locator("#context, #analysis").filter(visible=True)).to_have_count(0)
+    expect(page.locator("#study-plan")).to_contain_text("3 samples can confirm")
+    expect(page.locator("#study-cost")).to_contain_text(re.compile(r"3 samples x \d+ points"))
+    expect(page.locator("#context").filter(visible=True)).to_have_count(0)
     expect_well_made_everywhere(page)
-    run = page.get_by_role("button", name="Run", exact=True)
-    run.click()
-    expect(page.locator("#notice")).to_contain_text(re.compile(r"3 samples x \d+ points"))
-    expect(page.locator("#notice")).to_contain_text("Press Run again")
-    run.click()
+    page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url("**/run?id=*")
     expect(page.locator("#verdict [data-state=done]")).to_be_visible()
     expect(page.locator("#study-decision tbody tr").first).to_be_visible()
@@ -120,6 +128,11 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     expect(row).to_contain_text("of 18 results")
     row.get_by_role("link", name="pasted").click()
     page.wait_for_url("**/run?id=*")
+    # Its form again, to which samples are added.
+    page.get_by_role("link", name=re.compile("^Add ")).click()
+    expect(page.locator("#notice")).to_contain_text("Run pasted is filled in")
+    expect(page.locator("#study-name :is(input, textarea)")).to_have_value("pasted")
+    expect(data).to_have_value(re.compile('"q0"'))
 
 
 def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, app):
@@ -152,7 +165,8 @@ def test_chosen_runs_fill_the_samples(page, app):
     texts = {"context": LINE["context"], "question": "When?", "answer": "nine"}
     slug = app.services.start_run(RunRequest(**texts, model="tiny"))
     page.goto(f"{app.url}/?runs={slug}")
-    expect(page.locator("#study-data textarea")).to_have_value(re.compile(slug))
+    expect(page.locator("#study-runs :is(input, textarea)")).to_have_value(slug)
+    expect(page.locator("#study-plan")).to_contain_text("1 sample can confirm")
     expect(page.locator("#notice")).to_contain_text("Filled in as samples: the texts of 1 stored")
     page.goto(f"{app.url}/?runs=nothere00000")
     expect(page.locator("#notice")).to_contain_text("There is no run")

@@ -38,7 +38,7 @@ FOR_USERS = {
     *("ShareSection.issue", "ShareSection.revoke"),
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
     "shown_areas",
-    "RunPage.go_on",
+    *("RunPage.go_on", "RunPage.open_sample", "ComparePage.price"),
     *(f"CachesPage.{name}" for name in ("open", "refresh", "choose", "ask", "tail", "stop")),
     *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
     "CachesPage.wire.<locals>.<lambda>",
