@@ -124,7 +124,8 @@ def _verdict(reading: Reading) -> dict[str, Any]:
     elsewhere = {reading.l1_finding, reading.decision.size}
     return value | {
         "groups": [],
-        "findings": [text for text in value["findings"] if text not in elsewhere],
+        # One paragraph: the page shows the first finding at once.
+        "findings": [" ".join(text for text in value["findings"] if text not in elsewhere)],
         "cautions": [text for text in value["cautions"] if text not in elsewhere],
     }
 
