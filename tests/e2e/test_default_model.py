@@ -58,7 +58,7 @@ def test_a_newcomer_sees_a_verdict_and_kept_maps_without_typing(browser, app):
         expect(card.locator(".ckv-diff")).to_have_text(["582.", "589.", "589."])
         card.get_by_role("link", name="Open result").click()
         steps.expect_state(page, "done")
-        expect(page.locator("#summary")).to_contain_text("KVzip")
+        expect(page.locator("#answers")).to_contain_text("KVzip")
 
 
 def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
@@ -67,6 +67,8 @@ def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
     expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
     steps.set_new_tokens(page, 24)
     steps.run_to_its_end(page)
+    for line in ("All figures", "Perturbation"):
+        page.get_by_role("button", name=line).press("Enter")
     table = page.locator("#summary tbody")
     expect(table.locator("tr")).to_have_count(6)
     row = table.locator("tr", has_text=PRINTED)

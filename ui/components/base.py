@@ -172,7 +172,7 @@ Facts = component(__file__, "facts/facts")
 Answers = component(__file__, "answers/answers")
 """Shows {"columns", "rows", "head", "note", "live"}: a friendly line while the value is None.
 
-`columns` is a list of {"key", "label", "unit", "help"} of name, said, outcome, memory, agreement.
+`columns` is a list of {"key", "label", "unit", "help"} of name, text, outcome, memory, agreement.
 `rows` is a list of {"index", "look", "name", "spec", "regime", "reference", "kept", "state",
 "pieces", "short", "stop", "outcome", "outcome_word", "outcome_title", "mib", "share",
 "agreement"}: `state` is waiting, answering or done; `pieces` are (text, "" | "diff" | "answer"),

@@ -1,4 +1,4 @@
-"""The table of answers: what each method said, its outcome and what it kept. No Gradio."""
+"""The table of answers: what each method wrote, its outcome and what it kept. No Gradio."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ _TIMES = {
     "decode": "answering",
 }
 # Heads of the columns: label, unit and the metric whose definition explains it, or a sentence.
-_SAID = "The text that the method wrote. What differs from the full cache's is underlined."
+_TEXT = "The text that the method wrote. What differs from the full cache's is underlined."
 _NAME = "The full cache first, then the methods in the order of the run, answered ones first."
 
 
@@ -40,7 +40,7 @@ def answers_value(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]
 
     `sort` puts methods that answered first; a table that somebody watches keeps its order.
     """
-    variants = snapshot.result.variants or _asked(snapshot)
+    variants = snapshot.result.variants or _requested(snapshot)
     if not variants:
         return None
     rows = _rows(variants, variants, snapshot)
@@ -67,7 +67,7 @@ def follow_ups_value(snapshot: RunSnapshot) -> dict[str, Any]:
         written = [v.follow_ups[at] for v in answered]
         rows = _rows(answered, written, snapshot)
         rows.sort(key=lambda row: not row["reference"])
-        columns = [each for each in _columns() if each["key"] in ("name", "said", "agreement")]
+        columns = [each for each in _columns() if each["key"] in ("name", "text", "agreement")]
         questions.append(
             {"question": written[0].question, "columns": columns, "rows": rows, "answer": ""}
         )
@@ -171,7 +171,7 @@ def _columns() -> list[dict[str, str]]:
     answer, agreement, cache = (METRICS[key] for key in ("answer", "agreement", "cache_bytes"))
     return [
         {"key": "name", "label": "Method", "unit": "", "help": _NAME},
-        {"key": "said", "label": "What it said", "unit": "", "help": _SAID},
+        {"key": "text", "label": "What it wrote", "unit": "", "help": _TEXT},
         {"key": "outcome", "label": "Outcome", "unit": "", "help": answer.definition},
         {"key": "memory", "label": "Memory kept", "unit": "MiB", "help": cache.definition},
         {
@@ -198,7 +198,7 @@ def _time(ms: float) -> str:
     return f"{ms / 1000:.1f} s" if ms >= 1000 else f"{max(ms, 1):.0f} ms"
 
 
-def _asked(snapshot: RunSnapshot) -> list[VariantResult]:
+def _requested(snapshot: RunSnapshot) -> list[VariantResult]:
     """The methods of a run that has not begun, of which nothing is known yet."""
     if snapshot.is_final:
         return []

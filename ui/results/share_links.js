@@ -53,7 +53,7 @@ export default function mount(host) {
     const mayShare = value?.expiries !== undefined;
     form.hidden = !mayShare;
     const words = mayShare ? "Only you see this run. A link that you make shows it, and nothing else, without a login." : value?.words;
-    showText(intro, value?.path ? "New link, shown only now. Whoever has it sees this run and nothing else." : words);
+    showText(intro, value?.path ? "New link, shown only now. Anyone who has it sees this run and nothing else." : words);
     const rows = list(value?.rows);
     table.hidden = rows.length === 0;
     body.replaceChildren(...rows.map(item));

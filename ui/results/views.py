@@ -211,7 +211,7 @@ def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
 
 
 def receipt_hint(result: RunResult) -> str:
-    """Whether every method kept what was asked for, in a few words."""
+    """Whether every method kept what was requested, in a few words."""
     receipts = [v.receipt for v in result.variants if v.receipt and v.method != "full"]
     if not receipts:
         return ""
@@ -220,7 +220,9 @@ def receipt_hint(result: RunResult) -> str:
         ((used, wanted),) = pairs
         return f"{used:,} of {wanted:,} requested entries in every method"
     off = sum(used != wanted for used, wanted in pairs)
-    return f"{off} methods differ from the request" if off else "every method kept what was asked"
+    return (
+        f"{off} methods differ from the request" if off else "every method kept what was requested"
+    )
 
 
 def _receipts(result: RunResult) -> str:

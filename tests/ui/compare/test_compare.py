@@ -33,6 +33,7 @@ from ui.compare.form import AREAS, parameter_control, placeholder
 from ui.compare.form_values import CONTROL_NAMES, FormValues, describe_variants, parsed_lines
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS
+from ui.results.chart_views import curves_value
 from ui.results.live import Feed, cancel_run
 from ui.run.page import RunPage
 from ui.settings import Settings
@@ -321,21 +322,18 @@ def test_the_line_of_variants_says_what_several_budgets_cost():
     assert describe_variants(empty) == "19 points. Paste a context to see what they cost."
 
 
-def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
-    feed = Feed(FakeServices())
+def test_charts_wait_until_all_points_are_measured_and_nothing_is_sent_twice():
+    feed, now = Feed(FakeServices()), snapshot().created_at
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
-    now = snapshot().created_at
-    at = OUTPUTS.index("curves")
-    waiting = feed.updates(sweep_snapshot(state="running", result=partial, finished_at=None), now)
-    assert (waiting[at]["charts"], waiting[at]["text"][:10]) == ([], "The curves")
-    first = feed.updates(sweep_snapshot(), now)
-    assert len(first) == len(OUTPUTS)
-    assert tuple(run_page(FakeServices()).block.outputs) == OUTPUTS
-    (chart,) = first[at]["charts"]
+    waiting = curves_value(sweep_snapshot(state="running", result=partial, finished_at=None))
+    assert (waiting["charts"], waiting["text"][:10]) == ([], "The curves")
+    (chart,) = curves_value(sweep_snapshot())["charts"]
     quantities = [value for value, _ in chart["controls"][0]["options"]]
     assert quantities[0] == "answer"  # what came out stands first
     assert set(quantities) >= {*metrics_in("sweep")}
+    assert len(feed.updates(sweep_snapshot(), now)) == len(OUTPUTS)
+    assert tuple(run_page(FakeServices()).block.outputs) == OUTPUTS
     assert all(map(is_skip, feed.updates(sweep_snapshot(), now)))
 
 

@@ -12,7 +12,7 @@ STEPS = [
 ]
 HEADS = [
     {"key": key, "label": key.capitalize(), "unit": "", "help": f"What {key} is."}
-    for key in ("name", "said", "outcome", "memory", "agreement")
+    for key in ("name", "text", "outcome", "memory", "agreement")
 ]
 VARIANT = {"key": "variant", "label": "Variant", "align": "left"}
 COLUMNS = [
@@ -152,11 +152,11 @@ def test_a_row_has_its_difference_and_choosing_it_names_it_in_the_address(open_v
     view.page.keyboard.press("Enter")
     expect(buttons.nth(1)).to_have_attribute("aria-pressed", "true")
     assert view.page.evaluate("location.hash") == "#variant=2"
-    rows.nth(1).locator(".ckv-said").click()
+    rows.nth(1).locator(".ckv-wrote").click()
     assert view.page.evaluate("location.hash") == "#variant=1"
     expect(rows.nth(2)).to_contain_text("... 582")
     rows.nth(2).get_by_role("button", name="Show all").click()
-    expect(rows.nth(2).locator(".ckv-said")).to_have_text("The code is 582")
+    expect(rows.nth(2).locator(".ckv-wrote")).to_have_text("The code is 582")
     rows.nth(2).get_by_role("button", name="Copy").click()
     rows.nth(2).get_by_role("button", name="Copied").wait_for()
     assert view.page.evaluate("navigator.clipboard.readText()") == "The code is 582"

@@ -124,7 +124,7 @@ def test_the_strips_are_inside(report):
 def test_a_sweep_has_its_curves_and_points(files):
     report = opened(files["sweep"].read_bytes())
     names = [section["name"] for section in report.page["sections"]]
-    assert names == ["verdict", "curves", "savings", "alphas", "points", "run"]
+    assert names == ["verdict", "grid", "curves", "savings", "alphas", "points", "run"]
     assert len(report.value("points")["rows"]) > 10
     figures = [name for name in report.files if name.startswith(f"/data/{SWEEP_SLUG}/figure/")]
     names = {name.rpartition("/")[2] for name in figures}
@@ -309,7 +309,7 @@ def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(vi
         summary.click()
     assert page.evaluate("window.bumped || 0") == 0
     assert page.locator(INJECTED).count() == 0
-    for place in ("h1", "#summary tbody", "#answers .ckv-said", ".ckv-tokens", "#run dl"):
+    for place in ("h1", "#summary tbody", "#answers .ckv-wrote", ".ckv-tokens", "#run dl"):
         shown = page.locator(place).first
         expect(shown).to_contain_text("</script><img src=x onerror=", use_inner_text=True)
     assert "</script><img src=x" in page.title()

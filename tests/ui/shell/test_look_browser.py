@@ -117,7 +117,7 @@ def test_the_first_screen_has_the_verdict_and_the_answers_and_the_page_is_short(
     expect(strip.get_by_role("status")).to_be_in_viewport(ratio=1)
     rows = page.locator("#answers tbody tr")
     expect(rows).to_have_count(len(done_result().variants))
-    expect(rows.nth(1).locator(".ckv-said")).to_be_in_viewport(ratio=1)
+    expect(rows.nth(1).locator(".ckv-wrote")).to_be_in_viewport(ratio=1)
     expect(page.locator("#acts summary").first).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("document.documentElement.scrollHeight") <= 3_000

@@ -1,4 +1,4 @@
-// What every method said of one text, its outcome and what it kept; choosing a row drives what stands below.
+// What every method wrote of one text, its outcome and what it kept; choosing a row drives what stands below.
 
 import { list, make, onValue, regimesHead, showText } from "../../../assets/scripts/dom.js";
 import { liveRow } from "../live/live.js";
@@ -6,7 +6,7 @@ import { AnswerTable } from "./table.js";
 
 export default function mount(host) {
   const empty = make("p.ckv-empty", "The answers appear here, one row a method.");
-  const table = new AnswerTable("What each method said", { follows: true });
+  const table = new AnswerTable("What each method wrote", { follows: true });
   const live = make("div.ckv-live", { hidden: true });
   const drawSliders = liveRow(live);
   const card = make("div.ckv-answers-card", live, table.node);

@@ -1,4 +1,4 @@
-// A table of what methods said: rows stay where they are while their texts grow; the whole of a long text is a click away.
+// A table of what methods wrote: rows stay where they are while their texts grow; the whole of a long text is a click away.
 
 import { chooseVariant, chosenVariant } from "../../../assets/scripts/choice.js";
 import { copyButton, list, make, percent, quietButton, regimeMark, setText, specParts, str } from "../../../assets/scripts/dom.js";
@@ -30,14 +30,14 @@ class Row {
     this.button = can
       ? make("button.ckv-choose.ckv-name", { title: `${title}: show what it kept below`, onclick: () => table.choose(item.index) }, inside)
       : make("span.ckv-name", { title }, inside);
-    this.text = make("div.ckv-said", { "aria-label": `Text of ${str(item.name)}`, dir: "auto" });
+    this.text = make("div.ckv-wrote", { "aria-label": `Text of ${str(item.name)}`, dir: "auto" });
     this.more = quietButton("Show all", () => this.toggle(), { hidden: true, "aria-expanded": "false" });
     this.copy = copyButton("Copy", () => textOf(this.item.pieces));
     this.stop = make("span.ckv-hint");
     this.tools = make("div.ckv-row", this.stop, this.more, this.copy);
     this.cells = {
       name: make("th", { scope: "row" }, this.button, regimeMark(item.regime)),
-      said: make("td", this.text, this.tools),
+      text: make("td", this.text, this.tools),
       outcome: make("td"),
       memory: make("td.ckv-num.ckv-right"),
       agreement: make("td.ckv-num.ckv-right", { "data-label": "agrees" }),
@@ -86,8 +86,8 @@ class Row {
     this.tools.hidden = this.more.hidden && !item.stop;
     const pieces = item.short && !this.isWhole ? item.short : item.pieces;
     const shape = JSON.stringify([pieces, item.state]);
-    if (this.drawn.said === shape) return;
-    this.drawn.said = shape;
+    if (this.drawn.text === shape) return;
+    this.drawn.text = shape;
     const wait = item.state === "waiting" ? make("span.ckv-wait.ckv-wait-text", { title: "Not begun yet" }) : null;
     const none = item.state === "done" && textOf(pieces) === "" ? make("span.ckv-hint", "wrote nothing") : null;
     const caret = running ? make("span.ckv-caret", { "aria-hidden": "true" }) : null;
