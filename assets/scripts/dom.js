@@ -11,16 +11,6 @@ export function percent(share) {
   return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)}%`;
 }
 
-export function seconds(value) {
-  if (!Number.isFinite(value)) return "";
-  if (value < 60) return `${value.toFixed(1)} s`;
-  return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
-}
-
-export function milliseconds(value) {
-  return value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${Math.round(value)} ms`;
-}
-
 export const SVG = "http://www.w3.org/2000/svg";
 
 /**

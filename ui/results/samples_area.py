@@ -11,11 +11,9 @@ from ckv_core.experiment.reading import Reading
 from storage.records import Lineage
 from ui.charts.study import charts_value
 from ui.components.base import DataTable, Notice, RunCharts
-from ui.results.views import shown_verdict
 from ui.services.services import Services
 from ui.shell.parts import SILENT, notice_value
 from ui.tables.decision import bounds_table, decision_table, scores_table
-from ui.tables.points import looks_by_place
 from ui.tables.sample_list import Cell, sample_request, samples_table
 from ui.tables.samples import figures_table, savings_table, tasks_table
 
@@ -120,7 +118,7 @@ def open_sample(services: Services, study: object, sample: str, budget: str) -> 
 
 def _verdict(reading: Reading) -> dict[str, Any]:
     """The answer; what the page has elsewhere is left out."""
-    value = shown_verdict(reading.verdict, looks_by_place(reading.points))
+    value = reading.verdict.to_json()
     elsewhere = {reading.l1_finding, reading.decision.size}
     return value | {
         "groups": [],

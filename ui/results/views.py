@@ -1,19 +1,16 @@
 """A run as the components show it: snapshot -> plain value dicts. No Gradio, no clock."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
-from ckv_core.experiment.runs import together
-from ckv_core.experiment.verdict import Verdict, verdict_of
+from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult, Stage, TokensCounted
 from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.records.run_request import RunRequest
 from ui.charts.layout import display_names
-from ui.looks.palette import Look, looks_of
+from ui.looks.palette import looks_of
 from ui.services.live_runs import RunSnapshot
-from ui.tables.points import looks_by_place
 
 _STAGE_LABELS: dict[Stage, str] = {
     "load": "load the model",
@@ -52,27 +49,7 @@ def head_value(view: RunSnapshot) -> dict[str, Any]:
 def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     """Value of the VerdictStrip; None until the run is over, and where nothing came out."""
     verdict = verdict_of(snapshot.result) if snapshot.is_final else None
-    if verdict is None:
-        return None
-    return shown_verdict(verdict, _looks(snapshot.result))
-
-
-def shown_verdict(verdict: Verdict, looks: Mapping[int, Look]) -> dict[str, Any]:
-    """The same of any run; each member has the look of its index."""
-    value = verdict.to_json()
-    for group in value["groups"]:
-        for member in group["variants"]:
-            member["look"] = looks[member["index"]].value
-    return value
-
-
-def _looks(result: RunResult) -> dict[int, Look]:
-    """By index of the variant; of a sweep one for all budgets of a method."""
-    if result.kind != "sweep":
-        return dict(enumerate(looks_of(result.variants)))
-    points = together([result])
-    looks = looks_by_place(points)
-    return {row.index: looks[row.place] for row in points.rows}
+    return verdict.to_json() if verdict else None
 
 
 def actions_value(view: RunSnapshot, *, may_change: bool) -> dict[str, Any]:
