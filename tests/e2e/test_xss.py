@@ -160,6 +160,7 @@ def test_nothing_runs(page, app, slugs, address):
 
 
 def test_nothing_runs_in_the_parts_that_a_reader_opens(page, app, slugs):
+    page.set_viewport_size(DESK)
     page.goto(f"{app.url}/run?id={slugs['slug']}")
     expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
     page.get_by_role("button", name="Diagnostics").click()
