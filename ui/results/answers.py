@@ -117,7 +117,7 @@ def shortened(pieces: Sequence[Piece], *, at_end: bool = False) -> list[Piece]:
 
 def _rows(
     variants: Sequence[VariantResult],
-    written: Sequence[VariantResult] | Sequence[FollowUp],
+    written: Sequence[VariantResult | FollowUp],
     snapshot: RunSnapshot,
 ) -> list[dict[str, Any]]:
     """One a variant with what it has written; the full cache's text is the reference."""
