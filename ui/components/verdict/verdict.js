@@ -56,11 +56,11 @@ export default function mount(host) {
     strip.hidden = headline.textContent === "";
     strip.dataset.state = str(value?.state);
     const [causes, findings, cautions] = [value?.causes, value?.findings, value?.cautions].map(list);
-    const shown = value?.sentence ? [str(value.headline)] : [causes[0] ?? findings[0], cautions[0]].map(str);
-    showText(lines, shown.filter(Boolean).join(" "));
+    const below = value?.sentence ? [str(value.headline)] : [causes[0] ?? findings[0], cautions[0]].map(str);
+    showText(lines, below.filter(Boolean).join(" "));
     showText(regimes, value?.regimes);
     document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value?.regimes));
-    const others = [...causes, ...findings, ...cautions].map(str).filter((text) => text && !shown.includes(text));
+    const others = [...causes, ...findings, ...cautions].map(str).filter((text) => text && !below.includes(text));
     more.hidden = others.length === 0;
     rest.replaceChildren(...others.map((text) => make("p", text)));
     const shape = JSON.stringify(value?.steps);
