@@ -42,7 +42,7 @@ def fill(
     budget: str = "48",
     new_tokens: int = 6,
 ) -> None:
-    """Fill the form; exactly these variants are ticked."""
+    """Fill the form; exactly these methods are chosen."""
     page.locator("#context textarea").fill(context)
     page.locator("#question textarea, #question input").first.fill(question)
     tick(page, "#variants", variants)
@@ -50,12 +50,34 @@ def fill(
     set_new_tokens(page, new_tokens)
 
 
+CHIP = "summary.ckv-chip:not(.ckv-add)"
+
+
 def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
-    """Choose exactly these in a picker."""
-    picker = page.locator(group)
-    picker.get_by_role("button", name="None").click()
+    """Choose exactly these methods, beside the full cache, which stays."""
+    chips = page.locator(f"{group} {CHIP}")
+    while chips.count():
+        chips.first.press("Delete")
     for label in labels:
-        picker.get_by_role("checkbox", name=label, exact=True).check()
+        if label == "Full cache":
+            continue
+        method, _, version = label.removeprefix("CriticalKV-").removesuffix(")").partition(" (")
+        add_method(page, method)
+        if version:
+            chips.last.click()
+            menu = page.get_by_role("dialog", name=method)
+            menu.get_by_role("switch").click()
+            menu.get_by_role("button", name=version).click()
+            page.keyboard.press("Escape")
+
+
+def add_method(page: Page, label: str) -> None:
+    """Choose one more method in the list of all."""
+    page.locator("#variants .ckv-add").click()
+    page.get_by_label("Search methods").fill(label)
+    name = page.locator("#variants .ckv-option .ckv-name")
+    name.get_by_text(label, exact=True).click()
+    page.keyboard.press("Escape")
 
 
 def set_new_tokens(page: Page, count: int) -> None:

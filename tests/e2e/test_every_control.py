@@ -9,7 +9,7 @@ from tests.factories.runs import done_result
 
 # Of each page its address, what shows that it is filled, and how many controls it has at least.
 PAGES = {
-    "compare": ("/", "#context-bar [data-ready]", 60),
+    "compare": ("/", "#context-bar [data-ready]", 30),
     "result": ("/run?id={run}", "#answers tbody tr", 30),
     "many budgets": ("/run?id={sweep}", "#grid .ckv-point", 20),
     "samples of a file": ("/?source=file", "#study-name :is(input, textarea)", 5),

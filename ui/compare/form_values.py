@@ -1,35 +1,37 @@
 """What the form of a run holds, and its way to a request and back. Pure: no Gradio."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.data import COLUMNS
 from ckv_core.methods import PARAMETERS
-from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
+from ckv_core.methods.parameters import DEFAULT_BUDGET
+from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.grid import sweep_cost
 from ckv_core.records.run_request import (
     DEFAULT_MODEL,
     DEFAULT_TOLERANCE,
+    FULL,
     MAX_NEW_TOKENS,
     OF_MANY,
     OF_ONE,
     RunRequest,
 )
-from ckv_core.records.variants import VariantSpec
-from storage.repository import is_slug
-from ui.charts.layout import display_names
-from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
-
-# Not among the advanced parameters: these have a control of their own.
-MAIN_PARAMETERS = ("budget", "alpha")
-ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
-    k for k in PARAMETERS.values() if k.name not in MAIN_PARAMETERS
+from ckv_core.records.variants import (
+    VariantSpec,
+    selector_of,
+    spec_without,
+    written_parameters,
 )
+from storage.repository import is_slug
+from ui.compare.offers import FIRST_CHIPS
+
+ALPHA = str(PARAMETERS["alpha"].default)
 OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
 CHARS_PER_TOKEN = 4
 MOST_RUNS = 100  # in an address
@@ -47,10 +49,8 @@ class FormValues:
             task of that package, or `runs`, the texts of stored runs.
         columns: `ours=theirs`, with commas, where names in the file differ.
         length, samples: tokens of a task's prompts, several with commas; how many at each length.
-        variants: SPECs ticked in the list.
+        variants: SPECs beside the full cache, each with its own parameters.
         budget, alpha: one or several, with commas, for every variant without its own.
-        more_variants: one SPEC per line.
-        parameters: text of each advanced parameter; empty for its default.
     """
 
     mode: str = "text"
@@ -73,16 +73,14 @@ class FormValues:
     protect: str = ""
     model: str = DEFAULT_MODEL
     device: str = "auto"
-    variants: tuple[str, ...] = DEFAULT_VARIANTS
-    budget: str = DEFAULT_BUDGET
-    alpha: str = "0.25"
+    variants: tuple[str, ...] = FIRST_CHIPS
+    budget: str = "20%"
+    alpha: str = ALPHA
     max_new_tokens: int = 64
-    more_variants: str = ""
     analysis: tuple[str, ...] = OFFERED_ANALYSES
     follow_ups: str = ""
     dtype: str = "auto"
     ignore_eos: bool = False
-    parameters: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
@@ -91,69 +89,58 @@ class FormValues:
         for name in (f.name for f in fields(cls) if f.type is str):
             with about(name):
                 given[name] = read_text(given[name])
-        parameters = {k.name: read_text(given.pop(k.name)).strip() for k in ADVANCED_PARAMETERS}
         if not isinstance(given["analysis"], (list, tuple)):
             raise ConfigError("The form sent no list of analyses; reload the page.")
         return cls(
             **given
             | {
-                "variants": ticked_specs(given["variants"]),
+                "variants": read_specs(given["variants"]),
                 "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
                 "analysis": _offered_analyses(given["analysis"]),
             }
-            | {f.name: bool(given[f.name]) for f in fields(cls) if f.type is bool},
-            parameters=parameters,
+            | {f.name: bool(given[f.name]) for f in fields(cls) if f.type is bool}
         )
 
     @classmethod
     def from_request(cls, request: RunRequest) -> "FormValues":
         """The form that gives this run of one text again, but for what only other ways ask for."""
         defaults = dict(request.defaults)
-        ticked = {spec: offered(spec, defaults) for spec in request.variants}
-        alpha = shown_default(PARAMETERS["alpha"], defaults.get("preset", ""))
+        budgets = request.budgets or (defaults.pop("budget", DEFAULT_BUDGET),)
+        alphas = request.alphas or tuple(filter(None, [defaults.pop("alpha", "")]))
         same = {name: getattr(request, name) for name in SHARED - OF_MANY - {"variants"}}
         same |= {name: "\n".join(same[name]) for name in LINES}
         same["analysis"] = _offered_analyses(request.analysis)
+        chips = (own_spec(spec, defaults, has_alpha=bool(alphas)) for spec in request.variants)
         return cls(
             **same,
-            variants=tuple(filter(None, ticked.values())),
-            budget=", ".join(request.budgets) or DEFAULT_BUDGET,
-            alpha=", ".join(request.alphas) or str(alpha),
-            more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
-            parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
+            variants=tuple(spec for spec in chips if spec != FULL),
+            budget=", ".join(budgets),
+            alpha=", ".join(alphas) or ALPHA,
         )
 
     def controls(self) -> list[object]:
         """One value per control, in the order of `CONTROL_NAMES`."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)} | {
-            k.name: self.parameters.get(k.name, "") for k in ADVANCED_PARAMETERS
-        }
-        values |= {"variants": list(self.variants), "analysis": list(self.analysis)}
-        return [values[name] for name in CONTROL_NAMES]
-
-    @property
-    def defaults(self) -> dict[str, str]:
-        """Values of the parameters that were filled in, for every variant."""
-        return {name: text for name, text in self.parameters.items() if text}
+        values = [getattr(self, name) for name in CONTROL_NAMES]
+        return [list(value) if isinstance(value, tuple) else value for value in values]
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """None where the field holds the default alone."""
-        default = shown_default(PARAMETERS["alpha"], self.parameters.get("preset", ""))
+        """None where the field holds the default alone, or no variant takes one."""
         alphas = read_list(self.alpha) or ("",)
-        return () if alphas == (str(default),) else alphas
+        is_read = any(selector_of(spec) is CRITICAL for spec in self.variants)
+        return alphas if is_read and alphas != (ALPHA,) else ()
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """SPECs of the list and of the lines; ConfigError for a line that is wrong."""
-        parsed_lines(self.more_variants)
-        return (*self.variants, *read_lines(self.more_variants))
+        """The full cache, which stands first in every run of the form, and the chips."""
+        is_there = any(spec.partition(":")[0].strip() == FULL for spec in self.variants)
+        return self.variants if is_there else (FULL, *self.variants)
 
     def request(self) -> RunRequest:
         """The run of one text or many samples; still to be validated.
 
         Raises:
-            ConfigError: a line of variants, or what says where samples come from, is wrong.
+            ConfigError: what says where samples come from is wrong.
         """
         left_out = OF_MANY if self.mode == "text" else OF_ONE
         own = {name: getattr(self, name) for name in SHARED - left_out}
@@ -164,82 +151,88 @@ class FormValues:
         if "analysis" in own and max(len(budgets), len(alphas)) > 1:
             own["analysis"] = tuple(set(self.analysis) & {"bounds"})
         return RunRequest(
-            **own | {"variants": self.specs, "alphas": alphas, "defaults": self.defaults},
+            **own | {"variants": self.specs, "alphas": alphas},
             budgets=budgets or ("",),  # which is refused
         )
 
 
 # Fields of a request that have a control.
 SHARED = {f.name for f in fields(FormValues)} & {f.name for f in fields(RunRequest)}
-CONTROL_NAMES: tuple[str, ...] = (
-    *(f.name for f in fields(FormValues) if f.name != "parameters"),
-    *(k.name for k in ADVANCED_PARAMETERS),
-)
+CONTROL_NAMES: tuple[str, ...] = tuple(f.name for f in fields(FormValues))
 
 
-def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
-    """The lines of "More variants", and the steps over a base that are not there or ticked."""
-    typed = lines.rstrip("\n").splitlines()
+def own_spec(spec: str, defaults: Mapping[str, str], *, has_alpha: bool) -> str:
+    """The SPEC with the run's values for all variants written into it.
+
+    So is an alpha that a preset gives it, where the run has none. One that this version cannot
+    read stays as it is.
+    """
+    whole = {} if "budget" in written_parameters(spec) else {"budget": "100%"}
+    try:
+        parsed = VariantSpec.parse(spec, {**defaults, **whole})
+        alpha = str(parsed.params.get("alpha", ALPHA))
+        if not has_alpha and alpha != ALPHA and "alpha" not in parsed.given:
+            parsed = VariantSpec.parse(spec, {**defaults, **whole, "alpha": alpha})
+        elif not defaults:
+            return spec.strip()
+    except CkvError:
+        return spec.strip()
+    return spec_without(parsed.spec, *whole)
+
+
+def with_ablation(base: str, chosen: Sequence[str]) -> list[str]:
+    """The SPECs that are chosen, and the steps of a base's ablation that are not among them."""
     steps = {step.variant.settings(): step.spec for step in ablation(base)}
-    known = {spec.settings() for spec in parsed_lines("\n".join([*ticked, *typed]))}
-    missing = [spec for settings, spec in steps.items() if settings not in known]
-    return "\n".join([*typed, *missing])
-
-
-def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
-    """One line that names the variants that would run; ConfigError if they are wrong."""
-    request = form.request()
-    # A lone `full` takes none of them, so a wrong one would pass unseen.
-    for name, text in request.defaults.items():
-        with about(name):
-            PARAMETERS[name].parse(text)
-    if request.kind == "sweep":
-        characters = len(request.context) + len(request.question)
-        if not request.context.strip():
-            return f"{len(request.points())} points. Paste a context to see what they cost."
-        return sweep_cost(request, max(1, characters // CHARS_PER_TOKEN), is_counted=False).text
-    specs = request.specs
     with about("variants"):
-        if not specs:
-            raise ConfigError("Choose at least one variant.")
-        if (more := len(specs) - most) > 0:
+        known = {VariantSpec.parse(spec).settings() for spec in chosen}
+    return [*chosen, *(spec for settings, spec in steps.items() if settings not in known)]
+
+
+def describe_variants(form: FormValues) -> str:
+    """How many variants or points would run, and how long; ConfigError if they are wrong."""
+    request = form.request()
+    count = len(request.points())  # also refuses a wrong one
+    if request.kind == "compare" and (more := count - MAX_VARIANTS) > 0:
+        with about("variants"):
             raise ConfigError(
-                f"{len(specs)} variants are too many; one run takes up to {most}: take out {more}."
+                f"{count} variants are too many; one run takes up to {MAX_VARIANTS}: take out "
+                f"{more}."
             )
-    names = display_names(specs, escaped=False)
-    count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
-    return f"{count}: {', '.join(names)}."
+    noun = "variant" if request.kind == "compare" else "point"
+    counted = f"{count} {noun}{'' if count == 1 else 's'}"
+    if not request.context.strip():
+        return f"{counted}. Add a text to see how long it takes."
+    tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
+    cost = sweep_cost(request, tokens, is_counted=False)
+    other = "" if request.model == DEFAULT_MODEL else " with the default model"
+    return f"{counted}, about {cost.duration}{other} on two CPU cores."
+
+
+def describe_advanced(form: FormValues) -> str:
+    """What the drawer of further settings holds, in a line."""
+    told = {
+        "protected text": form.protect,
+        "follow-up questions": form.follow_ups,
+        "past the end of text": form.ignore_eos,
+        form.dtype: form.dtype != "auto",
+        form.device: form.device != "auto",
+    }
+    when = "before" if form.scenario == "regular" else "after"
+    count = f"{form.max_new_tokens} new token{'' if form.max_new_tokens == 1 else 's'}"
+    set_ones = [words for words, is_set in told.items() if is_set and form.mode == "text"]
+    return ", ".join([f"question known {when} compression", count, *set_ones])
 
 
 def _offered_analyses(names: Sequence[object]) -> tuple[str, ...]:
     return tuple(name for name in OFFERED_ANALYSES if name in names)
 
 
-def parsed_lines(text: str) -> list[VariantSpec]:
-    """The variants of the lines; ConfigError with the number of the line that is wrong."""
-    parsed = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            parsed.append(VariantSpec.parse(line))
-        except CkvError as error:
-            with about("more_variants"):
-                raise ConfigError(f"More variants, line {number}: {error}") from error
-    return parsed
-
-
-def ticked_specs(ticked: object) -> tuple[str, ...]:
-    """The SPECs of the list that are ticked, in its order, and then those of a run beside it.
-
-    ConfigError for no list.
-    """
-    if not isinstance(ticked, (list, tuple)):
+def read_specs(chosen: object) -> tuple[str, ...]:
+    """The chips' SPECs; ConfigError for what is no list of texts."""
+    if not isinstance(chosen, (list, tuple)) or not all(isinstance(spec, str) for spec in chosen):
         with about("variants"):
-            raise ConfigError("Choose at least one variant.")
-    listed = variant_choices()
-    others = [spec for spec in ticked if isinstance(spec, str) and spec not in listed]
-    return (*(spec for spec in listed if spec in ticked), *dict.fromkeys(others))
+            raise ConfigError("The form sent no list of methods; reload the page.")
+    return tuple(chosen)
 
 
 def read_lines(text: str) -> tuple[str, ...]:

@@ -1,15 +1,17 @@
 """What the forms offer: variants as a list and by class, and models. Pure: no Gradio, no torch."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import psutil
 
-from ckv_core.methods import METHODS, PARAMETERS, Method
-from ckv_core.methods.parameters import Parameter, ParameterValue
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES, Method
+from ckv_core.methods.base import own_defaults
+from ckv_core.methods.parameters import Parameter
 from ckv_core.models.catalog import SUGGESTED
+from ckv_core.records.run_request import FULL
 from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import look_of
 
@@ -23,55 +25,56 @@ DEFAULT_VARIANTS = (
 )
 
 
+# What the form has beside the full cache at first.
+FIRST_CHIPS = ("snapkv", "snapkv+critical:stage2=raw", "adakv", "kvzip")
+
+
 @cache
 def variant_choices() -> dict[str, VariantSpec]:
     """Every method by its SPEC, without and with each CriticalKV where that applies."""
     return {spec: VariantSpec.parse(spec) for each in METHODS for spec in _specs(each)}
 
 
-def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
-    """The SPEC in the list that means the same; empty for none.
-
-    One that leaves out which reading of CriticalKV it is means the preset's.
-    """
-    given = defaults or {}
-    reading = given.get("stage2", shown_default(PARAMETERS["stage2"], given.get("preset", "")))
-    same = (text for text in (spec, f"{spec}:stage2={reading}") if text in variant_choices())
-    return next(same, "")
-
-
-def shown_default(parameter: Parameter, preset: str) -> ParameterValue:
-    """What a parameter is when it is left alone under a preset."""
-    if preset == "kvpress" and parameter.kvpress is not None:
-        return parameter.kvpress
-    return parameter.default
+def placeholder(parameter: Parameter, preset: str) -> str:
+    """The default, and those of methods that have their own; of a part only on request, off."""
+    if parameter.name in POLICIES:
+        return "off"
+    own = [
+        f"{METHODS.get(method).label}: {default}"
+        for method, default in own_defaults(parameter.name).items()
+    ]
+    return ", ".join([str(parameter.preset_value(preset)), *own])
 
 
 @dataclass(frozen=True, slots=True)
 class MethodClass:
-    """One class: an id for links, its heading, and a sentence."""
+    """One class: an id for links, its heading, a sentence, and what a method of it does."""
 
     key: str
     name: str
     note: str
+    does: str
 
 
 CLASSES = (
-    MethodClass("full", "Reference", "Nothing is evicted."),
+    MethodClass("full", "Reference", "Nothing is evicted.", "evicts nothing"),
     MethodClass(
         "query-aware",
         "Query-aware",
         "Use the end of the prompt, with your question, to choose what to keep.",
+        "knows the question",
     ),
     MethodClass(
         "query-agnostic",
         "Query-agnostic",
         "Ignore the question: one compressed cache serves many questions.",
+        "does not know the question",
     ),
     MethodClass(
         "generating",
         "Evict while generating",
         "Hold their budget at every step: generated entries push older ones out.",
+        "evicts while generating",
     ),
 )
 
@@ -85,41 +88,50 @@ def by_class(methods: Iterable[Method]) -> Iterator[tuple[MethodClass, list[Meth
     return ((group, members[group.key]) for group in CLASSES if group.key in members)
 
 
-def picker_offer(
-    label: str, info: str, usual: Sequence[str], *, with_full: bool = True
-) -> dict[str, Any]:
-    """What a VariantPicker offers; one button chooses the SPECs in `usual`."""
-    methods = [method for method in METHODS if with_full or method.evicts]
+def chips_offer() -> dict[str, Any]:
+    """What MethodChips offers: the methods by class, and what every parameter means."""
     return {
-        "label": label,
-        "info": info,
-        "usual": list(usual),
+        "full": look_of(FULL).value,
         "groups": [
-            {"name": group.name, "note": group.note, "methods": list(map(_method_value, members))}
-            for group, members in by_class(methods)
+            {"does": group.does, "note": group.note, "methods": list(map(_method_value, members))}
+            for group, members in by_class(METHODS)
+            if group.key != FULL
         ],
+        "parameters": {
+            name: {"help": each.help, "choices": list(each.choices)}
+            for name, each in PARAMETERS.items()
+        },
     }
 
 
 def _method_value(method: Method) -> dict[str, Any]:
-    """A method with its variants; those of a selector stand together under its name."""
-    plain, *others = (_variant_value(spec) for spec in _specs(method))
-    families: dict[str, list[dict[str, Any]]] = {}
-    for variant in others:
-        families.setdefault(variant["family"], []).append(variant)
-    return {
-        "plain": plain,
-        "families": [{"name": name, "variants": held} for name, held in families.items()],
-        # What the search looks through beside the labels.
+    plain, *versions = map(_variant_value, _specs(method))
+    selectors = {"": None} | {each.name: each for each in method.selectors[1:]}
+    return plain | {
+        "name": method.name,
+        "summary": method.summary.replace("`", ""),
+        "versions": versions,
+        # By the word after a SPEC's '+': the parameters that it takes.
+        "takes": {word: _taken(method.parameters(each)) for word, each in selectors.items()},
+        "options": _taken(method.options()),
+        # What the search looks through beside the label.
         "words": f"{method.name} {method.regime} {method.summary} {method.source}",
     }
 
 
+def _taken(parameters: Mapping[str, Parameter]) -> list[list[str]]:
+    """Names with the defaults of both presets; the version's is a choice of its own."""
+    return [
+        [name, str(each.preset_value("paper")), str(each.preset_value("kvpress"))]
+        for name, each in parameters.items()
+        if name != "stage2"
+    ]
+
+
 def _variant_value(spec: str) -> dict[str, Any]:
     variant = variant_choices()[spec]
-    family, reading = variant.selector.label, variant.selector.reading_of(variant.params)
-    words = {"spec": spec, "label": variant.label, "family": family, "short": reading or family}
-    return words | {"look": look_of(spec).value}
+    word = variant.selector.reading_of(variant.params).capitalize()
+    return {"spec": spec, "label": variant.label, "word": word, "look": look_of(spec).value}
 
 
 def _specs(method: Method) -> list[str]:

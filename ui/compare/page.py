@@ -17,16 +17,17 @@ from ui.compare.form import (
     AREAS,
     DEFAULTS,
     build_form,
-    preset_updates,
     shown_areas,
 )
 from ui.compare.form_values import (
-    ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     FormValues,
+    describe_advanced,
     describe_variants,
     read_new_tokens,
     read_run_slugs,
+    read_specs,
+    read_text,
     with_ablation,
 )
 from ui.compare.intro import build_intro
@@ -90,6 +91,7 @@ class ComparePage:
         build_intro()
         self.draft = Draft("/", [*self.form.inputs(), self.source], self.form.new)
         self._described = [self.form.variants_line, self.form.sample_map, self.form.plan[0]]
+        self._described.append(self.form.advanced_line)
         self._wire_form()
         self._wire_model()
         self._wire_variants()
@@ -140,34 +142,23 @@ class ComparePage:
 
     def _wire_variants(self) -> None:
         form = self.form
-        more, line = form.controls["more_variants"], form.variants_line
-        line.value, *_ = self.describe(*DEFAULTS.controls())
-        added = form.ablation_button.click(
-            add_ablation,
-            [form.ablation_base, form.controls["variants"], more],
-            [more, line],
-            **SHARED,
-        )
+        chips, line = form.controls["variants"], form.variants_line
+        line.value, _, _, form.advanced_line.value = self.describe(*DEFAULTS.controls())
+        added = chips.ablate(add_ablation, [chips], [chips, line], **SHARED)
         added.then(self.describe, form.inputs(), self._described, **AT_ONCE)
         self.draft.keep_after(added)
-        preset, alpha = form.pick("preset", "alpha")
-        parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
-        events: list[Any] = [
-            *(c.input for c in form.pick("mode", "variants", "preset", "source", "task", "metric")),
-            *(c.blur for c in form.pick("columns", "runs", "tolerance")),
-            *(
-                c.blur
-                for c in form.pick("context", "budget", "alpha", "more_variants", "max_new_tokens")
-            ),
-            *(c.blur for c in form.pick("data", "length", "samples", "name", "lm_eval")),
-            *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
-        ]
+        for field, slide in zip(form.pick("budget", "alpha"), form.slides, strict=True):
+            field.change(None, [field], [slide], js="(text) => ({ text })", **AT_ONCE)
+        chosen = ("mode", "variants", "source", "task", "metric", "scenario", "analysis")
+        typed = ("context", "budget", "alpha", "max_new_tokens", "protect", "follow_ups")
+        of_many = ("data", "columns", "runs", "length", "samples", "name", "tolerance", "lm_eval")
+        events: list[Any] = [c.input for c in form.pick(*chosen)]
+        events += [c.blur for c in form.pick(*typed, *of_many)]
         more_often: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
         gr.on(events, self.describe, form.inputs(), self._described, **more_often)
         plan, cost = form.plan
         latest: dict[str, Any] = {"trigger_mode": "always_last", **SHARED}
         plan.change(self.price, form.inputs(), [cost], **latest)
-        preset.input(preset_updates, [preset, alpha], [alpha, *parameters], **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 
@@ -338,19 +329,21 @@ class ComparePage:
         return values
 
     def describe(self, *values: object) -> list[Any]:
-        """What would run, or what is wrong with it, and a table of the first of many samples."""
+        """What would run, or what is wrong with it; the first of many samples; and Advanced."""
         try:
             form = FormValues.from_controls(values)
+            advanced = notice_value(describe_advanced(form))
             if form.mode == "text":
-                return [notice_value(describe_variants(form)), None, SILENT]
+                return [notice_value(describe_variants(form)), None, SILENT, advanced]
             shown = sample_map(form)
         except CkvError as error:
-            return [self._refused(error), None, SILENT]
+            return [self._refused(error), None, SILENT, gr.skip()]
         try:
             plan = notice_value(plan_sentence(form)) | {"key": fingerprint(form)}
-            return [notice_value(EXPORTED if is_exported(form) else ""), shown, plan]
+            words = notice_value(EXPORTED if is_exported(form) else "")
         except CkvError as error:
-            return [self._refused(error), shown, SILENT]
+            return [self._refused(error), shown, SILENT, advanced]
+        return [words, shown, plan, advanced]
 
     def count(
         self, context: str, question: str, scenario: str, model: str, max_new_tokens: object
@@ -417,11 +410,13 @@ def status_value(status: ModelStatus) -> dict[str, Any]:
     tone: Tone = "error" if status.failed else "good" if status.ready else ""
     loading = status.model if status.loading else ""
     wrong = {"field": "model"} if status.failed else {}
-    return (
-        notice_value(status.message, tone)
-        | wrong
-        | {"loading": loading, "fraction": status.fraction}
-    )
+    words = status.message
+    if status.ready:
+        context = next((each.context for each in SUGGESTED if each.name == status.model), None)
+        reads = f", reads up to {context:,} tokens" if context else ""
+        where = words.removeprefix(f"{status.model} is ready").rstrip(".").replace("cpu", "CPU")
+        words = f"Ready{where}{reads}"
+    return notice_value(words, tone) | wrong | {"loading": loading, "fraction": status.fraction}
 
 
 def pick_model(event: gr.EventData) -> Any:
@@ -430,10 +425,10 @@ def pick_model(event: gr.EventData) -> Any:
     return name if any(model.name == name for model in SUGGESTED) else gr.skip()
 
 
-def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:
-    """The typed variants with the ablation's steps added, or why not."""
+def add_ablation(chosen: object, event: gr.EventData) -> list[Any]:
+    """The chips with the steps of one chip's ablation, or why not."""
     try:
-        names = ticked if isinstance(ticked, list) else []
-        return [with_ablation(str(base or ""), names, str(lines or "")), SILENT]
+        base = read_text(event_field(event, "spec"))
+        return [with_ablation(base, read_specs(chosen)), SILENT]
     except CkvError as error:
         return [gr.skip(), notice_value(str(error), "error")]

@@ -103,10 +103,18 @@ A choice goes to #study-columns as `ours=theirs`.
 ModelList = component(__file__, "model_list/model_list")
 """Shows the models that `ui.compare.model_list.models_value` gives; triggers `pick` with {name}."""
 
-VariantPicker = component(__file__, "variant_picker/variant_picker")
-"""Chooses among what `picker_offer` (ui/compare/offers.py) gives; the value is a list of SPECs.
+MethodChips = component(__file__, "method_chips/method_chips")
+"""The chosen methods as chips with a menu each; the value is a list of SPECs.
 
-Triggers `input` when the reader changes it.
+It offers what `chips_offer` (ui/compare/offers.py) gives. Triggers `input` when the reader changes
+it, and `ablate` with {spec}, the base whose ablation is wanted.
+"""
+
+Slide = component(__file__, "slide/slide")
+"""A slider beside a text field, whose text is its value {"text"}.
+
+`ruler` is {"field", "label", "least", "most", "step", "unit", "ticks", "hint"}, the field by the id
+of its block.
 """
 
 Notice = component(__file__, "notice/notice")

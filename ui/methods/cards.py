@@ -13,8 +13,7 @@ from markupsafe import Markup, escape
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
 from ckv_core.records.variants import VariantSpec
-from ui.compare.form import placeholder
-from ui.compare.offers import by_class
+from ui.compare.offers import by_class, placeholder
 from ui.looks.theme import ASSETS
 
 METHODS_PACKAGE = "ckv_core.methods"

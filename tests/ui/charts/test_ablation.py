@@ -1,11 +1,11 @@
 """The ablation on screen: its steps join what was typed; and its chart."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import ablation
 from ckv_core.methods import METHODS
 from ckv_core.records.external_selection import MAX_VARIANTS
@@ -16,7 +16,7 @@ from ui.charts.ablation import ablation_csv
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR
 from ui.compare.form_values import FormValues, with_ablation
-from ui.compare.offers import DEFAULT_VARIANTS
+from ui.compare.offers import FIRST_CHIPS
 from ui.compare.page import add_ablation
 
 COLUMNS = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
@@ -55,28 +55,32 @@ def ablation_run(*, steps: int | None = None, prompt: int = 0):
 
 @pytest.mark.parametrize("base", [m.name for m in METHODS if m.supports_critical])
 def test_the_form_with_a_ablation_is_a_valid_request(base):
-    form = FormValues(context="a text", more_variants=with_ablation(base, DEFAULT_VARIANTS, ""))
+    form = FormValues(context="a text", variants=tuple(with_ablation(base, FIRST_CHIPS)))
     assert len(form.request().validate()) <= MAX_VARIANTS
 
 
-def test_what_was_typed_stays_before_the_steps():
-    lines = with_ablation("adakv", DEFAULT_VARIANTS, "snapkv:budget=256\n")
-    typed, *steps = lines.splitlines()
-    assert typed == "snapkv:budget=256"
-    assert steps == [each.spec for each in ablation("adakv") if each.spec not in DEFAULT_VARIANTS]
-    assert with_ablation("adakv", DEFAULT_VARIANTS, lines) == lines
-    # A step that is ticked in the list in its own words is not added again.
-    steps = with_ablation("snapkv", DEFAULT_VARIANTS, "").splitlines()
-    assert {spec.partition(":")[2] for spec in steps} & {"", "stage2=pooled"} == set()
-    assert "snapkv+critical:alpha=0.5" in steps
+def test_what_was_chosen_stays_before_the_steps():
+    chosen = [*FIRST_CHIPS, "snapkv:budget=256"]
+    added = with_ablation("adakv", chosen)
+    assert added[: len(chosen)] == chosen
+    assert added[len(chosen) :] == [
+        each.spec for each in ablation("adakv") if each.spec not in FIRST_CHIPS
+    ]
+    assert with_ablation("adakv", added) == added
+    # A step that is chosen in its own words is not added again; CriticalKV stands for its base.
+    steps = with_ablation("snapkv+critical:stage2=raw", FIRST_CHIPS)[len(FIRST_CHIPS) :]
+    assert "" not in {spec.partition(":")[2] for spec in steps}
+    assert any("alpha=0.5" in spec for spec in steps)
 
 
-def test_a_base_without_ablation_keeps_what_was_typed():
-    with pytest.raises(ConfigError, match="no ablation"):
-        with_ablation("streaming_llm", (), "typed")
-    lines, notice = add_ablation("streaming_llm", [], "typed")
-    assert lines["__type__"] == "update"
-    assert notice["tone"] == "error"
+def test_a_base_without_ablation_keeps_what_was_chosen():
+    for base in ("streaming_llm", "unheard", 3):
+        event = SimpleNamespace(_data={"spec": base})
+        chips, notice = add_ablation(["snapkv"], event)
+        assert chips["__type__"] == "update"
+        assert notice["tone"] == "error"
+    chips, _ = add_ablation(["snapkv"], SimpleNamespace(_data={"spec": "adakv"}))
+    assert chips == with_ablation("adakv", ["snapkv"])
 
 
 # --- of one run -----------------------------------------------------------------------------

@@ -11,10 +11,11 @@ import gradio as gr
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import PARAMETERS, POLICIES
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
 from ckv_core.records.metrics import metrics_in
+from ckv_core.records.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
 from storage.records import Lineage
 from tests.factories.app import (
@@ -29,8 +30,14 @@ from tests.factories.app import (
 )
 from tests.factories.runs import selection_file, sweep_result
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
-from ui.compare.form import AREAS, parameter_control, placeholder
-from ui.compare.form_values import CONTROL_NAMES, FormValues, describe_variants, parsed_lines
+from ui.compare.form import AREAS
+from ui.compare.form_values import (
+    CONTROL_NAMES,
+    FormValues,
+    describe_advanced,
+    describe_variants,
+)
+from ui.compare.offers import FIRST_CHIPS, chips_offer, placeholder
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS
 from ui.results.chart_views import curves_value
@@ -75,20 +82,18 @@ def open_request(**query: str) -> SimpleNamespace:
 
 def test_the_form_asks_for_what_differs_from_the_defaults_only():
     asked = TYPED.request()
-    assert (asked.budgets, asked.alphas, asked.defaults) == (("128",), (), {})
-    assert asked.variants[0] == "full"
+    assert (asked.budgets, asked.alphas, asked.defaults) == (("20%",), (), {})
+    assert asked.variants == ("full", *FIRST_CHIPS)
     assert asked.validate()
-    form = dataclasses.replace(TYPED, alpha="0.5", parameters={"window": "16", "pool": ""})
-    assert (form.request().alphas, form.request().defaults) == (("0.5",), {"window": "16"})
-    preset = dataclasses.replace(TYPED, alpha="0.5", parameters={"preset": "kvpress"})
-    assert preset.request().alphas == (), "the preset's own"
+    assert dataclasses.replace(TYPED, alpha="0.5").request().alphas == ("0.5",)
+    no_alpha = dataclasses.replace(TYPED, alpha="half", variants=("snapkv+critical_auto", "adakv"))
+    assert no_alpha.request().alphas == (), "a field that is not shown"
 
 
 def test_a_request_survives_the_way_through_the_form():
-    assert set(PARAMETERS) <= set(CONTROL_NAMES)
     named = "knorm:rule=pyramid,name=Mine"
     asked = request(
-        variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named),
+        variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named, "unheard:of=1"),
         budgets=("10%",),
         alphas=("0.7",),
         defaults={"sinks": "2"},
@@ -99,44 +104,68 @@ def test_a_request_survives_the_way_through_the_form():
         ignore_eos=True,
     )
     form = FormValues.from_request(asked)
-    assert form.variants == ("full", "adakv+critical:stage2=raw")  # those in the list
-    assert form.more_variants == f"snapkv:budget=9,window=4\n{named}"
-    back = FormValues.from_controls(form.controls()).request()
+    # What the run had for all, each has that takes it; what is not known stays as it is.
+    own = ("snapkv:budget=9,window=4,sinks=2", "adakv+critical:sinks=2")
+    assert form.variants == (*own, named, "unheard:of=1")
+    known = asked.variants[:-1]
+    asked = dataclasses.replace(asked, variants=known)
+    back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
     assert {s.settings() for s in back.specs} == {s.settings() for s in asked.specs}
-    assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
+    rest = {"variants": (), "defaults": {}}
+    assert dataclasses.replace(back, **rest) == dataclasses.replace(asked, **rest)
+
+
+def test_a_preset_for_all_stands_in_each_method_with_the_alpha_that_it_gives():
+    presets = {"preset": "kvpress"}
+    asked = request(variants=("full", "snapkv", "snapkv+critical", "vatp"), defaults=presets)
+    form = FormValues.from_request(dataclasses.replace(asked, budgets=("128",)))
+    assert form.variants == (
+        *("snapkv:preset=kvpress", "snapkv+critical:preset=kvpress,alpha=0.5", "vatp"),
+    )
+    for given, own in (({"budget": "9%"}, ("9%", "0.25")), ({"alpha": "0.5"}, ("128", "0.5"))):
+        form = FormValues.from_request(request(budgets=(), alphas=(), defaults=given))
+        assert (form.budget, form.alpha, form.variants) == (*own, request().variants[1:])
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"variants": ("full", "snapkv"), "more_variants": "snapkv:budget=64\n\n"},
-            "3 variants: Full cache, snapkv:budget=128, snapkv:budget=64.",
-        ),
-        ({"variants": (), "more_variants": "snapkv:window=4,name=Mine"}, "1 variant: Mine."),
-        (
-            {"variants": (), "more_variants": "snapkv:pool=none\nsnapkv:pool=avg"},
-            "2 variants: snapkv:budget=128,pool=none, snapkv:budget=128,pool=avg.",
-        ),
+        ({}, "5 variants. Add a text"),
+        ({"context": "a text", "variants": ()}, "1 variant, about 3 seconds on two CPU cores."),
+        ({"context": "a text", "model": "x/y"}, "with the default model on two CPU cores."),
+        ({"budget": "10%, 20%"}, "9 points. Add a text"),
     ],
-    ids=["lines", "named", "twins"],
 )
-def test_the_line_of_variants_counts_them_and_tells_them_apart(changes, told):
-    assert describe_variants(dataclasses.replace(TYPED, **changes)) == told
+def test_the_line_beside_run_counts_and_says_how_long(changes, told):
+    form = dataclasses.replace(FormValues(), **changes)
+    assert told in describe_variants(form)
 
 
 def test_too_many_variants_are_told_with_the_limit():
-    lines = "\n".join(f"snapkv:budget={64 + step}" for step in range(20))
-    form = dataclasses.replace(TYPED, variants=(), more_variants=lines)
-    with pytest.raises(ConfigError, match=r"20 variants are too many.* up to 16: take out 4"):
-        describe_variants(form)
-    with pytest.raises(ConfigError, match=r"up to 12: take out 8"):
-        describe_variants(form, 12)
+    specs = tuple(f"snapkv:budget={64 + step}" for step in range(20))
+    with pytest.raises(ConfigError, match=r"21 variants are too many.* up to 16: take out 5"):
+        describe_variants(dataclasses.replace(TYPED, variants=specs))
 
 
-def test_a_wrong_line_is_named_by_its_number():
-    with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
-        parsed_lines("snapkv:budget=64\n\nsnapkw")
+def test_the_line_of_advanced_says_what_is_set():
+    assert describe_advanced(FormValues()) == "question known before compression, 64 new tokens"
+    form = FormValues(scenario="context-only", max_new_tokens=1, protect="x", dtype="bfloat16")
+    assert describe_advanced(form) == (
+        "question known after compression, 1 new token, protected text, bfloat16"
+    )
+
+
+def test_what_is_offered_covers_every_method_and_parameter():
+    offer = chips_offer()
+    methods = {each["name"]: each for group in offer["groups"] for each in group["methods"]}
+    assert set(methods) == {each.name for each in METHODS} - {"full"}
+    for name, each in methods.items():
+        assert VariantSpec.parse(each["spec"]).method.name == name
+        takes = {key for rows in (*each["takes"].values(), each["options"]) for key, *_ in rows}
+        assert takes <= set(offer["parameters"])
+        assert all(offer["parameters"][key]["help"] for key in takes)
+    words = [each["word"] for each in methods["snapkv"]["versions"]]
+    assert words == ["Paper", "Code", "Auto alpha"]
 
 
 # What the request refuses, by a few words of a user's; the rest is the form's own.
@@ -146,14 +175,14 @@ BAD_FORMS = {
     "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
     "budget is zero": ({"budget": "0"}, "Budget '0' must be above 0"),
     "budget over 100 %": ({"budget": "120%"}, "over 100%"),
-    "listed twice": ({"more_variants": "snapkv"}, "is listed twice"),
+    "listed twice": ({"variants": ["snapkv", "snapkv"]}, "is listed twice"),
     "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
     "alpha is no text": ({"alpha": 0.5}, "not text"),
     "no budget": ({"budget": " , "}, "Budget '' is not a number"),
     "one of several budgets": ({"budget": "64, 8"}, "below the 32 that are always kept"),
     "one of several alphas": ({"alpha": "0, 2"}, "alpha must be a number from 0 to 1"),
-    "no variant": ({"variants": []}, "Choose at least one variant"),
-    "variants of no kind": ({"variants": "snapkv"}, "Choose at least one variant"),
+    "variants of no kind": ({"variants": "snapkv"}, "no list of methods"),
+    "a variant of no kind": ({"variants": [1]}, "no list of methods"),
     "no new tokens": ({"max_new_tokens": 0}, "New tokens must be from 1"),
     "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
     "context is a list": ({"context": ["a"]}, "not text"),
@@ -161,8 +190,8 @@ BAD_FORMS = {
     "protected from the end": ({"protect": "tokens:9-3"}, "ends before it begins"),
     "follow-ups without their scenario": ({"follow_ups": "why?"}, "need the scenario context-only"),
     "budget below the window": ({"budget": "9"}, "below the 32 that are always kept"),
-    "a line that is none": ({"more_variants": "knorm\nsnapkw"}, "line 2: Unknown method"),
-    "a parameter that is none": ({"window": "many"}, "window must be"),
+    "a method that is none": ({"variants": ["knorm", "snapkw"]}, "Unknown method"),
+    "a parameter that is none": ({"variants": ["snapkv:window=x"]}, "window must be"),
 }
 
 
@@ -174,11 +203,10 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
         slug, notice, *rest = page.start(*values.values(), "")
         assert sentence in notice["text"], name
         assert (notice["tone"], slug) == ("error", ""), name
-        (control,) = changes if name != "listed twice" else ("variants",)
+        (control,) = changes
         assert notice["field"] == page.form.controls[control].elem_id, name
         assert all(map(is_skip, rest)), name
-    # The line of variants says it too.
-    assert page.describe(*values.values())[:2] == [notice, None]
+    assert page.describe(*values.values())[:2] == [notice, None]  # the line beside Run says it too
     assert services.started == []
 
 
@@ -230,7 +258,7 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
     _, notice, *_ = page.start(*form.controls(), "")
     assert "a budget of 30 tokens is below the 32" in notice["text"]
     assert notice["field"] == page.form.controls["budget"].elem_id
-    own = dataclasses.replace(TYPED, more_variants="keydiff:budget=10%")
+    own = dataclasses.replace(TYPED, variants=("keydiff:budget=10%",), budget="128")
     services.counted = TokensCounted(300, 300, 1000, question_tokens=40)
     _, notice, *_ = page.start(*own.controls(), "")
     assert "'keydiff:budget=10%': a budget of 30 tokens is below the 4" in notice["text"]
@@ -243,9 +271,7 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
 
 
 def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch):
-    store = parameter_control(PARAMETERS["store"])
-    assert store.choices[0] == ("default (plain)", "")
-    assert store.info == PARAMETERS["store"].help
+    assert placeholder(PARAMETERS["store"], "paper") == "plain"
     monkeypatch.setitem(POLICIES, "window", None)
     assert placeholder(PARAMETERS["window"], "paper") == "off"
 
@@ -255,7 +281,6 @@ def test_examples_are_complete_and_valid_requests():
     assert len(examples) >= 5
     for title, example in examples.items():
         assert len(example.validate()) > 1
-        assert FormValues.from_request(example).more_variants == "", "all are offered"
         assert re.fullmatch(r"\S.*", title)  # one line
         assert len(re.findall(r"\w+", example.context)) > 600, "long enough to evict from"
         assert example.answer in example.context
@@ -270,14 +295,13 @@ GRIDS = {
     "plain": SEVERAL,
     "own settings": dataclasses.replace(
         TYPED,
-        variants=("full", "snapkv+critical:stage2=pooled"),
-        more_variants="adakv:window=16",
+        variants=("snapkv+critical:stage2=pooled", "adakv:window=16"),
         budget="10%, 25%",
         alpha="0.125",
         analysis=("bounds",),
         max_new_tokens=0,
     ),
-    "no alpha": dataclasses.replace(SEVERAL, variants=("full", "snapkv", "adakv"), alpha="0.25"),
+    "no alpha": dataclasses.replace(SEVERAL, variants=("snapkv", "adakv"), alpha="0.25"),
     "alphas alone": dataclasses.replace(
         SEVERAL, variants=("snapkv+critical:stage2=raw",), budget="10%"
     ),
@@ -286,13 +310,9 @@ GRIDS = {
 
 def test_several_budgets_are_points_of_all_variants_and_measure_bounds_alone():
     asked = SEVERAL.request()
-    # Full, StreamingLLM, SnapKV and AdaKV; two readings of CriticalKV have an alpha.
-    assert (asked.kind, len(asked.validate())) == ("sweep", 1 + 2 * (3 + 2 * 3))
+    # Full, SnapKV, AdaKV and KVzip; one has an alpha.
+    assert (asked.kind, len(asked.validate())) == ("sweep", 1 + 2 * (3 + 3))
     assert (asked.max_new_tokens, asked.analysis) == (64, ("bounds",))
-    named = dataclasses.replace(SEVERAL, parameters={"preset": "kvpress"}, alpha="0.5")
-    specs = [spec.spec for spec in named.request().specs]
-    assert "snapkv:budget=64,preset=kvpress" in specs
-    assert not any("alpha" in spec for spec in specs), "the preset's own"
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -316,14 +336,7 @@ def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
     assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES)]["text"]
 
 
-def test_the_line_of_variants_says_what_several_budgets_cost():
-    assert describe_variants(SEVERAL).startswith("19 points on 4 prompt tokens or so: about ")
-    empty = dataclasses.replace(SEVERAL, context="")
-    assert describe_variants(empty) == "19 points. Paste a context to see what they cost."
-
-
-def test_charts_wait_until_all_points_are_measured_and_nothing_is_sent_twice():
-    feed, now = Feed(FakeServices()), snapshot().created_at
+def test_charts_wait_until_all_points_are_measured():
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     waiting = curves_value(sweep_snapshot(state="running", result=partial, finished_at=None))
@@ -353,7 +366,7 @@ def test_an_address_fills_the_form():
     shown = [update["visible"] for update in typed[-len(AREAS) :]]
     assert shown == [name in TASK_AREAS for name in AREAS]
     # The line of variants is there before any event.
-    assert page.form.variants_line.value["text"].startswith("6 variants: Full cache, ")
+    assert page.form.variants_line.value["text"].startswith("5 variants. Add a text")
     assert all(map(is_skip, page.open(open_request())[at + 2 :]))
 
 

@@ -38,7 +38,7 @@ def form(**changes: object) -> FormValues:
 def test_a_pasted_file_becomes_a_run_with_every_setting():
     study = study_of(form(tolerance="3", max_new_tokens=16.0))
     assert study.data == {"file": "samples.jsonl"}
-    assert study.variants == OWN.variants
+    assert study.variants == ("full", *OWN.variants)
     assert (study.tolerance, study.max_new_tokens) == (3.0, 16)
     assert study_of(form(data=CSV, columns=COLUMNS)).data == {
         "file": "samples.csv",
@@ -53,9 +53,10 @@ def test_a_pasted_file_becomes_a_run_with_every_setting():
     assert data == {"runs": ["a1b2c3d4e5f6", "b1b2c3d4e5f6"]}
 
 
-def test_lines_alphas_and_parameters_of_the_form_hold_for_many_samples_too():
-    asked = form(variants=["full", "snapkv", "snapkv+critical:stage2=raw"], alpha="0, 0.5")
-    typed = replace(asked, more_variants="knorm", parameters={"window": "16"})
+def test_alphas_and_parameters_of_the_form_hold_for_many_samples_too():
+    chips = ("snapkv:window=16", "snapkv+critical:stage2=raw,window=16", "knorm")
+    asked = form(alpha="0, 0.5")
+    typed = replace(asked, variants=chips)
     assert list(dict.fromkeys(point.variant for point in study_of(typed).points())) == [
         "full",
         "snapkv:window=16",
@@ -160,11 +161,11 @@ def test_a_wrong_mapping_is_refused():
         ({"source": "task", "sample_seed": "-1"}, "Seed must be a whole number"),
         ({"source": "elsewhere"}, "where the samples come from"),
         ({"tolerance": "x"}, "Tolerance must be a number"),
-        ({"variants": []}, "at least one variant"),
+        ({"variants": []}, "at least one method that evicts"),
         ({"budget": "10%, 128"}, "all in percent"),
-        ({"more_variants": "knorm:budget=9"}, "sets a budget"),
+        ({"variants": ["knorm:budget=9"]}, "sets a budget"),
         ({"scenario": "elsewhere"}, "scenario"),
-        ({"variants": "snapkv"}, "Choose at least one variant"),
+        ({"variants": "snapkv"}, "no list of methods"),
         ({"metric": "nonsense"}, "metric"),
     ],
 )

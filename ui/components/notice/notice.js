@@ -39,7 +39,7 @@ export default function mount(host) {
 
   // A refusal of a form no longer holds once the reader changes the form, or runs it again.
   function forget(event) {
-    const part = event.type === "input" ? "*" : '[role="option"], :is(.example-row, #variants) button';
+    const part = event.type === "input" ? "*" : '[role="option"], :is(#context-bar, #variants) button';
     const changed = event.target.closest(`#ask :is(${part}), #run`);
     if (changed) isLate = changed.id !== "run";
     if (!changed || line.dataset.tone !== "error") return;
