@@ -210,7 +210,7 @@ def describe_variants(form: FormValues) -> str:
 
 def describe_advanced(form: FormValues) -> str:
     """What the drawer of further settings holds, in a line."""
-    told = {
+    settings = {
         "protected text": form.protect,
         "follow-up questions": form.follow_ups,
         "past the end of text": form.ignore_eos,
@@ -219,7 +219,7 @@ def describe_advanced(form: FormValues) -> str:
     }
     when = "before" if form.scenario == "regular" else "after"
     count = f"{form.max_new_tokens} new token{'' if form.max_new_tokens == 1 else 's'}"
-    set_ones = [words for words, is_set in told.items() if is_set and form.mode == "text"]
+    set_ones = [words for words, is_set in settings.items() if is_set and form.mode == "text"]
     return ", ".join([f"question known {when} compression", count, *set_ones])
 
 

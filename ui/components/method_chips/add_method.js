@@ -9,7 +9,7 @@ import { marker } from "../../../assets/scripts/marks.js";
  * @param {(method: any) => void} add
  */
 export function addMethod(groups, isChosen, add) {
-  const said = make("p.ckv-hint", { role: "status" });
+  const status = make("p.ckv-hint", { role: "status" });
   const search = make("input.ckv-input", { type: "search", placeholder: "Search methods", "aria-label": "Search methods", oninput: filter });
   const rows = [];
   const sections = groups.map((group) => {
@@ -20,7 +20,7 @@ export function addMethod(groups, isChosen, add) {
     ]);
   });
   const summary = make("summary.ckv-chip.ckv-add", "Add a method");
-  const pop = make("div.ckv-pop", { role: "dialog", "aria-label": "Add a method" }, [search, said, make("div.ckv-add-list", sections)]);
+  const pop = make("div.ckv-pop", { role: "dialog", "aria-label": "Add a method" }, [search, status, make("div.ckv-add-list", sections)]);
   const node = menu(summary, pop);
 
   function row(method, group) {
@@ -37,7 +37,7 @@ export function addMethod(groups, isChosen, add) {
 
   function take(method, button) {
     add(method);
-    setText(said, `${method.label} is added.`);
+    setText(status, `${method.label} is added.`);
     mark();
     if (document.activeElement === button || document.activeElement === document.body) search.focus();
   }
@@ -54,7 +54,7 @@ export function addMethod(groups, isChosen, add) {
     for (const { button, words: own } of rows) button.hidden = !words.every((word) => own.includes(word));
     for (const each of sections) each.hidden = !each.querySelector("button:not([hidden])");
     const count = rows.filter(({ button }) => !button.hidden).length;
-    setText(said, words.length ? `${count} of ${rows.length} methods${count ? "" : "; try fewer letters"}.` : "");
+    setText(status, words.length ? `${count} of ${rows.length} methods${count ? "" : "; try fewer letters"}.` : "");
   }
 
   pop.addEventListener("keydown", (event) => {

@@ -82,7 +82,7 @@ export default function mount(host) {
     return own;
   }
 
-  /** Draw the menu anew; what was unfolded and where the keyboard was stay. */
+  /** Draw the menu again; what was unfolded and where the keyboard was stay. */
   function fill(own, summary, pop) {
     const at = () => chips.indexOf(own);
     const parts = parseSpec(own.spec);
