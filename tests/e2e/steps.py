@@ -56,6 +56,7 @@ CHIP = "summary.ckv-chip:not(.ckv-add)"
 def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
     """Choose exactly these methods, beside the full cache, which stays."""
     chips = page.locator(f"{group} {CHIP}")
+    page.locator(f"{group} .ckv-add").wait_for()
     while chips.count():
         chips.first.press("Delete")
     for label in labels:
@@ -66,7 +67,8 @@ def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
         if version:
             chips.last.click()
             menu = page.get_by_role("dialog", name=method)
-            menu.get_by_role("switch").click()
+            if menu.get_by_role("switch").get_attribute("aria-checked") == "false":
+                menu.get_by_role("switch").click()
             menu.get_by_role("button", name=version).click()
             page.keyboard.press("Escape")
 

@@ -18,12 +18,14 @@ export default function mount(host) {
   const full = make("span.ckv-chip.ckv-fixed", { title: "Nothing is evicted: what the others are compared with" }, marker(offer.full), "Full cache");
   const adder = addMethod(
     list(offer.groups),
-    (method) => chips.some(({ spec }) => spec === method.spec),
-    (method) => change([...specs(), method.spec]),
+    (method) => nextOf(method) === undefined,
+    (method) => change([...specs(), nextOf(method)]),
   );
   const lead = make("span.ckv-hint", "each gets the same text and the same budget");
   root.append(make("div.ckv-method-chips", make("div.ckv-row", name, lead), row));
 
+  /** The method alone, or where it is chosen the first version of CriticalKV that is not. */
+  const nextOf = (method) => [method, ...method.versions].map(({ spec }) => spec).find((spec) => !specs().includes(spec));
   const specs = () => chips.map(({ spec }) => spec);
   const stops = () => [...chips.map(({ node }) => node), adder].map((node) => node.firstElementChild);
 
