@@ -270,7 +270,7 @@ class ComparePage:
 
     def _only(self, **values: str) -> tuple[list[Any], list[Any]]:
         """Updates of the controls, of which these alone are filled for many samples; and lines."""
-        filled = {"mode": "many", **values}
+        filled: dict[str, Any] = {"mode": "many", **values}
         described = self.describe(*replace(DEFAULTS, **filled).controls())
         return [filled.get(name, gr.skip()) for name in CONTROL_NAMES], described
 

@@ -336,7 +336,8 @@ def test_a_run_that_lacks_points_fills_the_smallest_grid_and_says_so():
     assert "the smallest grid that holds its points" in opened[len(CONTROL_NAMES)]["text"]
 
 
-def test_charts_wait_until_all_points_are_measured():
+def test_charts_wait_until_all_points_are_measured_and_nothing_is_sent_twice():
+    feed, now = Feed(FakeServices()), snapshot().created_at
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     waiting = curves_value(sweep_snapshot(state="running", result=partial, finished_at=None))
@@ -361,7 +362,7 @@ def test_an_address_fills_the_form():
     at = len(CONTROL_NAMES)
     filled = page.open(open_request(**{"from": SLUG}))
     assert (filled[CONTROL_NAMES.index("context")], filled[at + 1]) == ("a long text", SLUG)
-    assert filled[at + 2 : at + 5] == page.describe(*filled[:at])
+    assert filled[at + 2 : at + 6] == page.describe(*filled[:at])
     typed = page.open(open_request(source="task"))
     shown = [update["visible"] for update in typed[-len(AREAS) :]]
     assert shown == [name in TASK_AREAS for name in AREAS]

@@ -33,7 +33,7 @@ def test_a_text_that_is_too_long_is_left_out_and_said():
     back = form_of(value["setup"])
     assert (back.context, back.question, back.budget) == ("", "Which?", "5%")
     with pytest.raises(ConfigError, match="too long for a link"):
-        setup_of(FormValues(more_variants=long))
+        setup_of(FormValues(protect=long))
 
 
 def packed(data: bytes) -> str:
