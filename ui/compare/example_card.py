@@ -18,8 +18,8 @@ def example_value(view: RunSnapshot | None) -> dict[str, Any]:
     Returns:
         `about` names the example, `done` is whether nothing more comes, `text` is the verdict or
         what the app does now. `kept` is as the KeptTokens component has it, None before methods
-        have chosen; `rows` has for each method but the full cache {"index", "said", "outcome"}:
-        `said` are (text, whether it differs from the full cache's).
+        have chosen; `rows` has for each method but the full cache {"index", "wrote", "outcome"}:
+        `wrote` are (text, whether it differs from the full cache's).
     """
     if view is None:
         return {"about": SHOWN_AS, "done": False, "text": WAITS, "kept": None, "rows": []}
@@ -29,7 +29,7 @@ def example_value(view: RunSnapshot | None) -> dict[str, Any]:
     equal = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
     start = "".join(letters[0] for letters in equal).rfind(" ") + 1
     rows = [
-        {"index": index, "said": _said(variant, start), "outcome": variant.outcome}
+        {"index": index, "wrote": _written(variant, start), "outcome": variant.outcome}
         for index, variant in enumerate(variants)
         if variant.method != "full"
     ]
@@ -43,7 +43,7 @@ def example_value(view: RunSnapshot | None) -> dict[str, Any]:
     }
 
 
-def _said(variant: VariantResult, start: int) -> list[tuple[str, bool]]:
+def _written(variant: VariantResult, start: int) -> list[tuple[str, bool]]:
     """What a method wrote from a character on, in two parts where it leaves the full cache's text.
 
     The word in which it leaves it differs as a whole.

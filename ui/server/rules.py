@@ -71,7 +71,8 @@ RULES = {
 }
 _BEGINNINGS = sorted((name[:-1] for name in RULES if name.endswith("*")), key=len, reverse=True)
 # Handlers that the guest of a share link may call; every other one needs a login.
-GUEST_HANDLERS = frozenset({"RunPage.open", "RunPage.tail", "ResultsBlock.wire.<locals>.matched"})
+SECTIONS_READ = "SweepArea.wire.<locals>.reading.<locals>.handler"
+GUEST_HANDLERS = frozenset({"RunPage.open", "RunPage.tail", SECTIONS_READ})
 
 
 def rule_of(path: str) -> Rule:

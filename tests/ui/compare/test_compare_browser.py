@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
+from tests.e2e import steps
 from tests.e2e.steps import CHIP, expect_well_made, open_advanced
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
@@ -122,7 +123,7 @@ def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app, page):
     page.evaluate(tell, 9_000)
     expect(rows.first).to_contain_text("prompt too long")
     page.get_by_role("button", name="Choose Qwen/Qwen2.5-0.5B-Instruct").click()
-    expect(page.get_by_label("Model", exact=False).first).to_have_value(
+    expect(page.locator("#model input").first).to_have_value(
         "Qwen/Qwen2.5-0.5B-Instruct"
     )
 
@@ -198,8 +199,8 @@ def test_methods_are_added_and_taken_out_by_keyboard(app, page, catch):
     adder = group.locator("summary.ckv-add")
     expect(adder).to_be_focused()
     expect(chips).to_have_text(["KeyDiff", "AdaKV"])
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
+    steps.run(page)
+    assert steps.wait_for_slug(page) == slug
     assert [asked.variants for asked in started] == [("full", "keydiff", "adakv")]
 
 
@@ -242,9 +243,9 @@ def test_the_menu_of_a_chip_puts_criticalkv_on_top_and_sets_its_own_parameters(a
     expect(page.locator("#alpha input")).to_be_visible()
     menu.get_by_role("button", name="Code").click()
     menu.locator("summary", has_text="Parameters").click()
-    menu.get_by_label("window").fill("16")
-    menu.get_by_label("window").press("Enter")
-    expect(menu.get_by_label("window")).to_be_focused()
+    menu.get_by_label("window", exact=True).fill("16")
+    menu.get_by_label("window", exact=True).press("Enter")
+    expect(menu.get_by_label("window", exact=True)).to_be_focused()
     expect(chips.last).to_have_text("CriticalKV-AdaKV (code)window 16")
     expect_well_made(page)
     menu.get_by_role("button", name="Duplicate").click()
@@ -253,8 +254,8 @@ def test_the_menu_of_a_chip_puts_criticalkv_on_top_and_sets_its_own_parameters(a
     page.keyboard.press("Escape")
     page.keyboard.press("Delete")
     expect(line).to_have_count(0)
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
+    steps.run(page)
+    assert steps.wait_for_slug(page) == slug
     code = "adakv+critical:stage2=pooled,window=16"
     assert [asked.variants for asked in started] == [("full", code)]
 
@@ -273,6 +274,6 @@ def test_the_slider_writes_into_the_field_and_follows_what_is_typed(app, page, c
     page.get_by_label("Alpha slider").press("ArrowLeft")
     expect(page.locator("#alpha input")).to_have_value("0.2")
     page.locator("#context textarea").fill("some words")
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
+    steps.run(page)
+    assert steps.wait_for_slug(page) == slug
     assert [(asked.budgets, asked.alphas) for asked in started] == [(("21%",), ("0.2",))]

@@ -26,13 +26,13 @@ VIEWERS = {
 }
 # What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_owners.py.
 FOR_GUESTS = {
-    *("RunPage.open", "RunPage.tail", "ResultsBlock.wire.<locals>.matched"),
+    *("RunPage.open", "RunPage.tail", "SweepArea.wire.<locals>.reading.<locals>.handler"),
 }  # fmt: skip
 FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
     *(f"ComparePage.{name}" for name in ("warm", "watch_model", "fill_example", "link_setup")),
     *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
-    "cancel_run",
+    *("cancel_run", "searching.<locals>.find"),
     *("pick_model", "add_ablation"),
     *("RunsPage.open", "RunsPage.act", "SeveralPage.open"),
     *("ShareSection.issue", "ShareSection.revoke"),

@@ -1,4 +1,4 @@
-// The app's own example run: of each method what it kept, what it said, and whether that is right.
+// The app's own example run: of each method what it kept, what it wrote, and whether that is right.
 
 import { fetchOk, list, make, onTheme, setText, str } from "../../../assets/scripts/dom.js";
 import { hueOf, marker, outcomeMark } from "../../../assets/scripts/marks.js";
@@ -29,19 +29,19 @@ function drawStrip(canvas, kept, color) {
 
 function methodRow(variant, shape) {
   const strip = make("canvas.ckv-strip", { role: "img", "aria-label": `Tokens that ${str(variant.label)} keeps` });
-  const said = make("span.ckv-said");
+  const wrote = make("span.ckv-wrote");
   const outcome = make("span");
   let kept = null;
   const draw = () => kept && drawStrip(strip, kept, hueOf(variant.look));
   return {
-    parts: [make("span.ckv-name", marker(variant.look), str(variant.label)), strip, said, outcome],
+    parts: [make("span.ckv-name", marker(variant.look), str(variant.label)), strip, wrote, outcome],
     draw,
     async load(url) {
       kept = new KeptSet(new Uint8Array(await (await fetchOk(`${url}/${variant.index}/retained`)).arrayBuffer()), shape);
       draw();
     },
     show(row) {
-      said.replaceChildren(...list(row.said).map(([text, differs]) => make(differs ? "span.ckv-diff" : "span", { text: str(text) })));
+      wrote.replaceChildren(...list(row.wrote).map(([text, differs]) => make(differs ? "span.ckv-diff" : "span", { text: str(text) })));
       outcome.replaceChildren(...(row.outcome ? [outcomeMark(row.outcome)] : []));
     },
   };
@@ -64,7 +64,7 @@ export default function mount({ root, element }) {
     const shape = { layers, heads, positions, evictable };
     const url = `${value.kept.base}/${encodeURIComponent(value.slug)}`;
     rows = new Map(list(value.kept.variants).map((variant) => [variant.index, methodRow(variant, shape)]));
-    const names = ["Method", "Kept tokens, start to end of the text", "Said", ""];
+    const names = ["Method", "Kept tokens, start to end of the text", "Wrote", ""];
     table.replaceChildren(...names.map((name) => make("span.ckv-hint", { text: name })), ...[...rows.values()].flatMap((row) => row.parts));
     return Promise.all([...rows.values()].map((row) => row.load(url)));
   }

@@ -10,7 +10,12 @@ import { marker } from "../../../assets/scripts/marks.js";
  */
 export function addMethod(groups, isChosen, add) {
   const status = make("p.ckv-hint", { role: "status" });
-  const search = make("input.ckv-input", { type: "search", placeholder: "Search methods", "aria-label": "Search methods", oninput: filter });
+  const search = make("input.ckv-input", {
+    type: "search",
+    placeholder: "Search methods",
+    "aria-label": "Search methods",
+    oninput: filter,
+  });
   const rows = [];
   const sections = groups.map((group) => {
     const heading = str(group.does);

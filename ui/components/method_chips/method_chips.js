@@ -1,6 +1,6 @@
 // The chosen methods as chips: each opens a menu of its own, the last one adds a method.
 
-import { list, make, menu, onValue, setText, str } from "../../../assets/scripts/dom.js";
+import { list, make, menu, onValue, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 import { addMethod } from "./add_method.js";
 import { chipMenu } from "./chip_menu.js";
@@ -15,7 +15,12 @@ export default function mount(host) {
   let shown = "";
   const name = make("span.ckv-field-name", { id: `methods-${Math.random().toString(36).slice(2)}`, text: "Methods" });
   const row = make("div.ckv-chip-row", { role: "group", "aria-labelledby": name.id, onkeydown: move });
-  const full = make("span.ckv-chip.ckv-fixed", { title: "Nothing is evicted: what the others are compared with" }, marker(offer.full), "Full cache");
+  const full = make(
+    "span.ckv-chip.ckv-fixed",
+    { title: "Nothing is evicted: what the others are compared with" },
+    marker(offer.full),
+    "Full cache",
+  );
   const adder = addMethod(
     list(offer.groups),
     (method) => nextOf(method) === undefined,
@@ -101,7 +106,10 @@ export default function mount(host) {
       },
       duplicate() {
         change(specs().flatMap((spec, each) => (each === at() ? [spec, spec] : [spec])));
-        stops()[at() + 1]?.click();
+        own.node.open = false;
+        const copy = stops()[at() + 1];
+        copy.focus(); // at once, so that the next key is for it
+        copy.click();
       },
       remove: () => remove(at()),
       ablate: () => trigger("ablate", { spec: own.spec }),

@@ -5,7 +5,16 @@ import { list, make, onValue, str } from "../../../assets/scripts/dom.js";
 export default function mount(host) {
   const { root, props } = host;
   const { field, label, least, most, step, unit, ticks, hint } = props.ruler;
-  const range = make("input", { type: "range", min: "0", max: most, step, tabindex: "-1", "aria-label": `${label} slider`, oninput: drag, onchange: drop });
+  const range = make("input", {
+    type: "range",
+    min: "0",
+    max: most,
+    step,
+    tabindex: "-1",
+    "aria-label": `${label} slider`,
+    oninput: drag,
+    onchange: drop,
+  });
   const marks = list(ticks).map((text) => make("span", str(text)));
   root.append(
     range,

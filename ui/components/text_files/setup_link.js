@@ -3,7 +3,7 @@
 import { copyText, onValue, quietButton, setText, str } from "../../../assets/scripts/dom.js";
 
 const WORDS = "Copy setup link";
-const SAID_MS = 1500;
+const SHOWN_MS = 1500;
 
 export default function mount(host) {
   const { root, props, trigger } = host;
@@ -18,6 +18,6 @@ export default function mount(host) {
     if (!value?.setup) return;
     const link = new URL(`/?setup=${encodeURIComponent(str(value.setup))}`, location.origin);
     setText(copy, (await copyText(link.href)) ? "Copied" : "Not copied");
-    setTimeout(() => setText(copy, WORDS), SAID_MS);
+    setTimeout(() => setText(copy, WORDS), SHOWN_MS);
   });
 }
