@@ -273,7 +273,7 @@ def test_the_slider_writes_into_the_field_and_follows_what_is_typed(app, page, c
     expect(field).to_have_value("21%")
     page.get_by_label("Alpha slider").press("ArrowLeft")
     expect(page.locator("#alpha input")).to_have_value("0.2")
-    page.locator("#context textarea").fill("some words")
+    page.locator("#context textarea").fill("some words " * 200)  # 21 % must hold the window
     steps.run(page)
     assert steps.wait_for_slug(page) == slug
     assert [(asked.budgets, asked.alphas) for asked in started] == [(("21%",), ("0.2",))]
