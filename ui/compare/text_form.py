@@ -17,7 +17,7 @@ def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
     hint = "Paste a long text here, or drop a file (.txt, .md, .json, .pdf, .docx, code)."
     with gr.Column(elem_id="text-box"):
         parts["context"] = text("context", "Text", info, (12, 12), placeholder=hint)
-        bar = ContextBar({"examples": list(examples)}, elem_id="context-bar")
+        bar = ContextBar(examples=list(examples), elem_id="context-bar")
     with gr.Row(elem_id="question-row"):
         hint, size = f"{EXAMPLE}What is the access code for pump house 4?", {"min_width": 260}
         parts["question"] = text(

@@ -34,7 +34,8 @@ export default function mount(host) {
   open[0].classList.add("ckv-quiet");
   open[0].title = "A text, code, PDF or DOCX file";
   open[0].prepend(shape("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, shape("path", { d: SHEET })));
-  const examples = make("span.ckv-row.ckv-examples", { role: "group", "aria-label": "Examples" });
+  const links = exampleLinks(list(props.examples).map(str), (at) => trigger("example", { at }));
+  const examples = make("span.ckv-row.ckv-examples", { role: "group", "aria-label": "Examples" }, links);
   const counted = make("span.ckv-notice.ckv-num", { role: "status" });
   const cut = button("", useFirst, { hidden: true, title: "Cut the text so that it fits into the model" });
   root.append(
@@ -94,7 +95,6 @@ export default function mount(host) {
   onDrop("#text-box", (files) => busy(() => read(files)));
 
   onValue(host, (value) => {
-    if (value?.examples) examples.replaceChildren(...exampleLinks(list(value.examples).map(str), (at) => trigger("example", { at })));
     say(value ?? {});
     document.dispatchEvent(new CustomEvent("ckv-tokens", { detail: Number(value?.tokens) || 0 }));
   });
