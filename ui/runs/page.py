@@ -31,7 +31,8 @@ class RunsPage:
 
     def wire(self, page: gr.Blocks) -> None:
         page.load(self.open, None, [self.runs], **AT_ONCE)
-        self.runs.act(self.act, None, [self.runs], **AT_ONCE)
+        # "once" would drop what a reader does while the answer before is on its way.
+        self.runs.act(self.act, None, [self.runs], trigger_mode="multiple", **AT_ONCE)
 
     def open(self, request: gr.Request) -> dict[str, Any]:
         return self._view(request.query_params if request else {})

@@ -154,6 +154,7 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
         places=range(len(items)),
         equal=[item.is_equal for item in items],
         note=f"Equal in all runs: {', '.join([f'{settings} settings', *equal])}.",
+        empty="Nothing differs.",
         file="side-by-side.csv",
     )
     return table.value(looks)

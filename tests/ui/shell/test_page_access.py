@@ -59,8 +59,8 @@ def show(page: Page, name: str) -> None:
         page.locator("#budget input").fill("64, 128")
         page.get_by_role("button", name="Run", exact=True).click()
     if name == "":
-        page.get_by_text("Suggested models").click()
         page.get_by_role("button", name="Advanced").click()
+        page.get_by_text("Suggested models").click()
     marks = {
         "sweep": "#grid .ckv-point",
         "several": "#several-table tbody tr",

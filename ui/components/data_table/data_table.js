@@ -162,6 +162,7 @@ export default function mount(host) {
   function draw() {
     hideTip();
     const rows = sorted(shown).filter((row) => withEqual || !row.equal);
+    showText(empty, rows.length ? "" : shown.empty);
     equals.hidden = !list(shown.rows).some((row) => row.equal);
     [...equals.children].forEach((each, at) => each.setAttribute("aria-pressed", String(Boolean(at) === withEqual)));
     const every = list(shown.columns).filter((column) => !column.hidden);

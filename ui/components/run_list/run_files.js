@@ -27,5 +27,5 @@ export function runFiles(imported, most) {
     });
   open[0].title = "A bundle (zip) or a result file (JSON)";
   const started = make("a.ckv-button.ckv-primary", { href: "/", text: "New run" });
-  return { take, node: make("div.ckv-row", message, open, started) };
+  return { take, node: make("div.ckv-row.ckv-files", message, open, started) };
 }
