@@ -123,7 +123,8 @@ def test_the_comparison_and_the_sweep_in_python_print_their_figures(app, capsys)
         exec(compile(block, "docs/api.md", "exec"), names)
     printed = capsys.readouterr().out.splitlines()
     assert any(line.startswith("done") for line in printed)
-    assert sum(line.startswith(("Full cache ", "SnapKV ", "CriticalKV-SnapKV ")) for line in printed) == 3
+    labels = ("Full cache ", "SnapKV ", "CriticalKV-SnapKV ")
+    assert sum(line.startswith(labels) for line in printed) == 3
     points = [line.split() for line in printed if line.startswith("snapkv")]
     assert len(points) == 2 + 4  # methods without alpha, and with two of them, at two budgets
     assert all(float(kl) > 0 and float(final) > 0 for _, kl, final in points)
