@@ -123,9 +123,7 @@ def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app, page):
     page.evaluate(tell, 9_000)
     expect(rows.first).to_contain_text("prompt too long")
     page.get_by_role("button", name="Choose Qwen/Qwen2.5-0.5B-Instruct").click()
-    expect(page.locator("#model input").first).to_have_value(
-        "Qwen/Qwen2.5-0.5B-Instruct"
-    )
+    expect(page.locator("#model input").first).to_have_value("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(app, page):
