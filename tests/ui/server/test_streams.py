@@ -41,7 +41,8 @@ def test_another_users_stream_is_not_found(app):
         )
         assert join(app, ann, slug, "anns").status_code == 200, "her own page joins again"
         with ann.stream("GET", data) as stream:
-            assert any("prompt tokens" in line for line in stream.iter_lines())
+            lines = (line for line in stream.iter_lines() if "process_generating" in line)
+            assert slug in next(lines)
     with by("ann"):
         app.services.cancel_run(slug)
 
