@@ -63,7 +63,7 @@ const OUTCOMES = {
 /** The glyph of an outcome; null for none. */
 export function outcomeGlyph(outcome) {
   const path = OUTCOMES[outcome]?.[1];
-  return path ? shape("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, shape("path", { d: path })) : null;
+  return path ? shape("svg", { viewBox: "0 0 12 12", class: "ckv-glyph", "aria-hidden": "true" }, shape("path", { d: path })) : null;
 }
 
 /** An outcome as a pill: glyph, word and tint. `words` say more than the outcome's own word. */

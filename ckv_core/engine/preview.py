@@ -1,4 +1,4 @@
-"""What a run would give, while somebody moves its budget: the kept sets come first, and fast."""
+"""A run that is shown but not stored, for a slider: its kept sets come first, then its texts."""
 
 from collections.abc import Callable, Iterator
 

@@ -81,7 +81,7 @@ class Decision:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What limits the answer; what is shown already needs no word on what could be."""
+        """Sentences on what limits the decision; the sample size only where no method keeps."""
         return (*filter(None, ("" if self.recommended else self.size,)), *self.cautions)
 
     @property

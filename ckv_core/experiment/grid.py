@@ -78,7 +78,7 @@ class Grid:
     by_answer: bool
 
     def receipts(self, at: int) -> list[Receipt]:
-        """Of all points at one budget."""
+        """The receipts of all points at one budget."""
         points = [line.points[at] for line in self.lines]
         return [each.variant.receipt for each in points if each and each.variant.receipt]
 

@@ -53,7 +53,7 @@ MORE_EXCEPTIONS = "So do {}: there is no clear limit."
 
 
 class Does(NamedTuple):
-    """What methods do at a budget: one, several, one that does not, and (one, several) never."""
+    """The verbs of an outcome: one method, several, one negated, and (one, several) of a miss."""
 
     one: str
     many: str
@@ -114,7 +114,7 @@ STATES = {
 
 
 def kept(name: str, budget: str, at_most: float, tolerance: float) -> str:
-    """Of the method with the smallest budget that keeps the score."""
+    """The headline where a method keeps the score; `at_most` is a share of the score, 0 to 1."""
     return (
         f"{name} at {budget_short(budget)} stays within your tolerance of {points(tolerance)}: "
         f"it loses at most {amount(at_most)} (95 %)."
@@ -122,7 +122,7 @@ def kept(name: str, budget: str, at_most: float, tolerance: float) -> str:
 
 
 def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int) -> str:
-    """Where every method loses, of the one that loses least at the largest budget."""
+    """The headline where every method loses; it names the one that loses least."""
     who = {1: f"{name} loses", 2: "Both methods lose"}.get(methods, f"All {methods} methods lose")
     best = "" if methods == 1 else f"{name}, the best, loses "
     at = f"{points(tolerance)} at {budget_short(budget)}"
@@ -130,7 +130,7 @@ def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int
 
 
 def undecided(name: str, budget: str, at_most: float, tolerance: float) -> str:
-    """Of a point that is neither shown to keep nor to lose."""
+    """The headline where the samples decide nothing yet."""
     return (
         f"Cannot tell yet: {name} at {budget_short(budget)} may lose up to {points(at_most)} "
         f"(95 %), and your tolerance is {amount(tolerance)}."
@@ -138,7 +138,7 @@ def undecided(name: str, budget: str, at_most: float, tolerance: float) -> str:
 
 
 def next_budget(name: str, budget: str, found: PointDecision, n: int) -> str:
-    """Of the budget below the smallest one that keeps."""
+    """A sentence on the next smaller budget than the one that keeps."""
     at = f"At {budget_short(budget)} {name}"
     if found.state == "loses":
         return f"{at} loses at least {points(found.at_least or 0.0)}."
@@ -163,7 +163,7 @@ def others(keeping: int, deciding: int, losing: int, tolerance: float) -> str:
 
 
 def seen(found: PointDecision) -> str:
-    """What the samples show of a point so far; begins with a verb."""
+    """The loss that the samples show so far, as a verb and its number."""
     if found.loss is None:
         return "has no known score"
     if found.loss > 0:
@@ -181,14 +181,14 @@ def settled_by(found: PointDecision, n: int, what: str = "samples") -> str:
 
 
 def pill(outcome: str, budget: str, tolerance: float) -> str:
-    """What a method comes to, in a few words."""
+    """The decision on a method as a label of a few words."""
     if outcome == "keeps":
         return f"Keeps from {budget_short(budget)}"
     return f"Loses more than {amount(tolerance)}" if outcome == "loses" else STATES[outcome]
 
 
 def why(budget: str, found: PointDecision) -> str:
-    """What a decided or open point rests on, in a few words."""
+    """The loss that a decision rests on, in a few words."""
     if found.state == "keeps":
         return f"loses at most {points(found.at_most)}"
     lost = "no known score" if found.loss is None else f"{points(found.loss)} lost"
@@ -227,7 +227,7 @@ def decision_note(tolerance: float, n: int) -> str:
 
 
 def can_confirm(n: int, methods: int, tolerance: float, what: str = "samples") -> str:
-    """What this many sources can show, and how many smaller losses take."""
+    """Sentences on the loss that `n` samples can exclude, and on how many a smaller one takes."""
     least, one_lost = least_tolerance(n, methods), least_tolerance(n, methods, 1)
     needed = {share: fewest_sources(share, methods) for share in (tolerance, *_SMALLER)}
     larger = [(share, total) for share, total in needed.items() if total and total > n][:2]

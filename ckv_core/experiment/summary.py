@@ -151,7 +151,7 @@ def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | 
 
 
 def outcome_title(variant: VariantResult) -> str:
-    """What an outcome that is neither right nor wrong means; else empty."""
+    """The meaning of an outcome that is neither right nor wrong; empty for the others."""
     titles = {
         "cut": "Cut at the limit of new tokens before an answer: neither right nor wrong.",
         "failed": variant.failure,

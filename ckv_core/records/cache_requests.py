@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError, PromptError, about
 from ckv_core.records.preview import PreviewRequest
-from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, RunRequest, check_text
+from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, OfRun, RunRequest, check_text
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
 STAND_IN = "?"
@@ -15,10 +15,9 @@ EVICTS_LATER = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepRequest:
-    """Compress a context by one variant, and keep its cache in a file."""
+class KeepRequest(OfRun):
+    """Compress the context of `run` by its one variant, and keep the cache in a file."""
 
-    run: RunRequest  # its context, model and one SPEC count
     path: str  # of the file, where none is yet
 
     def comparison(self) -> RunRequest:
@@ -36,18 +35,6 @@ class KeepRequest:
         if spec.policy is not None:
             raise ConfigError(EVICTS_LATER.format(label=spec.label))
         return comparison
-
-    @property
-    def model(self) -> str:
-        return self.run.model
-
-    @property
-    def device(self) -> str:
-        return self.run.device
-
-    @property
-    def dtype(self) -> str:
-        return self.run.dtype
 
 
 @dataclass(frozen=True, kw_only=True)

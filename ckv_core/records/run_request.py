@@ -412,6 +412,25 @@ _NOT_GIVEN = OF_MANY | {"places", "defaults", *LISTS.values(), *_FIRST}
 ARGUMENTS = (*_FIRST, *(each.name for each in fields(RunRequest) if each.name not in _NOT_GIVEN))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfRun:
+    """A request about a run, which needs the run's model."""
+
+    run: RunRequest
+
+    @property
+    def model(self) -> str:
+        return self.run.model
+
+    @property
+    def device(self) -> str:
+        return self.run.device
+
+    @property
+    def dtype(self) -> str:
+        return self.run.dtype
+
+
 def _distinct(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Each value of a parameter once, as a SPEC has it; ConfigError for a wrong one."""
     with about(name):

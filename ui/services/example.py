@@ -88,7 +88,7 @@ class Example:
                 free = not self._runs.unfinished()
                 if free and self._is_ready(request.model) and self._run(request):
                     return
-        except Exception:
+        except Exception:  # the app is whole without an example
             LOGGER.exception("The example run could not be made.")
             self._show("")
 

@@ -34,7 +34,7 @@ const KINDS = {
 function slider(name, { at, least, most }, tokens, act) {
   const kind = KINDS[name];
   const output = make("output.ckv-num", { "aria-hidden": "true" });
-  const input = make("input", {
+  const input = make("input.ckv-range", {
     type: "range",
     min: Math.ceil(least / kind.step) * kind.step,
     max: most,

@@ -5,7 +5,7 @@ import { list, make, onValue, str } from "../../../assets/scripts/dom.js";
 export default function mount(host) {
   const { root, props } = host;
   const { field, label, least, most, step, unit, ticks, hint } = props.ruler;
-  const range = make("input", {
+  const range = make("input.ckv-range", {
     type: "range",
     min: "0",
     max: most,
@@ -23,7 +23,7 @@ export default function mount(host) {
   );
   /** @type {() => HTMLInputElement} */
   const box = () => document.querySelector(`#${field} :is(input, textarea)`);
-  const fill = () => range.style.setProperty("--at", `${(100 * Number(range.value)) / most}%`);
+  const fill = () => range.style.setProperty("--at", String(Number(range.value) / most));
 
   /** Of several values it shows the first and rests, and of another unit it rests. */
   function follow(text) {
