@@ -43,7 +43,7 @@ function contentOf({ text, href, pieces, tone, outcome, word, more, strip }, loo
 function outcomeOf(outcome, text, word) {
   if (!word) return outcomeMark(str(outcome), str(text));
   const words = make("span.ckv-offscreen", `${word}${text ? ": " : ""}`);
-  return make("span.ckv-wrote", { "data-outcome": str(outcome) }, [
+  return make("span.ckv-cell-outcome", { "data-outcome": str(outcome) }, [
     outcomeGlyph(str(outcome)),
     words,
     make("span", { dir: "auto", text: str(text) }),
