@@ -1,7 +1,9 @@
 """The same hostile texts for every reader of what comes from outside: one sentence, soon."""
 
+import base64
 import struct
 import time
+import zlib
 
 import pytest
 
@@ -16,7 +18,8 @@ from storage.import_reader import reading
 from tests.storage.bundles import sealed
 from ui.api.routes import _read_object
 from ui.compare.form_values import FormValues
-from ui.compare.samples import preview
+from ui.compare.samples import sample_map
+from ui.compare.setup_link import form_of
 
 MOST_S = 4.0  # of this process's time; unbounded, they took from 8 s to minutes
 MOST_BYTES = 384 * 2**20  # beyond what there is; unbounded, 21 MB took 774 MiB
@@ -61,13 +64,18 @@ def _kept_cache(text: str, path) -> None:
     read_record(path)
 
 
+def _setup_link(text: str) -> None:
+    form_of(base64.urlsafe_b64encode(zlib.compress(text.encode())).decode())
+
+
 READERS = {
     "bundle": (lambda text, _: _bundle(text), ()),
     "results": (lambda text, _: _results(text), (LINES,)),
     "study": (lambda text, _: read_study(text), (OBJECTS,)),
     "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
     "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
-    "preview": (lambda text, _: preview(FormValues(source="file", data=text)), (OBJECTS, LINES)),
+    "columns": (lambda text, _: sample_map(FormValues(source="file", data=text)), (OBJECTS, LINES)),
+    "setup link": (lambda text, _: _setup_link(text), (OBJECTS,)),
     "export": (lambda text, _: read_export(text), (OBJECTS,)),
     "selection": (lambda text, _: read_external_selection(text), (OBJECTS,)),
     "request": (lambda text, _: _read_object(text.encode()), (OBJECTS,)),

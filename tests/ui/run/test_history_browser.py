@@ -13,7 +13,8 @@ from tests.ui.served_app import Served
 
 pytestmark = pytest.mark.e2e
 
-TEXT = "Ships came and went, and the weather was fair."
+# Long enough that the form's budget of it holds the window, where a model is there to count it.
+TEXT = "Ships came and went, and the weather was fair. " * 40
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_from_the_
     monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
     open_form(page, app.url)
     page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full') })")
-    page.locator("#context textarea").fill("a long text")
+    page.locator("#context textarea").fill("a long text " * 100)
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/run?id={slug}")  # nobody is asked before the form is left
     page.go_back()
@@ -157,6 +158,7 @@ def test_nobody_finds_what_another_user_typed(team_app, page):
     wait_until_kept(page, "of ann, too")
     page.reload()
     expect(page.locator("#question textarea")).to_have_value("of ann, too")
+    expect(page.locator("#context-bar")).to_contain_text("tokens")  # no event is on its way
     page.get_by_role("button", name="Log out", exact=True).click()
     expect(page).to_have_url(f"{team_app.url}/login")
     page.wait_for_function("sessionStorage.length === 0")  # the page's script may still come

@@ -3,6 +3,8 @@
 import { list, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
 import { markField } from "./wrong_field.js";
 
+const OPENING_FRAMES = 300; // that a busy browser takes to show an opened section
+
 export default function mount(host) {
   const { root, props } = host;
   const line = make("p.ckv-notice", { hidden: true });
@@ -26,9 +28,9 @@ export default function mount(host) {
   }
 
   /** Of a folded section the fields may come some frames after it is opened. */
-  function mark(value, tries = 60) {
+  function mark(value, tries = OPENING_FRAMES) {
     const fold = document.querySelector(`#${CSS.escape(str(value.within) || "-")} > button:not(.open)`);
-    if (isOfRun && fold instanceof HTMLElement && tries === 60) fold.click();
+    if (isOfRun && fold instanceof HTMLElement && tries === OPENING_FRAMES) fold.click();
     field = str(value.field);
     const block = markField(field, line, str(value.text));
     if (block) folds.observe(block);
