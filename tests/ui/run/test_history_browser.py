@@ -142,6 +142,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
 )
 def test_other_forms_keep_what_was_typed_too(app, page, path, choice, field):
     page.goto(f"{app.url}/{path}")
+    page.locator("[data-ready]").first.wait_for(state="attached")  # what is typed before is lost
     if choice:
         page.get_by_label(choice).check()
     page.locator(field).fill("12, 34")
