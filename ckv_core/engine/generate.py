@@ -77,6 +77,8 @@ def generate(
         step = step.first(run.rows)
     held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
     run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
+    if not request.decodes_again:  # or what a row that stops leaves would be held twice
+        rows.let_go()
     yield from _measured(run, step, decoder, prefilled, (selections, bases))
     if request.max_new_tokens == 0:  # a sweep that only measures
         return

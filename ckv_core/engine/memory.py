@@ -252,12 +252,17 @@ class Sizes:
         packing += self.variants // max(1, self.own_layers)
         rows = self.rows + len(CUTS)  # the controls of the rounding floor are in the measured step
         step = self._activations(fed, rows) + self._attention(fed, rows)
-        # The step's outputs stay; where a row has stopped, the others' caches are copied.
+        # The step's outputs stay.
         outputs = rows * self.own_layers * (self.hidden + info.query_heads * info.head_dim) * FLOAT
         tails = len(CUTS) * self.own_layers * (self.rest + 1) * info.kv_heads * self.entry
         held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
+        # Where a row stops, the others' caches are copied: beside what further decodings begin
+        # with, else layer by layer, once more where they are packed.
+        copied = self._kept
+        if not self.run.request.decodes_again:
+            copied = 2 * copied // max(1, self.own_layers)
         return held + max(
-            step + self._kept, measured + self.analysing(), packing, self.teacher_forcing()
+            step + copied, measured + self.analysing(), packing, self.teacher_forcing()
         )
 
     def _attention(self, fed: int, rows: int) -> int:

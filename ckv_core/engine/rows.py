@@ -248,6 +248,11 @@ class PromptRows:
             return self.alone[row][layer].row_bytes(0)
         return self.layers[layer].row_bytes(self.steady.index(row))
 
+    def let_go(self) -> None:
+        """Leave the entries to the decoding that has begun; no other can begin."""
+        self.layers.clear()
+        self.alone.clear()
+
     def start(self, capacity: int, first_place: int = 0) -> list[Rows]:
         """The rows at the end of the prompt, with room for `capacity` further tokens."""
         places = [first_place + row for row in self.steady]

@@ -201,6 +201,11 @@ class RunRequest:
         several = len(self._budgets) > 1 or len(self._alphas) > 1
         return "sweep" if self.name or self.places or several else "compare"
 
+    @property
+    def decodes_again(self) -> bool:
+        """Whether what selection left is decoded more than once."""
+        return bool(self.follow_ups) or "forced" in self.analysis
+
     def points(self) -> tuple[Point, ...]:
         """Each variant at each alpha and budget.
 

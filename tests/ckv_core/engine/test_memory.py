@@ -14,14 +14,16 @@ import torch
 
 from ckv_core.base import device_memory
 from ckv_core.base.memory_line import memory_line
-from ckv_core.engine import memory
+from ckv_core.engine import choose, memory
 from ckv_core.engine.cache.slots import Keep, compact
 from ckv_core.engine.candidates import PromptLayer
-from ckv_core.engine.compare import compare
+from ckv_core.engine.compare import compare, prepare
+from ckv_core.engine.memory import Sizes
 from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.rows import prompt_rows
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.events import RunPrepared, RunResult, VariantMeasured
+from ckv_core.records.events import FloorMeasured, RunPrepared, RunResult, VariantFinished
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import saved_model, tiny_model
@@ -237,6 +239,35 @@ def test_rows_that_evict_do_not_keep_the_prefill_alive():
     assert evicted.row_bytes(0) == evicted.own_bytes == 2 * 9 * 2 * 8 * 4
 
 
+@pytest.mark.parametrize("follow_ups", [(), ("Who left?",)])
+def test_what_selection_left_is_held_for_further_questions_alone(monkeypatch, follow_ups):
+    """A row that stops has the others' entries copied: two of each for the rest of the run."""
+    made = []
+
+    def watched(*arguments):
+        rows = prompt_rows(*arguments)
+        made.extend(weakref.ref(stack.segment.keys) for stack in rows.layers[0].stacks)
+        return rows
+
+    monkeypatch.setattr(choose, "prompt_rows", watched)
+    request = short_request("snapkv:budget=40", "knorm:budget=50", max_new_tokens=4, follow_ups=follow_ups)
+    events = compare(replace(request, scenario="context-only"), tiny_model("llama"))
+    next(event for event in events if isinstance(event, VariantFinished))
+    gc.collect()
+    assert len(made) == 2
+    assert all((each() is not None) == bool(follow_ups) for each in made)
+
+
+def test_the_estimate_has_a_second_copy_for_further_questions_alone():
+    loaded, asked = tiny_model("llama"), {"scenario": "context-only", "budgets": ("50%",)}
+    once, again = (
+        Sizes.of(prepare(short_request("snapkv", **asked, follow_ups=each), loaded, lambda: False))
+        for each in ((), ("Who left?",))
+    )
+    more = replace(again, rest=once.rest).decode_peak() - once.decode_peak()
+    assert more == once._kept - 2 * once._kept // once.layers > 0
+
+
 def test_the_peak_is_seen_after_it_is_over():
     peak = watched_peak()
     # Large, since the process may give back some MiB of its own meanwhile.
@@ -292,7 +323,7 @@ def test_held_is_what_the_tensors_of_the_run_take():
     before = storages()
     for event in compare(asked, loaded):
         result.apply(event)
-        if isinstance(event, VariantMeasured) and not live:
+        if isinstance(event, FloorMeasured):  # rows that evict have let go of less than later
             live = sum(size for at, size in storages().items() if at not in before)
     held = result.memory["held"]
     # beside it: logits and hidden states of the measured step, indices of the slots
