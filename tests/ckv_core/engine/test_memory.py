@@ -250,8 +250,9 @@ def test_what_selection_left_is_held_for_further_questions_alone(monkeypatch, fo
         return rows
 
     monkeypatch.setattr(choose, "prompt_rows", watched)
-    request = short_request("snapkv:budget=40", "knorm:budget=50", max_new_tokens=4, follow_ups=follow_ups)
-    events = compare(replace(request, scenario="context-only"), tiny_model("llama"))
+    specs = ("snapkv:budget=40", "knorm:budget=50")
+    request = short_request(*specs, max_new_tokens=4, follow_ups=follow_ups)
+    events = compare(request, tiny_model("llama"))
     next(event for event in events if isinstance(event, VariantFinished))
     gc.collect()
     assert len(made) == 2
