@@ -87,9 +87,9 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         with app.route(path.strip("/").title(), path, show_in_navbar=False) as route:
             _header(marked or path, current="true" if marked else "page")
             build().wire(route)
-    with app.route("Methods", "/methods", show_in_navbar=False):
+    with app.route("Methods", "/methods", show_in_navbar=False) as route:
         _header("/methods")
-        build_methods(settings)
+        build_methods(settings, route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
 

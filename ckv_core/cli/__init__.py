@@ -12,13 +12,14 @@ from ckv_core.cli import (
     compare,
     import_kvpress,
     methods,
+    plan,
 )
 from ckv_core.cli.options import run_command
 
 HELP = "Compare KV-cache eviction methods."
 # Without markup, help texts appear as they are written.
 app = Typer(help=HELP, rich_markup_mode=None, add_completion=False)
-for _module in (compare, cache, import_kvpress, methods):
+for _module in (compare, cache, import_kvpress, methods, plan):
     app.add_typer(_module.app)
 
 

@@ -28,11 +28,11 @@ from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import GROUP_ROWS, Run
-from ckv_core.engine.select import resolve_budget
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
+from ckv_core.records.byte_budget import resolve_budget
 from ckv_core.records.events import (
     FloorMeasured,
     Generated,

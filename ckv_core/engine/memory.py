@@ -18,7 +18,7 @@ from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.first_step import CUTS
 from ckv_core.engine.needle_probe import PROBE_TOKENS
-from ckv_core.engine.prefill import KEPT_ORDERS, KEPT_QUERIES, Needs, chunk_tokens, sliding_room
+from ckv_core.engine.prefill import KEPT_ORDERS, Needs, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
@@ -26,9 +26,10 @@ from ckv_core.engine.teacher_forced import teacher_forced_chunk
 from ckv_core.errors import NoRoomError
 from ckv_core.methods.attention import MAX_LOGITS, block_rows
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
+from ckv_core.models.shape import FLOAT, KEPT_QUERIES, activation_bytes, part_bytes
 from ckv_core.records.records import ModelInfo
 
-FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
+INDEX, ORDER = 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
 CUDA_OVERHEAD_BYTES = 64 * 2**20
 THREAD_OVERHEAD_BYTES = 8 * 2**20
@@ -190,7 +191,7 @@ class Sizes:
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
         chunk, info = min(self.chunk, self.tokens), self.info
-        parts = 8 * chunk * info.query_heads * info.head_dim * FLOAT
+        parts = part_bytes(chunk, info.query_heads, info.head_dim)
         if self.sliding:
             parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
             parts += (self.room + chunk) * info.kv_heads * self.entry
@@ -202,11 +203,10 @@ class Sizes:
         return parts
 
     def _activations(self, tokens: int, rows: int) -> int:
-        """One block's forward pass, twice each linear map's output and the norms in float32."""
         parts = self.run.loaded.layers[0].modules()
         linear = sum(getattr(part, "out_features", 0) for part in parts)
-        block = 2 * linear * self.itemsize + 6 * self.hidden * FLOAT
-        return rows * (tokens * block + 6 * self.vocabulary * FLOAT)
+        sizes = (self.itemsize, linear, self.hidden, self.vocabulary)
+        return activation_bytes(tokens, rows, *sizes)
 
     @property
     def scores(self) -> int:

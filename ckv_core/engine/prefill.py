@@ -17,6 +17,7 @@ from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statist
 from ckv_core.models.attention import inputs_shown
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary, read_as_whole
+from ckv_core.models.shape import CHUNK, CUDA_CHUNK, KEPT_QUERIES, sliding_entries
 from ckv_core.records.events import Progress
 from ckv_core.records.variants import VariantSpec
 
@@ -68,11 +69,6 @@ class Memo:
             self._orders[key] = sort()
         self._orders.move_to_end(key)
         return self._orders[key]
-
-
-KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
-CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
-CUDA_CHUNK = 4096  # there a pass of few tokens is launches more than arithmetic
 
 
 def chunk_tokens(device: torch.device) -> int:
@@ -154,12 +150,8 @@ class Prefill:
 
 
 def sliding_room(window: int, device: torch.device) -> int:
-    """Entries that a sliding layer holds of a long prompt.
-
-    Decoding looks at the last window - 1. The others let a prompt that differs near its end, as
-    by another question, begin at the last border of chunks.
-    """
-    return window - 1 + chunk_tokens(device) + 2 * KEPT_QUERIES
+    """Entries that a sliding layer holds of a long prompt; see `sliding_entries`."""
+    return sliding_entries(window, chunk_tokens(device))
 
 
 @dataclass(frozen=True, slots=True)

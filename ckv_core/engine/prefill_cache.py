@@ -3,8 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ckv_core.engine.prefill import KEPT_QUERIES, Needs, Prefill, Prefix, chunk_tokens
+from ckv_core.engine.prefill import Needs, Prefill, Prefix, chunk_tokens
 from ckv_core.models.rope import length_dependent
+from ckv_core.models.shape import KEPT_QUERIES
 
 KEPT_PREFILL_BYTES = 2**30  # per model; about 20 prompts of 1,000 tokens on the default model
 

@@ -18,7 +18,6 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows, Rows
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.methods.parts.layout import is_shared, page_size
-from ckv_core.records.byte_budget import entries_within
 from ckv_core.records.records import ModelInfo, Receipt, RetainedSet
 from ckv_core.records.variants import VariantSpec
 
@@ -38,24 +37,6 @@ class Selection:
     elapsed_ms: float = 0.0  # what choosing took
     # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
-
-
-def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
-    """Budget in tokens, checked against what the variant always keeps (ConfigError).
-
-    Of a prompt of so many compressed tokens; `entry_bytes` are those of one key and value.
-    """
-    if not spec.method.evicts:
-        return prompt_len
-    heads = len(model.evictable_layers) * model.kv_heads
-    if spec.budget.unit == "mib":
-        itemsize = entry_bytes // (2 * model.head_dim)
-        nbytes = int(spec.budget.amount * 2**20)
-        budget = entries_within(spec, nbytes // heads, model.head_dim, itemsize)
-    else:
-        budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
-    spec.check_budget(budget, prompt_len)
-    return budget
 
 
 def select(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:

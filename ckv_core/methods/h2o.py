@@ -16,7 +16,7 @@ from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import page_size
-from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 
@@ -105,6 +105,9 @@ class HeavyHitters(StepPolicy):
 
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
         return {_TOTAL: _grouped(view)}
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        return most_each_step(kept, generated, parameters)
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         kv_heads, entries = view.positions.shape

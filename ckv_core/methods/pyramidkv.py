@@ -15,7 +15,7 @@ from fractions import Fraction
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice, number
-from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Counts, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
@@ -34,16 +34,20 @@ class Pyramid(BudgetRule):
 
     parameters = (BETA, PYRAMID_WINDOW)
 
+    def layer_budgets(self, counts: Counts, spare: int, parameters: Parameters) -> list[int]:
+        inside = counts.protected if parameters["pyramid_window"] == "inside" else 0
+        beta = float(parameters["beta"])
+        return pyramid_budgets(counts.layers, spare, counts.entries, beta, inside)
+
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
-        shape, beta = (candidates.layers, candidates.kv_heads), float(parameters["beta"])
-        inside = candidates.protected if parameters["pyramid_window"] == "inside" else 0
-        return pyramid_budgets(shape, spare, candidates.entries, beta, inside)
+        per_layer = self.layer_budgets(candidates, spare, parameters)
+        return torch.tensor(per_layer)[:, None].expand(-1, candidates.kv_heads)
 
 
 def pyramid_budgets(
-    shape: tuple[int, int], spare: int, evictable: int, beta: float, inside: int = 0
-) -> Tensor:
-    """Head budgets beyond the protected entries (arXiv:2406.02069, as its code computes them).
+    layers: int, spare: int, evictable: int, beta: float, inside: int = 0
+) -> list[int]:
+    """Each layer's heads' budget beyond the protected entries (arXiv:2406.02069, as its code has).
 
     With mean = spare + inside, the last layer gets lo = mean / beta, the first
     hi = 2 * mean - lo; hi is clipped to `evictable`, then lo = 2 * mean - hi, so the mean stays.
@@ -51,15 +55,14 @@ def pyramid_budgets(
 
     `inside` are protected entries that count into the shares, as kvpress has it.
     """
-    (layers, kv_heads), mean = shape, spare + inside
+    mean = spare + inside
     high = min(2 * mean - Fraction(mean) / Fraction(str(beta)), Fraction(evictable))
     low = 2 * mean - high
     if low < inside or high < low or layers == 1:
         high = low = Fraction(mean)  # as for a beta of 1
     step = (high - low) / max(layers - 1, 1)
     shares = [high - layer * step - inside for layer in range(layers)]
-    per_layer = integer_shares(shares, layers * spare, evictable)
-    return torch.tensor(per_layer, dtype=torch.int64)[:, None].expand(layers, kv_heads)
+    return integer_shares(shares, layers * spare, evictable)
 
 
 register(

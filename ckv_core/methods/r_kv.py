@@ -92,6 +92,10 @@ class CutBuffer(StepPolicy):
     def acts(self, step: int, parameters: Parameters) -> bool:
         return step % int(parameters["buffer"]) == 0
 
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        full = int(parameters["budget"]) + int(parameters["buffer"])
+        return min(kept + generated, max(full, kept))
+
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         budget = int(parameters["budget"])
         return view.choose(budget, 0) if view.positions.shape[1] > budget else None

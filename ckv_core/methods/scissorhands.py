@@ -13,7 +13,7 @@ from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
-from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, PromptShape
 
@@ -93,6 +93,9 @@ class DropLow(StepPolicy):
 
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
         return first_record(view, int(parameters["history"]))
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        return most_each_step(kept, generated, parameters)
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         kv_heads, entries = view.positions.shape

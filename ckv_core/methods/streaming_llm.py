@@ -14,7 +14,7 @@ from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
 from ckv_core.methods.parts.views import LayerView
 
 ROLLING = choice("rolling", ("off", "on"), kvpress="off").means(
@@ -46,6 +46,7 @@ class Roll(StepPolicy):
     """Each head keeps a budget of entries: the sinks and the newest."""
 
     needs_equal = True
+    alike = True
     parameters = (ROLLING, POSITIONS)
     reads = ("sinks",)
 
@@ -54,6 +55,10 @@ class Roll(StepPolicy):
 
     def moves(self, parameters: Parameters) -> bool:
         return parameters["positions"] == "cache"
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        rolls = parameters["rolling"] == "on"
+        return most_each_step(kept, generated, parameters) if rolls else kept + generated
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         excess = view.positions.shape[1] - int(parameters["budget"])

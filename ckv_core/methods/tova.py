@@ -11,7 +11,7 @@ from ckv_core.methods.base import register
 from ckv_core.methods.parameters import choice
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
 from ckv_core.methods.parts.views import LayerView
 
 NEWEST = choice("newest", ("free", "kept"), kvpress="kept").means(
@@ -47,9 +47,14 @@ class KeepAttended(StepPolicy):
     parameters = (WHILE_GENERATING,)
     needs_equal = True
     needs_probabilities = True
+    alike = True
 
     def acts(self, step: int, parameters: Parameters) -> bool:
         return parameters["while_generating"] == "evict"
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        evicts = self.acts(1, parameters)
+        return most_each_step(kept, generated, parameters) if evicts else kept + generated
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         kv_heads, entries = view.positions.shape

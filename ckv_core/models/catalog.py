@@ -9,6 +9,8 @@ from typing import Literal
 from huggingface_hub import constants
 
 from ckv_core.base.home import models_folder
+from ckv_core.errors import ModelError
+from ckv_core.models.shape import ModelShape, shape_in
 from ckv_core.models.store import read_manifest
 from ckv_core.records.run_request import DEFAULT_MODEL
 
@@ -72,36 +74,120 @@ FLOAT32_BYTES = 4  # what `--dtype auto` is on a CPU
 
 @dataclass(frozen=True, slots=True)
 class SuggestedModel:
-    """One model as its config has it."""
+    """A small public model that runs here."""
 
-    name: str  # what a run request takes
-    parameters: int  # without those that it has twice (tied embeddings)
-    layers: int
-    kv_heads: int
-    head_dim: int
-    context: int  # tokens that it was trained for
+    shape: ModelShape
     license: str  # of the weights
 
     @property
+    def name(self) -> str:
+        """What a run request takes."""
+        return self.shape.name
+
+    @property
     def weights_bytes(self) -> int:
-        return self.parameters * FLOAT32_BYTES
+        return self.shape.parameters * FLOAT32_BYTES
 
     @property
     def token_bytes(self) -> int:
         """Keys and values of one prompt token in float32."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * FLOAT32_BYTES
+        shape = self.shape
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * FLOAT32_BYTES
 
 
-SUGGESTED = (
-    SuggestedModel(DEFAULT_MODEL, 134_515_008, 30, 3, 64, 8_192, "Apache-2.0"),
-    SuggestedModel(
-        "HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120, 32, 5, 64, 8_192, "Apache-2.0"
-    ),
-    SuggestedModel("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768, 24, 2, 64, 32_768, "Apache-2.0"),
-    SuggestedModel("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 2, 128, 32_768, "Apache-2.0"),
-    SuggestedModel(
-        "HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384, 24, 32, 64, 8_192, "Apache-2.0"
-    ),
-    SuggestedModel("Qwen/Qwen3-4B-Instruct-2507", 4_022_468_096, 36, 8, 128, 262_144, "Apache-2.0"),
-    SuggestedModel("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 4, 128, 32_768, "Apache-2.0"),
+_KEYS = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "tie_word_embeddings",
 )
+
+
+def _shape(name: str, *sizes: str | int) -> ModelShape:
+    """Of what the model's config.json on the Hugging Face Hub has, in the order of `_KEYS`."""
+    return ModelShape.of(dict(zip(_KEYS, sizes, strict=True)), name)
+
+
+SUGGESTED = tuple(
+    SuggestedModel(_shape(*sizes), "Apache-2.0")
+    for sizes in (
+        (DEFAULT_MODEL, "llama", 30, 576, 1_536, 9, 3, 49_152, 8_192, True),
+        (
+            "HuggingFaceTB/SmolLM2-360M-Instruct",
+            "llama",
+            32,
+            960,
+            2_560,
+            15,
+            5,
+            49_152,
+            8_192,
+            True,
+        ),
+        ("Qwen/Qwen2.5-0.5B-Instruct", "qwen2", 24, 896, 4_864, 14, 2, 151_936, 32_768, True),
+        ("Qwen/Qwen2.5-1.5B-Instruct", "qwen2", 28, 1_536, 8_960, 12, 2, 151_936, 32_768, True),
+        (
+            "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+            "llama",
+            24,
+            2_048,
+            8_192,
+            32,
+            32,
+            49_152,
+            8_192,
+            True,
+        ),
+        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3", 36, 2_560, 9_728, 32, 8, 151_936, 262_144, True),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2", 28, 3_584, 18_944, 28, 4, 152_064, 32_768, False),
+    )
+)
+# Those that `ckv plan` knows by name; it takes any config besides.
+KNOWN = {
+    shape.name: shape
+    for shape in (
+        _shape(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "llama",
+            32,
+            4_096,
+            14_336,
+            32,
+            8,
+            128_256,
+            131_072,
+            False,
+        ),
+        _shape("Qwen/Qwen3-8B", "qwen3", 36, 4_096, 12_288, 32, 8, 151_936, 40_960, False),
+        *(model.shape for model in SUGGESTED),
+    )
+}
+
+
+def planned_shape(name: str, *, with_paths: bool = True) -> ModelShape:
+    """The shape of a model by name, of a folder or of a config.json; none is downloaded.
+
+    ModelError where it is unknown. Without `with_paths` only what `list_models` and `KNOWN` have.
+    """
+    given = name.strip()
+    short = {each.rpartition("/")[2].removesuffix("-Instruct").lower(): each for each in KNOWN}
+    known = given if given in KNOWN else short.get(given.removesuffix("-Instruct").lower())
+    if known:
+        return KNOWN[known]
+    listed = {each.name for each in list_models() if each.source in ("folder", "hub cache")}
+    folders = [models_folder() / given] if given in listed else []
+    snapshots = Path(constants.HF_HUB_CACHE) / f"models--{given.replace('/', '--')}" / "snapshots"
+    folders += _subfolders(snapshots) if given in listed else []
+    folders += [Path(given).expanduser()] if with_paths and given else []
+    for folder in folders:
+        if (folder / "config.json").is_file() or folder.is_file():
+            return shape_in(folder, given)
+    raise ModelError(
+        f"The shape of {given[:100]!r} is not known here; give a config.json"
+        f"{' or its folder' if with_paths else ''}, or one of {', '.join(KNOWN)}."
+    )

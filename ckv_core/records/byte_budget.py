@@ -24,6 +24,24 @@ def entries_within(spec: VariantSpec, most: int, head_dim: int, itemsize: int) -
     return bisect_right(range(most + 1), most, key=held) - 1
 
 
+def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
+    """Budget in tokens, checked against what the variant always keeps (ConfigError).
+
+    Of a prompt of so many compressed tokens; `entry_bytes` are those of one key and value.
+    """
+    if not spec.method.evicts:
+        return prompt_len
+    heads = len(model.evictable_layers) * model.kv_heads
+    if spec.budget.unit == "mib":
+        itemsize = entry_bytes // (2 * model.head_dim)
+        nbytes = int(spec.budget.amount * 2**20)
+        budget = entries_within(spec, nbytes // heads, model.head_dim, itemsize)
+    else:
+        budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
+    spec.check_budget(budget, prompt_len)
+    return budget
+
+
 def budget_bytes(variant: VariantResult) -> int | None:
     """Bytes of a budget in MiB; None of another one, or where its SPEC says none."""
     try:

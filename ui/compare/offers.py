@@ -148,8 +148,8 @@ def models_value(ready: Collection[str]) -> dict[str, Any]:
         "rows": [
             {
                 "name": model.name,
-                "parameters": model.parameters,
-                "context": model.context,
+                "parameters": model.shape.parameters,
+                "context": model.shape.context,
                 "license": model.license,
                 "weights": model.weights_bytes,
                 "token": model.token_bytes,

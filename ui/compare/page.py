@@ -9,7 +9,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, about
 from ckv_core.experiment.study import MAX_SAMPLES
-from ckv_core.models.catalog import SUGGESTED
+from ckv_core.models.catalog import KNOWN, SUGGESTED
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
@@ -413,8 +413,8 @@ def status_value(status: ModelStatus) -> dict[str, Any]:
     wrong = {"field": "model"} if status.failed else {}
     words = status.message
     if status.ready:
-        context = next((each.context for each in SUGGESTED if each.name == status.model), None)
-        reads = f", reads up to {context:,} tokens" if context else ""
+        known = KNOWN.get(status.model)
+        reads = f", reads up to {known.context:,} tokens" if known else ""
         where = words.removeprefix(f"{status.model} is ready").rstrip(".").replace("cpu", "CPU")
         words = f"Ready{where}{reads}"
     return notice_value(words, tone) | wrong | {"loading": loading, "fraction": status.fraction}

@@ -1,4 +1,4 @@
-"""Each method as a card, by class, with links to them: HTML out of the declarations."""
+"""Each method by class, and what a server can do with it: HTML out of the declarations."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ckv_core.experiment.serving import FEATURES, Answer, served
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
 from ckv_core.records.variants import VariantSpec
@@ -22,14 +23,16 @@ ARXIV = re.compile(r"arXiv:([\d.]+\d)")
 FORMULAS: dict[str, str] = json.loads((ASSETS / "formulas.json").read_text("utf-8"))
 RECORDED: dict[str, Any] = json.loads((ASSETS / "kept_figures.json").read_text("utf-8"))
 FIRST_SHARE = "10"  # percent of the entries
+# How a verdict is drawn: as the outcomes of answers are.
+LOOKS = {"yes": "answered", "if": "cut", "no": "missed"}
 CODE = re.compile(r"`([^`]+)`")
 _MIB = 2**20
 
 
 def methods_list() -> str:
-    """HTML: links to all methods, then a section of cards for each class."""
+    """HTML: a section for each class, a line for each method that opens; then the servers."""
     beside = METHODS.get(RECORDED["beside"])
-    return _drawn(
+    methods = _drawn(
         "methods.html",
         classes=list(by_class(METHODS)),
         record=RECORDED,
@@ -41,6 +44,21 @@ def methods_list() -> str:
         kept_of=_kept,
         facts_of=_facts,
     )
+    return methods + _serving_table()
+
+
+def _serving_table() -> str:
+    """HTML: methods that a server can do the same with, in a row; each cell with its reason."""
+    groups: dict[tuple[tuple[str, Answer], ...], list[str]] = {}
+    for method in METHODS:
+        answers = served(VariantSpec.parse(method.name))
+        groups.setdefault(tuple(answers.items()), []).append(method.label)
+    reasons = sorted(
+        {(key, reason) for answers in groups for key, (_, reason) in answers},
+        key=lambda pair: ([*FEATURES].index(pair[0]), pair[1]),
+    )
+    rows = [(labels, dict(answers)) for answers, labels in groups.items()]
+    return _drawn("serving.html", features=FEATURES, groups=rows, reasons=reasons, looks=LOOKS)
 
 
 def parameters_table() -> str:

@@ -7,6 +7,7 @@ import gradio as gr
 from ckv_core.methods import METHODS, SELECTORS
 from ui.components.base import Facts
 from ui.components.modules import on_load
+from ui.methods.capacity import Capacity
 from ui.methods.cards import methods_list, parameters_table
 from ui.settings import Settings
 
@@ -18,26 +19,23 @@ def follows(selector: str) -> str:
 
 
 FORMULA_TEXT = (
-    "In the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
+    "Open a method for its formula, what it kept of a text, its parameters and what it needs. In "
+    "the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
     "*a* is the attention of query *q* of head *h* to entry *i* of *n*, *W* the observation "
     "window, *k* and *v* are key and value of *d* channels, *group* is the mean or the "
     "maximum over the query heads of a KV head, and *pool* smooths along the prompt. "
 )
 INTRO = (
     "## Methods\n"
+    "[What a server can do](methods#servers) · [How many requests fit](methods#capacity) · "
+    "[Parameters](methods#parameters) · [Limits](methods#limits)\n\n"
     "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
     "part of each head's budget to attention alone (stage 1) and the rest to attention times "
     "the size of the value that would be lost (stage 2). `+critical` follows "
     f"{follows('critical')}; `+critical_auto`, which needs an observation window, "
     f"{follows('critical_auto')}. "
-    + FORMULA_TEXT
-    + "Methods that are query-aware and such that are not are compared fairly "
+    "Methods that are query-aware and such that are not are compared fairly "
     "where the context alone is compressed: then neither sees the question."
-)
-PARAMETERS_TEXT = (
-    "## Parameters\n"
-    "Every setting that changes which entries are kept. `preset=paper` is what the papers print, "
-    "`preset=kvpress` what kvpress ships; any parameter given beside it wins."
 )
 SPEC_TEXT = (
     "## Writing a variant\n"
@@ -51,14 +49,15 @@ LIMITS_TEXT = (
 )
 
 
-def build_methods(settings: Settings) -> None:
+def build_methods(settings: Settings, page: gr.Blocks) -> None:
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
         bare: dict[str, Any] = {"elem_classes": ["bare"], "apply_default_css": False}
+        gr.Markdown(FORMULA_TEXT, elem_classes=["section"])
         gr.HTML(methods_list(), js_on_load=on_load("assets/scripts/pages/methods.js"), **bare)
-        gr.Markdown(SPEC_TEXT, elem_classes=["section"])
-        gr.Markdown(PARAMETERS_TEXT, elem_classes=["section"])
+        Capacity().wire(page)
         gr.HTML(parameters_table(), **bare)
+        gr.Markdown(SPEC_TEXT, elem_classes=["section"])
     gr.Markdown(LIMITS_TEXT, elem_classes=["section"])
     limits = settings.limits.rows(with_logins=bool(settings.users))
     Facts({"rows": [{"label": name, "text": text} for name, text in limits]}, elem_id="limits")

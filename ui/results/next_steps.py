@@ -29,6 +29,7 @@ def next_value(view: RunSnapshot) -> dict[str, Any] | None:
     links = [
         _link("Run on more samples", more, "Fill in the form with these methods and budgets."),
         *_between(view),
+        _fits(view.request, view.result.prompt.tokens),
     ]
     value: dict[str, Any] = {"find": "", "links": links, "refused": "", "started": ""}
     if wanted := at_searched(view.request):
@@ -105,6 +106,17 @@ def _gap(grid: Grid) -> tuple[float, float] | None:
         return None
     low, high = grid.budgets[least - 1], grid.budgets[least]
     return (low.amount, high.amount) if {low.unit, high.unit} == {"percent"} else None
+
+
+def _fits(request: RunRequest, tokens: int) -> dict[str, str]:
+    """A link to the Methods page with the run's model, methods, first budget and length."""
+    query = {"model": request.model, "prompt": str(tokens), "variants": ";".join(request.variants)}
+    budgets = {"budget": request.budgets[0]} if request.budgets else {}
+    return {
+        "text": "How many requests fit?",
+        "href": f"/methods?{urlencode(query | budgets)}#capacity",
+        "title": "Memory and requests of these methods on a device, computed.",
+    }
 
 
 def _link(text: str, query: dict[str, str], title: str) -> dict[str, str]:

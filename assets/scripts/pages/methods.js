@@ -57,16 +57,18 @@ function figures(element) {
 
 // Links within the page; the base address of Gradio's pages would lead `#name` elsewhere.
 const go = (hash) => {
-  const card = document.getElementById(hash.slice(1));
-  card?.scrollIntoView();
-  card?.focus({ preventScroll: true });
+  const target = document.getElementById(hash.slice(1));
+  const fold = target?.closest("details");
+  if (fold) fold.open = true;
+  target?.scrollIntoView();
+  (target?.querySelector(":scope > summary") ?? target)?.focus({ preventScroll: true });
 };
 
 export default function mount({ element }) {
   figures(element);
-  element.addEventListener("click", (event) => {
-    const link = event.target.closest("nav a");
-    if (!link) return;
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="methods#"]');
+    if (!link || !element.isConnected) return;
     event.preventDefault();
     history.replaceState(history.state, "", location.pathname + location.search + link.hash);
     go(link.hash);

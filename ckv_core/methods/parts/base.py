@@ -183,6 +183,15 @@ class Candidates(Protocol):
         """How much each KV head of the evictable layers matters, by that table: from 0 to 1."""
 
 
+class Counts(Protocol):
+    """How many entries there are to choose from; what `Candidates` has, known without a prompt."""
+
+    layers: int
+    kv_heads: int
+    entries: int
+    protected: int
+
+
 class BudgetRule(Part):
     """A budget rule says how many entries each head keeps."""
 
@@ -198,6 +207,15 @@ class BudgetRule(Part):
         if self.ranks_heads and not scorer.across_heads:
             return "has scores that cannot be compared between heads"
         return super().unfit(scorer)
+
+    def layer_budgets(
+        self, counts: Counts, spare: int, parameters: Parameters
+    ) -> Sequence[int] | None:
+        """What `head_budgets` gives each head of a layer, of rules that look at no prompt.
+
+        None where heads differ, or where the prompt or a table decides.
+        """
+        return [spare] * counts.layers if self.equal else None
 
     @abstractmethod
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:

@@ -38,11 +38,17 @@ class StepView:
     carried: dict[str, Tensor] = field(default_factory=dict)
 
 
+def most_each_step(kept: int, generated: int, parameters: Parameters) -> int:
+    """`StepPolicy.most` where every new entry above the budget pushes one out."""
+    return min(kept + generated, max(kept, int(parameters["budget"]) + 1))
+
+
 class StepPolicy(Part):
     """When and what a row evicts while it generates."""
 
     needs_equal: ClassVar[bool] = False  # whether all heads must begin with as many entries
     needs_probabilities: ClassVar[bool] = False  # whether `StepView.probabilities` must be there
+    alike: ClassVar[bool] = False  # whether all heads of a layer hold the same entries
 
     def wanted(self, parameters: Parameters) -> bool:
         """Whether a variant has it; without it, what is generated stays."""
@@ -63,6 +69,13 @@ class StepPolicy(Part):
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
         """Return what is carried of the prompt's entries at first, [kv_heads, entries] by name."""
         return {}
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        """The most entries that a head holds at a time, of so many kept and generated ones.
+
+        `budget` of the parameters is in tokens; without a claim of the policy, all of them.
+        """
+        return kept + generated
 
     @abstractmethod
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
@@ -107,6 +120,10 @@ class Compaction(StepPolicy):
 
     def acts(self, step: int, parameters: Parameters) -> bool:
         return step % int(parameters["every"]) == 0
+
+    def most(self, kept: int, generated: int, parameters: Parameters) -> int:
+        every, to = int(parameters["every"]), int(parameters["to"])
+        return kept + min(generated, max(every, to + min(every, generated - every)))
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         return view.choose(int(parameters["to"]), view.first_generated)

@@ -12,13 +12,13 @@ from transformers import DynamicCache
 
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import READ_CHUNK, Decoder
-from ckv_core.engine.prefill import CHUNK
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.teacher_forced import token_rank
 from ckv_core.errors import PromptError
 from ckv_core.methods import attention as partial
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.shape import CHUNK
 from ckv_core.records.agreement import answer_scores
 from ckv_core.records.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from ckv_core.records.records import VariantResult

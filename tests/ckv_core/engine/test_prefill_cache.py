@@ -8,19 +8,11 @@ from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.candidates import PromptLayer
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generate import generate
-from ckv_core.engine.prefill import (
-    CHUNK,
-    KEPT_QUERIES,
-    LayerStates,
-    Needs,
-    Prefill,
-    Prefix,
-    prefill,
-    sliding_room,
-)
+from ckv_core.engine.prefill import LayerStates, Needs, Prefill, Prefix, prefill, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.shape import CHUNK, KEPT_QUERIES
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded, without_times

@@ -189,15 +189,15 @@ def test_remainders_that_tie_as_decimals_tie_in_adaptive_budgets(counts, spare, 
     assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
 
 
-@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 60), st.integers(0, 60), st.data())
-def test_pyramid_budgets_equal_exact_arithmetic(layers, kv_heads, spare, slack, data):
+@given(st.integers(1, 12), st.integers(0, 60), st.integers(0, 60), st.data())
+def test_pyramid_budgets_equal_exact_arithmetic(layers, spare, slack, data):
     beta = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0, 1000.0]))
     capacity = spare + slack
-    budgets = pyramid_budgets((layers, kv_heads), spare, capacity, beta)
+    budgets = pyramid_budgets(layers, spare, capacity, beta)
     per_layer = literal_budgets.pyramid_layers(spare, layers, beta, capacity)
-    assert budgets.tolist() == [[count] * kv_heads for count in per_layer]
-    assert int(budgets.sum()) == layers * kv_heads * spare
-    assert 0 <= int(budgets.min()) <= int(budgets.max()) <= capacity
+    assert budgets == per_layer
+    assert sum(budgets) == layers * spare
+    assert 0 <= min(budgets) <= max(budgets) <= capacity
     # whole numbers of falling shares: a remainder may lift a later layer by at most one
     assert all(later <= earlier + 1 for earlier, later in pairwise(per_layer))
 
@@ -205,10 +205,9 @@ def test_pyramid_budgets_equal_exact_arithmetic(layers, kv_heads, spare, slack, 
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.integers(0, 9), st.data())
 def test_kvpress_pyramid_budgets_equal_its_own_rule(layers, spare, slack, inside, data):
     beta, capacity = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0])), spare + slack
-    budgets = pyramid_budgets((layers, 2), spare, capacity, beta, inside)
-    per_layer = literal_budgets.kvpress_pyramid(spare, layers, beta, capacity, inside)
-    assert budgets.tolist() == [[count] * 2 for count in per_layer]
-    assert int(budgets.sum()) == layers * 2 * spare
+    budgets = pyramid_budgets(layers, spare, capacity, beta, inside)
+    assert budgets == literal_budgets.kvpress_pyramid(spare, layers, beta, capacity, inside)
+    assert sum(budgets) == layers * spare
 
 
 @given(rows(), RATIOS, st.integers(0, 9), st.data())

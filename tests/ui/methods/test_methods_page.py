@@ -4,11 +4,18 @@ import html
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import gradio as gr
+import pytest
 from playwright.sync_api import expect
 
+from ckv_core.experiment.plan import Setting, plan
 from ckv_core.methods import METHODS, PARAMETERS
-from tests.e2e.steps import DESK, PHONE, expect_well_made_everywhere
+from ckv_core.models.catalog import KNOWN
+from ckv_core.records.variants import VariantSpec
+from tests.e2e.steps import DESK, PHONE, expect_well_made, expect_well_made_everywhere
+from ui.methods.capacity import Capacity
 from ui.methods.cards import FORMULAS, methods_list, parameters_table
 
 WRITTEN: dict[str, str] = json.loads(
@@ -19,7 +26,12 @@ WRITTEN: dict[str, str] = json.loads(
 def test_the_methods_page_names_every_method_and_parameter():
     page, table = methods_list(), parameters_table()
     assert all(f'id="method-{each.name}"' in page for each in METHODS)
-    assert all(f'href="methods#method-{each.name}"' in page for each in METHODS)
+    # A server's cell has its reason, and methods of a row have all of them in common.
+    body = page.partition("ckv-served")[2]
+    shown = re.findall(r'<tr><th scope="row">(.*?)</th>', body)
+    assert sorted(", ".join(shown).split(", ")) == sorted(each.label for each in METHODS)
+    assert body.count("<td title=") == 6 * len(shown)
+    assert len(re.findall(r'id="reason-\d+"', body)) == len(set(re.findall(r"#reason-(\d+)", body)))
     assert all(f"<code>{name}</code>" in table for name in PARAMETERS)
 
 
@@ -45,7 +57,7 @@ def test_every_method_has_its_formula_rendered_as_it_is_written():
 
 
 def test_every_method_says_where_codes_disagree_and_what_it_costs():
-    cards = re.findall(r'id="method-(\w+)"(.*?)</article>', methods_list(), re.DOTALL)
+    cards = re.findall(r'id="method-(\w+)"(.*?)</details>', methods_list(), re.DOTALL)
     facts = {
         name: dict(re.findall(r"<dt>([^<]+)</dt><dd>(.*?)</dd>", card)) for name, card in cards
     }
@@ -58,11 +70,69 @@ def test_every_method_says_where_codes_disagree_and_what_it_costs():
     assert notes["layer_defensivekv"] == notes["defensivekv"]
 
 
+@pytest.fixture(scope="module")
+def form():
+    with gr.Blocks():
+        return Capacity()
+
+
+def computed(form, **changes):
+    """(sentence, rows by label) of the form's first values with some changed."""
+    values = {name: part.value for name, part in form.inputs.items()} | changes
+    notice, table, equal, link = form.compute(*values.values())
+    if notice["text"]:
+        return notice, {}
+    assert equal is None or link["links"][0][1].startswith("/?setup=")
+    rows = [row["cells"] for row in table["rows"]]
+    return notice, {row["spec"]["text"]: row for row in rows}
+
+
+def test_the_plan_on_the_page_is_that_of_the_command_line(form):
+    _, rows = computed(form, store="int4", variants=["snapkv", "adakv:store=int8", "full"])
+    assert [*rows] == ["full", "snapkv:budget=10%,store=int4", "adakv:budget=10%,store=int8"]
+    setting = Setting(memory=80 * 2**30, prompt=131_072)
+    specs = [VariantSpec.parse(spec) for spec in rows]
+    expected = plan(KNOWN["meta-llama/Llama-3.1-8B-Instruct"], setting, specs)
+    assert [row["requests"]["value"] for row in rows.values()] == [r.requests for r in expected]
+
+
+def test_a_link_fills_in_the_plan_and_whatever_else_comes_is_a_sentence(form):
+    query = {"model": "Qwen/Qwen3-8B", "prompt": "512", "variants": "snapkv:budget=64;full"}
+    model, prompt, variants, _ = form.open(SimpleNamespace(query_params=query))
+    notice, rows = computed(form, model=model, prompt=prompt, variants=variants)
+    assert notice["text"] == ""
+    assert [*rows] == ["full", "snapkv:budget=64"]
+    assert form.open(SimpleNamespace(query_params={"prompt": "9" * 99 + "x"}))[1] == gr.skip()
+    for name, value, field in (
+        ("memory", "lots", "plan-memory"),
+        ("bandwidth", "0.1B", "plan-bandwidth"),
+        ("memory", {"a": 1}, "plan-memory"),
+        ("prompt", -1, "plan-prompt"),
+        ("prompt", 1e300, "plan-prompt"),
+        ("output", float("nan"), "plan-output"),
+        ("dtype", None, "plan-dtype"),
+        ("model", "/etc", "plan-model"),
+        ("config", "[" * 9_999, "plan-config"),
+        ("variants", ["snapkv"] * 99, "plan-variants"),
+        ("variants", [["snapkv"]], "plan-variants"),
+        ("budget", "7", "plan-budget"),
+        ("layout", "page:1", "plan-layout"),
+    ):
+        notice, _ = computed(form, **{name: value})
+        assert notice["tone"] == "error"
+        assert notice.get("field") == field, notice
+
+
 def test_formulas_are_drawn_and_the_page_is_well_made_in_light_and_dark(browser, open_app):
     page = browser.new_page(viewport=DESK)
     page.goto(f"{open_app.url}/methods?__theme=light")
     formulas = page.locator(".ckv-formula math")
-    formulas.first.wait_for()
+    formulas.first.wait_for(state="attached")
+    page.locator("#capacity-table tbody tr").first.wait_for()
+    # As it is opened first it can be read in a few screens.
+    assert page.evaluate("document.documentElement.scrollHeight") < 5 * DESK["height"]
+    expect_well_made(page)
+    page.locator("details").evaluate_all("all => all.forEach((e) => { e.open = true; })")
     for width in (1440, 430):
         page.set_viewport_size({"width": width, "height": 900})
         heights = formulas.evaluate_all("all => all.map((e) => e.getBoundingClientRect().height)")
@@ -72,7 +142,7 @@ def test_formulas_are_drawn_and_the_page_is_well_made_in_light_and_dark(browser,
     names = page.locator("[id^=method-]").evaluate_all("all => all.map((e) => e.id)")
     assert len({*names}) == len(names) == len([*METHODS])
     # One card of each class stands for all, which have the same parts: axe takes long on each.
-    page.locator(".ckv-method:nth-child(n+2)").evaluate_all("all => all.forEach((e) => e.remove())")
+    page.locator(".ckv-method ~ .ckv-method").evaluate_all("all => all.forEach((e) => e.remove())")
     expect_well_made_everywhere(page)
     page.close()
 
@@ -83,6 +153,7 @@ def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(browser, 
     figures = page.locator(".ckv-kept")
     expect(figures).to_have_count(len([each for each in METHODS if each.evicts]))
     knorm = page.locator("#method-knorm .ckv-kept")
+    page.locator("#method-knorm summary").click()
     expect(knorm.locator("path")).to_have_count(3)
     expect(knorm).to_contain_text("Knorm at 10 % (")
     before = knorm.locator(".ckv-kept-above").get_attribute("d")

@@ -123,7 +123,9 @@ def test_the_next_steps_of_a_sweep_add_budgets_below_the_smallest_that_answers()
     result = replace(result, variants=[result.variants[0], *points])
     value = next_value(replace(shown, request=asked, result=result))
     assert value["find"] == ""
-    more, add = value["links"]
+    more, add, fits = value["links"]
+    assert fits["href"].startswith("/methods?model=")
+    assert fits["href"].endswith("variants=snapkv&budget=10%25#capacity")
     assert more["href"].endswith("&source=file")
     assert add["text"] == "Add budgets between 10 and 20 %"
     assert "budget=12%25%2C+14%25%2C+16%25%2C+18%25" in add["href"]

@@ -67,17 +67,18 @@ def outside(page: Page, what: str) -> list[str]:
 
 def test_a_phone_shows_every_cell_of_the_methods(page, site):
     show(page, f"{site.url}/methods", PHONE)
-    expect(page.locator("#methods td").last).to_be_visible()
-    # A long formula scrolls in its own box.
-    cells = "#methods td, #methods .ckv-method *:not(.ckv-formula *), #methods nav *"
+    expect(page.locator(".ckv-served td").last).to_be_visible()
+    # A long formula scrolls in its own box, the plan's tables in theirs.
+    page.locator("#methods details").evaluate_all("all => all.forEach((e) => { e.open = true; })")
+    cells = ".ckv-served *, #parameters td, #methods .ckv-method *:not(.ckv-formula *)"
     assert outside(page, cells) == []
-    page.get_by_role("link", name="KeyDiff", exact=True).click()
-    expect(page.locator("#method-keydiff")).to_be_focused()
-    expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
-    assert page.url == f"{site.url}/methods#method-keydiff"
+    page.locator('.ckv-served a[href="methods#reason-3"]').first.click()
+    expect(page.locator("#reason-3")).to_be_focused()
+    assert page.url == f"{site.url}/methods#reason-3"
+    page.goto(f"{site.url}/methods#method-keydiff")
     page.reload()
-    expect(page.locator("#method-keydiff")).to_be_focused()
-    expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
+    expect(page.locator("#method-keydiff > summary")).to_be_focused()
+    expect(page.locator("#method-keydiff .ckv-formula")).to_be_in_viewport()
 
 
 def test_a_phone_shows_what_can_be_done_with_a_run_and_escape_leaves_its_editor(page, site):

@@ -1,0 +1,378 @@
+"""How many requests fit: memory and bandwidth of each variant, computed from a model's sizes alone.
+
+Nothing is measured here. Entries, stores and budgets are the engine's own; no torch.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ckv_core.base.memory_line import human_bytes
+from ckv_core.errors import ConfigError, about
+from ckv_core.experiment.table import Cell, Column, Table, text_column
+from ckv_core.methods import STORES
+from ckv_core.methods.parts.layout import page_size
+from ckv_core.methods.parts.views import PromptShape, statistic_bytes
+from ckv_core.models.shape import (
+    CUDA_CHUNK,
+    FLOAT,
+    KEPT_QUERIES,
+    ModelShape,
+    activation_bytes,
+    part_bytes,
+    sliding_entries,
+)
+from ckv_core.records.byte_budget import ITEM_BYTES, resolve_budget
+from ckv_core.records.run_request import FULL
+from ckv_core.records.variants import VariantSpec, spec_without
+
+MAX_TOKENS = 2**24
+MAX_PLANNED = 32
+_ORDER_AND_MARK = FLOAT + 1  # bytes of an entry's place by score, and of its mark
+_SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B(/S)?\s*", re.ASCII)
+
+# What each number is, by its key in the JSON. `docs/capacity.md` has the same with an example.
+FORMULAS = {
+    "weights_bytes": "numbers in the weights x bytes of the dtype",
+    "kv_bytes_per_request": (
+        "of each layer that is evicted from, KV heads x what the store takes for the entries kept "
+        "of the prompt, in whole pages where the layout has pages; and of all layers the entries "
+        "of the output, in the dtype; sliding layers hold their window and the last chunk"
+    ),
+    "peak_prefill_bytes": (
+        "above the weights while one prompt is read: its full cache, the last queries, what the "
+        "method gathers, and the larger of one chunk's activations and of scores, marks and the "
+        "kept copy"
+    ),
+    "requests": (
+        "the most that fit with the weights, each with its whole output, while one more prompt of "
+        "theirs is being read: 1 + (memory - weights - peak of prefill) / KV of a request; also "
+        "at most (memory - weights) / (KV of a request + a row's activations)"
+    ),
+    "bytes_read_per_step": (
+        "of one request alone: the weights without an embedding of which a step reads a row, what "
+        "is kept of the prompt, and half of the output"
+    ),
+    "floor_ms_per_token": "bytes read a step / bandwidth: no step of one request can be faster",
+    "tokens_per_s_at_most": (
+        "all requests together: requests x bandwidth / (weights read once + each request's cache)"
+    ),
+}
+NOTE = (
+    "Computed from the model's sizes, not measured. A request fits with its whole output, and "
+    "while the last prompt is still being read."
+)
+
+
+def parse_bytes(text: str, field: str) -> int:
+    """`80GiB`, `80 GB`, `3.35TB/s` (without the `/s`, too); ConfigError for anything else."""
+    match = _SIZE.fullmatch(text.upper())
+    base = 1024 if match and match[3] else 1000
+    size = int(float(match[1]) * base ** " KMGT".index(match[2] or " ")) if match else 0
+    if not size:
+        with about(field):
+            raise ConfigError(f"{field} must be like 80GiB or 3.35TB/s; got {text[:40]!r}.")
+    return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is planned for.
+
+    Attributes:
+        memory: bytes of the device.
+        prompt, output: tokens of a request.
+        bandwidth: bytes a second.
+        chunk: prompt tokens that are read in one pass.
+    """
+
+    memory: int
+    prompt: int
+    output: int = 256
+    dtype: str = "bfloat16"
+    bandwidth: int = 3_350_000_000_000
+    chunk: int = CUDA_CHUNK
+
+    def __post_init__(self) -> None:
+        for field, least in (("prompt", 1), ("output", 0), ("chunk", 1)):
+            if not least <= getattr(self, field) <= MAX_TOKENS:
+                with about(field):
+                    raise ConfigError(f"{field} must be from {least} to {MAX_TOKENS:,} tokens.")
+        if self.dtype not in ITEM_BYTES:
+            with about("dtype"):
+                raise ConfigError(f"dtype must be one of {', '.join(ITEM_BYTES)}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One variant's numbers; `FORMULAS` says what they are.
+
+    Attributes:
+        budget: entries that a KV head keeps of the prompt, on average.
+        limited_by: `prefill`, `decode`, or `nothing fits`.
+    """
+
+    spec: str
+    label: str
+    budget: int
+    weights_bytes: int
+    kv_bytes_per_request: int
+    requests: int
+    limited_by: str
+    peak_prefill_bytes: int
+    bytes_read_per_step: int
+    floor_ms_per_token: float
+    tokens_per_s_at_most: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    layers: int
+    kv_heads: int
+    entries: int
+    protected: int
+
+
+class RequestSizes:
+    """One request of one variant, in entries and bytes."""
+
+    def __init__(self, shape: ModelShape, setting: Setting, spec: VariantSpec) -> None:
+        self.shape, self.setting, self.spec = shape, setting, spec
+        self.itemsize, self.info = ITEM_BYTES[setting.dtype], shape.info(setting.dtype)
+        self.entry = 2 * shape.head_dim * self.itemsize
+        self.budget = resolve_budget(spec, self.info, setting.prompt, self.entry)
+        self.evictable = len(self.info.evictable_layers)
+        self.sliding = [window for window in shape.windows if window is not None]
+
+    def layers(self) -> Sequence[int]:
+        """Entries that a KV head keeps by evictable layer; equal where the prompt decides."""
+        spec, prompt = self.spec, self.setting.prompt
+        protected = sum(map(len, spec.always_kept(prompt)))
+        rule = spec.method.budget_rule
+        if rule is None or self.budget >= prompt:
+            return [prompt] * self.evictable
+        counts = _Counts(self.evictable, self.shape.kv_heads, prompt - protected, protected)
+        spare = self.budget - protected
+        own = rule.layer_budgets(counts, spare, spec.params) or [spare] * self.evictable
+        return [protected + each for each in own]
+
+    def held(self, generated: int) -> int:
+        """Bytes in evictable layers with so many generated tokens."""
+        spec, shape, size = self.spec, self.shape, page_size(self.spec.params)
+        parameters, total = {**spec.params, "budget": self.budget}, 0
+        for kept in self.layers():
+            most = (
+                spec.policy.most(kept, generated, parameters) if spec.policy else kept + generated
+            )
+            rest = (-(-most // size) * size if size else most) - kept
+            stored = spec.store.head_bytes(kept, shape.head_dim, self.itemsize, parameters)
+            total += shape.kv_heads * (stored + rest * self.entry)
+        return total
+
+    def slid(self, tokens: int, *, read: bool = False) -> int:
+        """Bytes that sliding layers hold of so many prompt tokens, or that a step reads of them."""
+        chunk = self.setting.chunk
+        rooms = (window if read else sliding_entries(window, chunk) for window in self.sliding)
+        return sum(min(tokens, room) for room in rooms) * self.shape.kv_heads * self.entry
+
+    @property
+    def kv_bytes(self) -> int:
+        setting = self.setting
+        output = len(self.sliding) * setting.output * self.shape.kv_heads * self.entry
+        return self.held(setting.output) + self.slid(setting.prompt) + output
+
+    def activations(self, tokens: int) -> int:
+        shape = self.shape
+        sizes = (self.itemsize, shape.linear, shape.hidden, shape.vocabulary)
+        return activation_bytes(tokens, 1, *sizes)
+
+    @property
+    def cache(self) -> int:
+        """Bytes of the whole prompt's cache."""
+        prompt, heads = self.setting.prompt, self.shape.kv_heads
+        return self.evictable * prompt * heads * self.entry + self.slid(prompt)
+
+    @property
+    def states(self) -> int:
+        """Bytes of the prompt's cache, its last queries and what is gathered from it."""
+        shape, spec = self.shape, self.spec
+        window = min(max(KEPT_QUERIES, spec.queries), self.setting.prompt)
+        queries = shape.layers * window * shape.query_heads * shape.head_dim * self.itemsize
+        gathered = (*spec.observers, *spec.passes)
+        return self.cache + queries + sum(statistic_bytes(each, self.seen) for each in gathered)
+
+    @property
+    def seen(self) -> PromptShape:
+        shape = self.shape
+        heads = (shape.query_heads, shape.kv_heads, shape.head_dim)
+        return PromptShape(self.evictable, *heads, self.setting.prompt)
+
+    @property
+    def reading_peak(self) -> int:
+        """While the prompt is read, as `engine.memory` has it where attention is a fused kernel."""
+        shape, prompt, observers = self.shape, self.setting.prompt, self.spec.observers
+        chunk = min(self.setting.chunk, prompt)
+        reading = self.activations(chunk) + part_bytes(chunk, shape.query_heads, shape.head_dim)
+        if self.sliding:
+            widest = max(self.sliding)
+            room = sliding_entries(widest, self.setting.chunk) + chunk
+            reading += chunk * min(prompt, chunk + widest) * (1 + FLOAT)
+            reading += room * shape.kv_heads * self.entry
+        reading += max((each.work_bytes(self.seen, chunk) for each in observers), default=0)
+        return self.states + reading
+
+    @property
+    def choosing_peak(self) -> int:
+        """Once it is read: scores, orders and marks, and the copy of what is kept."""
+        shape, spec, prompt = self.shape, self.spec, self.setting.prompt
+        if self.budget >= prompt and spec.store.is_plain:
+            return self.states
+        kinds = bool(spec.queries) + len(spec.norm_orders)
+        scores = kinds * shape.layers * shape.query_heads * FLOAT
+        marks = self.evictable * shape.kv_heads * _ORDER_AND_MARK
+        return self.states + prompt * (scores + marks) + self.held(0)
+
+    def planned(self) -> Planned:
+        shape, setting = self.shape, self.setting
+        weights, own = shape.parameters * self.itemsize, self.kv_bytes
+        free, peak = setting.memory - weights, max(self.reading_peak, self.choosing_peak)
+        in_prefill = 1 + (free - peak) // own if free >= peak else 0
+        in_decode = free // (own + self.activations(1))
+        requests = max(0, min(in_prefill, in_decode))
+        limit = "prefill" if in_prefill <= in_decode else "decode"
+        read = shape.read * self.itemsize
+        entries = self.held(setting.output // 2) + self.slid(setting.prompt, read=True)
+        return Planned(
+            spec=self.spec.spec,
+            label=self.spec.label,
+            budget=min(self.budget, setting.prompt),
+            weights_bytes=weights,
+            kv_bytes_per_request=own,
+            requests=requests,
+            limited_by=limit if requests else "nothing fits",
+            peak_prefill_bytes=peak,
+            bytes_read_per_step=read + entries,
+            floor_ms_per_token=1000 * (read + entries) / setting.bandwidth,
+            tokens_per_s_at_most=requests * setting.bandwidth / (read + requests * entries),
+        )
+
+
+def plan(shape: ModelShape, setting: Setting, specs: Sequence[VariantSpec]) -> list[Planned]:
+    """The full cache's numbers, then each variant's; ConfigError for a budget that cannot be."""
+    if len(specs) > MAX_PLANNED:
+        raise ConfigError(f"Up to {MAX_PLANNED} variants can be planned at a time.")
+    evicting = (spec for spec in specs if spec.method.evicts)
+    return [
+        RequestSizes(shape, setting, spec).planned()
+        for spec in (VariantSpec.parse(FULL), *evicting)
+    ]
+
+
+def plan_document(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> dict[str, Any]:
+    """What `ckv plan --json` writes."""
+    return {
+        "schema": 1,
+        "model": {"name": shape.name, "parameters": shape.parameters, "layers": shape.layers},
+        "setting": asdict(setting),
+        "formulas": FORMULAS,
+        "variants": [asdict(row) for row in rows],
+    }
+
+
+def _bytes_column(key: str, label: str, **more: Any) -> Column[Any]:
+    def read(row: Any) -> Cell:
+        return Cell(human_bytes(getattr(row, key)), getattr(row, key))
+
+    return Column(key, label, read, definition=_sentence(key), **more)
+
+
+def _sentence(key: str) -> str:
+    text = FORMULAS[key]
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def plan_table(rows: Sequence[Planned]) -> Table[Planned]:
+    """A row per variant; what grows with its eviction first."""
+    columns: list[Column[Planned]] = [
+        text_column("variant", "Method", lambda row: Cell(row.label, spec=row.spec)),
+        text_column("spec", "SPEC", lambda row: row.spec, is_hidden=True),
+        Column("budget", "Budget", lambda row: row.budget, unit="entries", form=","),
+        _bytes_column("kv_bytes_per_request", "KV a request"),
+        Column(
+            "requests",
+            "Requests that fit",
+            lambda row: Cell(f"{row.requests:,}", row.requests, f"Limited by {row.limited_by}."),
+            definition=_sentence("requests"),
+        ),
+        _bytes_column("peak_prefill_bytes", "Peak of prefill"),
+        _bytes_column("bytes_read_per_step", "Read a step"),
+        Column(
+            "floor_ms_per_token",
+            "Floor",
+            lambda row: row.floor_ms_per_token,
+            unit="ms/token",
+            form=",.2f",
+            definition=_sentence("floor_ms_per_token"),
+        ),
+        Column(
+            "tokens_per_s_at_most",
+            "All together at most",
+            lambda row: row.tokens_per_s_at_most,
+            unit="tokens/s",
+            form=",.0f",
+            definition=_sentence("tokens_per_s_at_most"),
+        ),
+    ]
+    return Table(
+        caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=NOTE
+    )
+
+
+# --- the same bytes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equal:
+    """One way to hold a prompt: evict, quantise or both."""
+
+    how: str
+    spec: str
+    entries: int  # of a KV head
+    share: float  # of the prompt
+    nbytes: int  # of the prompt in the layers that are evicted from
+
+
+def equal_bytes(shape: ModelShape, setting: Setting, spec: VariantSpec) -> Iterator[Equal]:
+    """What each store holds in the bytes of a variant's budget, and whole prompts beside it."""
+    base = spec_without(spec.spec, "budget", "store", "residual", "pruned")
+    joint = "," if ":" in base else ":"
+
+    def held(how: str, settings: str) -> Equal:
+        one = RequestSizes(shape, setting, VariantSpec.parse(base + joint + settings))
+        entries = min(one.budget, setting.prompt)
+        share = entries / setting.prompt
+        return Equal(how=how, spec=one.spec.spec, entries=entries, share=share, nbytes=one.held(0))
+
+    wanted = held("evict", f"budget={spec.budget}").nbytes
+    size = f"{wanted / 2**20:.3f}".rstrip("0").rstrip(".")
+    yield held("evict", f"budget={size}MiB")
+    for store in STORES:
+        yield held("both", f"budget={size}MiB,store={store}")
+    for store in STORES:
+        yield held("quantise", f"budget=100%,store={store}")
+
+
+def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
+    words = {"evict": "evict", "both": "evict and store", "quantise": "store alone"}
+    columns: list[Column[Equal]] = [
+        text_column("how", "Way", lambda row: Cell(words[row.how], spec=row.spec)),
+        Column("entries", "Entries a KV head", lambda row: row.entries, form=","),
+        Column("share", "Of the prompt", lambda row: row.share, unit="share", form=".1%"),
+        Column("bytes", "Bytes", lambda row: Cell(human_bytes(row.nbytes), row.nbytes)),
+    ]
+    note = (
+        "The first rows hold the same bytes of a prompt; the last ones keep all entries, so that "
+        "their bytes are what the store alone saves."
+    )
+    return Table(caption="Equal bytes", columns=columns, items=rows, file="bytes.csv", note=note)

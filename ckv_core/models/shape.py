@@ -1,0 +1,211 @@
+"""Sizes of a model out of its config alone, without weights. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ckv_core.base.json_text import JsonBounds
+from ckv_core.errors import ConfigError, ModelError
+from ckv_core.records.records import ModelInfo
+
+FLOAT = 4  # bytes
+KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
+CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
+CUDA_CHUNK = 4096  # there a pass of few tokens is launches more than arithmetic
+MAX_CONFIG_BYTES = 2**20
+_BOUNDS = JsonBounds(containers=4096, values=100_000)
+_MOST = {"num_hidden_layers": 2_000, "num_attention_heads": 4_096}
+_MAX_SIZE = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How models of one `model_type` differ from Llama; what a config leaves out."""
+
+    qkv_bias: bool = False  # queries, keys and values have a bias, whatever the config says
+    head_norms: bool = False  # queries and keys are normalised head by head
+    norms: int = 2  # of a block
+    tied: bool = False
+    head_dim: int | None = None
+    slides: bool = False  # whether `sliding_window` alone makes all layers slide
+    window: int | None = None
+    pattern: int = 0  # every so many-th layer sees everything, the others slide
+
+
+_FAMILIES = {
+    "llama": _Family(),
+    "mistral": _Family(slides=True, window=4096),
+    "qwen2": _Family(qkv_bias=True),
+    "qwen3": _Family(head_norms=True, head_dim=128),
+    "phi3": _Family(slides=True),
+    "gemma3_text": _Family(
+        head_norms=True, norms=4, tied=True, head_dim=256, pattern=6, window=4096
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What memory and bandwidth depend on.
+
+    Attributes:
+        windows: tokens that each layer sees; None for all, so methods may evict there.
+        context: tokens that it was trained for.
+        parameters: numbers in the weights; shared ones (tied embeddings) once.
+        read: of them those that a decoding step reads: of an embedding that is not the head too,
+            a step reads a row.
+        linear: outputs of all linear maps of a block.
+    """
+
+    name: str
+    windows: tuple[int | None, ...]
+    hidden: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    parameters: int
+    read: int
+    linear: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], name: str) -> "ModelShape":
+        """Count what a config describes; ModelError where it is incomplete or of another kind."""
+        nested = config.get("text_config")
+        config = nested if isinstance(nested, dict) else config
+        family = _FAMILIES.get(str(config.get("model_type")))
+        if family is None or config.get("quantization_config") is not None:
+            raise ModelError(
+                f"The config of {name[:100]!r} is not of an unquantised model of the types that can"
+                f" be planned for ({', '.join(_FAMILIES)}); give such a config.json."
+            )
+
+        def size(key: str, default: int | None = None) -> int:
+            value = config.get(key)
+            value, most = default if value is None else value, _MOST.get(key, _MAX_SIZE)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ModelError(
+                    f"The config of {name[:100]!r} needs {key} from 1 to {most:,}; correct it."
+                )
+            return value
+
+        layers, hidden, inner = map(size, ("num_hidden_layers", "hidden_size", "intermediate_size"))
+        heads, vocabulary = size("num_attention_heads"), size("vocab_size")
+        kv_heads = size("num_key_value_heads", heads)
+        if heads % kv_heads:
+            raise ModelError(
+                f"The config of {name[:100]!r} has {heads} query heads for {kv_heads} KV heads, "
+                "which do not share them evenly; correct it."
+            )
+        head_dim = size("head_dim", family.head_dim or max(1, hidden // heads))
+        context = size("max_position_embeddings")
+        queries, keys = heads * head_dim, kv_heads * head_dim
+        block = 2 * hidden * (queries + keys) + 3 * hidden * inner + family.norms * hidden
+        block += 2 * head_dim if family.head_norms else 0
+        has_bias = bool(config.get("attention_bias"))
+        block += queries + 2 * keys if family.qkv_bias or has_bias else 0
+        block += hidden if has_bias else 0
+        block += 2 * inner + hidden if config.get("mlp_bias") else 0
+        table = vocabulary * hidden
+        read = layers * block + hidden + table
+        tied = config.get("tie_word_embeddings", family.tied)
+        return cls(
+            name=name,
+            windows=_windows(config, family, layers, context),
+            hidden=hidden,
+            query_heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            vocabulary=vocabulary,
+            context=context,
+            parameters=read if tied else read + table,
+            read=read,
+            linear=queries + 2 * keys + 2 * inner + 2 * hidden,
+        )
+
+    @property
+    def layers(self) -> int:
+        return len(self.windows)
+
+    def info(self, dtype: str) -> ModelInfo:
+        """As a run would describe it."""
+        return ModelInfo(
+            name=self.name,
+            sha256="",
+            layers=self.layers,
+            query_heads=self.query_heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            dtype=dtype,
+            device="",
+            evictable_layers=tuple(at for at, each in enumerate(self.windows) if each is None),
+            context_limit=self.context,
+        )
+
+
+def _windows(
+    config: Mapping[str, Any], family: _Family, layers: int, context: int
+) -> tuple[int | None, ...]:
+    """As `models.geometry.sliding_windows` reads them; a window of the whole context is none."""
+    window, types = config.get("sliding_window", family.window), config.get("layer_types")
+    if type(window) is not int or not 1 <= window < context:
+        return (None,) * layers
+    pattern, later = family.pattern, config.get("max_window_layers")
+    first = later if config.get("use_sliding_window") and type(later) is int else layers
+    if isinstance(types, list) and len(types) == layers:
+        slides = [each == "sliding_attention" for each in types]
+    elif pattern:
+        slides = [(at + 1) % pattern > 0 for at in range(layers)]
+    else:
+        slides = [family.slides or at >= first for at in range(layers)]
+    if all(slides):
+        raise ModelError("Every layer of this model slides, so there is nothing to evict.")
+    return tuple(window if each else None for each in slides)
+
+
+def shape_of_text(text: str, name: str) -> ModelShape:
+    """The shape of a config.json, which may be a stranger's; ModelError where it is none."""
+    try:
+        config = _BOUNDS.read(text[: MAX_CONFIG_BYTES + 1])
+    except ConfigError as error:
+        raise ModelError(f"The config of {name[:100]!r} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"The config of {name[:100]!r} is no JSON object; give a config.json.")
+    return ModelShape.of(config, name)
+
+
+def shape_in(path: Path, name: str) -> ModelShape:
+    """The shape of a config.json, or of the folder that has one."""
+    try:
+        with (path / "config.json" if path.is_dir() else path).open(encoding="utf-8") as file:
+            return shape_of_text(file.read(MAX_CONFIG_BYTES + 1), name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ModelError(f"The config of {name[:100]!r} cannot be read: {reason}.") from None
+
+
+# --- what a pass takes, upper bounds in bytes --------------------------------------------
+
+
+def sliding_entries(window: int, chunk: int) -> int:
+    """Entries that a sliding layer holds of a long prompt that is read in such chunks.
+
+    Decoding looks at the last window - 1. The others let a prompt that differs near its end, as
+    by another question, begin at the last border of chunks.
+    """
+    return window - 1 + chunk + 2 * KEPT_QUERIES
+
+
+def activation_bytes(
+    tokens: int, rows: int, itemsize: int, linear: int, hidden: int, vocabulary: int
+) -> int:
+    """One block's forward pass, twice each linear map's output and the norms in float32."""
+    block = 2 * linear * itemsize + 6 * hidden * FLOAT
+    return rows * (tokens * block + 6 * vocabulary * FLOAT)
+
+
+def part_bytes(chunk: int, query_heads: int, head_dim: int) -> int:
+    """Attention of one chunk: its parts, joined by log-sum-exp."""
+    return 8 * chunk * query_heads * head_dim * FLOAT
