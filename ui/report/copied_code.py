@@ -7,7 +7,7 @@ from typing import Any
 from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study_file import write_study
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import ARGUMENTS, RunRequest
 from ckv_core.records.variants import VariantSpec
 from ui.report.kvpress_code import kvpress_code
 from ui.report.transformers_code import transformers_code
@@ -66,7 +66,8 @@ def command(request: RunRequest) -> str:
     ]
     # A value may begin with a dash.
     words = [f"{name}={shlex.quote(value)}" for name, value in options if value]
-    words += ["--ignore-eos"] * request.ignore_eos
+    flags = [name for name in ARGUMENTS if getattr(request, name, None) is True]
+    words += [f"--{name.replace('_', '-')}" for name in flags]
     lines = " \\\n  ".join(["ckv compare --context -", *words, "--json result.json"])
     return f"printf %s {shlex.quote(request.context)} | {lines}\n"
 
