@@ -53,7 +53,8 @@ DEFAULT_TOLERANCE = 5.0
 _TEXTS = ("context", "question", "answer", "protect", "follow_ups")
 _EARLIER = ("earlier_tolerances", "earlier_variants")
 # Fields that a run of one sample has alone, and those of a run of many.
-OF_ONE = frozenset((*_TEXTS, "own_indices", "analysis", "ignore_eos", "device", "dtype", "places"))
+_SETTINGS = ("analysis", "ignore_eos", "time", "device", "dtype")
+OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places"))
 OF_MANY = frozenset(("name", "data", "metric", "tolerance", "read_once", *_EARLIER))
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
 SpecText = Annotated[str, loose(1000, 1)]
@@ -159,6 +160,11 @@ class RunRequest:
     earlier_variants: Annotated[tuple[SpecText, ...], many(64)] = ()
     ignore_eos: Annotated[
         bool, EXACT, "generate past the end-of-sequence token: equally many tokens per variant"
+    ] = False
+    time: Annotated[
+        bool,
+        EXACT,
+        "at the end time each method alone: the first token, each token, tokens/s",
     ] = False
     device: Annotated[
         str, one_of(*DEVICES), f"{', '.join(DEVICES)}; auto: CUDA if there is one"

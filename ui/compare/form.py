@@ -190,9 +190,9 @@ def _build_advanced(parts: dict[str, Any], device: str, models: Sequence[str]) -
             parts["dtype"] = dropdown(*head, DTYPES, "auto", min_width=180)
             head = ("device", "Device", info_of("device"))
             parts["device"] = dropdown(*head, DEVICES, device, min_width=120)
-        parts["ignore_eos"] = gr.Checkbox(
-            label="Ignore EOS", info=info_of("ignore_eos"), elem_id="ignore-eos"
-        )
+        for name, label in (("ignore_eos", "Ignore EOS"), ("time", "Time each method")):
+            own_id = name.replace("_", "-")
+            parts[name] = gr.Checkbox(label=label, info=info_of(name), elem_id=own_id)
         parts["analysis"] = gr.CheckboxGroup(
             ANALYSIS_CHOICES,
             value=list(DEFAULTS.analysis),

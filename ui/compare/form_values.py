@@ -81,6 +81,7 @@ class FormValues:
     follow_ups: str = ""
     dtype: str = "auto"
     ignore_eos: bool = False
+    time: bool = False
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
@@ -214,6 +215,7 @@ def describe_advanced(form: FormValues) -> str:
         "protected text": form.protect,
         "follow-up questions": form.follow_ups,
         "past the end of text": form.ignore_eos,
+        "each method timed": form.time,
         form.dtype: form.dtype != "auto",
         form.device: form.device != "auto",
     }

@@ -102,6 +102,7 @@ def test_a_request_survives_the_way_through_the_form():
         follow_ups=("one?", "two?"),
         max_new_tokens=7,
         ignore_eos=True,
+        time=True,
     )
     form = FormValues.from_request(asked)
     # What the run had for all, each has that takes it; what is not known stays as it is.
