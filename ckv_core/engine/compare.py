@@ -28,6 +28,7 @@ from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import GROUP_ROWS, Run
+from ckv_core.engine.timing import LONGEST, time_alone
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
@@ -82,10 +83,12 @@ def compare(
     peak = PeakMemory(*loaded.devices)
     yield prepared(run, memory)
     try:
-        yield from _stages(run, prefills)
+        prefilled = yield from _stages(run, prefills)
+        growth = peak.growth()
+        if request.time:
+            yield from time_alone(run, prefilled)
     finally:
         prefills.trim()
-    growth = peak.growth()
     measured = run.memory if growth is None else {**run.memory, "measured_peak": growth}
     if run.prefix_tokens:
         # Rounded up, so that the tokens can be computed from it.
@@ -112,13 +115,14 @@ def prepared(run: Run, memory: Mapping[str, int]) -> RunPrepared:
     )
 
 
-def _stages(run: Run, prefills: PrefillCache) -> Iterator[RunEvent]:
+def _stages(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, Prefill]:
     prefilled = yield from read_prompt(run, prefills)
     if run.request.kind == "sweep":
         yield from _sweep(run, prefilled)
     else:
         forgets = prefilled not in prefills and not run.request.analysis
         yield from _together(run, prefilled, forgets=forgets)
+    return prefilled
 
 
 def _together(
@@ -231,8 +235,9 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
     request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
     further = follow_up_prompts(loaded.tokenizer, request, prompt)
+    most_new = max(request.max_new_tokens, LONGEST * request.time)
     for rendered in (prompt, *further):
-        check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
+        check_length(rendered.tokens, most_new, loaded.info.context_limit)
     passages = protected_ranges(prompt, request.protect)
     tokens, question = prompt.compressed_tokens, prompt.question
     specs = [spec.protecting(passages, tokens, question) for spec in request.specs]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.causal import sliding_attention
 from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
 from ckv_core.errors import RunCancelledError
@@ -69,13 +70,16 @@ def further_passes(
     device, start = prefill.loaded.device, prefill.prompt_len
     for statistic, passes in wanted:
         reader = _PassReader(prefill, statistic, should_stop)
+        stopwatch = Stopwatch(device)
         for one in passes:
             number += 1
             reader.begin(one)
             ids, whole = torch.tensor([one.token_ids], device=device), start + len(one.token_ids)
             for part in torch.split(ids, chunk_tokens(device), dim=1):
-                reader.read(part, start + reader.at, whole, is_seen=True)
+                with stopwatch.measure("pass"):
+                    reader.read(part, start + reader.at, whole, is_seen=True)
                 reader.at += part.shape[1]
                 done += part.shape[1]
                 yield Progress("score", done / total, f"further pass {number} of {count}")
         prefill.observed[statistic] = reader.statistics
+        prefill.gathered_ms[statistic] = stopwatch.timings_ms["pass"]

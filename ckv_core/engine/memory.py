@@ -273,6 +273,16 @@ class Sizes:
         parts = 4 * FLOAT * rows * heads * fed * self.info.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
+    def batch_row(self, kept: int, steps: int) -> int:
+        """Of one more row in a batch that holds so many bytes of a prompt and takes so many steps.
+
+        Its tail, a pass over what follows the prompt, and its positions while it is made.
+        """
+        tail = self.layers * (self.rest + steps) * self.info.kv_heads * self.entry
+        fed = max(1, min(READ_CHUNK, self.rest))
+        packing = self.info.kv_heads * self.tokens * 3 * INDEX
+        return kept + tail + self._activations(fed, 1) + packing
+
     def teacher_forcing(self) -> int:
         """All rows' logits of one chunk, and what comparing them with the reference takes.
 

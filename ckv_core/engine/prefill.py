@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ckv_core.base.device_memory import trim
 from ckv_core.base.devices import is_cuda_like
+from ckv_core.base.stopwatch import Marks
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
@@ -116,6 +117,7 @@ class Prefill:
     # What observers and further passes gathered; of evictable layers, by layer.
     observed: dict[Statistic, dict[int, Tensor]] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)  # statistics and orders that variants share
+    gathered_ms: dict[Statistic, float] = field(default_factory=dict)  # what each of them took
 
     @property
     def prompt_len(self) -> int:
@@ -230,6 +232,7 @@ class _PromptReader(Reader):
         self._prefix = prefix
         self._observers = needs.observers
         self.observed: dict[Statistic, dict[int, Tensor]] = {each: {} for each in needs.observers}
+        self.marks: dict[tuple[Statistic, torch.device], Marks] = {}
         self._first_held = [0] * loaded.info.layers  # position of the first entry ever held
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
@@ -257,7 +260,10 @@ class _PromptReader(Reader):
             statistics = self.observed[observer]
             if layer not in statistics:
                 statistics[layer] = begun(observer, seen.queries, self._prompt_len)
+            marks = self.marks.setdefault((observer, query.device), Marks(query.device))
+            marks.mark()
             observer.see(statistics[layer], seen)
+            marks.mark()
         return out
 
     def _slide(
@@ -324,4 +330,7 @@ def prefill(
         yield Progress("prefill", reader.start / whole, f"{reader.start:,} of {whole:,} tokens")
     trim()
     layers = [states for states in reader.layers if states is not None]
-    return Prefill(loaded, layers, logits, reader.observed)
+    spent = dict.fromkeys(reader.observed, 0.0)
+    for (observer, _), marks in reader.marks.items():
+        spent[observer] += sum(marks.spans_ms()[::2])
+    return Prefill(loaded, layers, logits, reader.observed, gathered_ms=spent)

@@ -1,6 +1,6 @@
 """The table of a run, a row per variant: for readers, and unrounded for files. No torch."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import numpy as np
@@ -41,6 +41,7 @@ _UNITS = {
     "retained_entries": "requested / used",
     "cache_bytes": "MiB, requested / used",
     "improved_heads": "than without CriticalKV",
+    "step_ms": "ms/token (quartiles)",
 }
 _HELP = {
     "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
@@ -48,11 +49,13 @@ _HELP = {
     "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
     "next-token distribution, mean over its positions; n in the cell's title.",
 }
+_TIME_UNITS = ("ms", "ms/token", "tokens/s", "rows")
+TIMES = ("added_first_token_ms", "step_ms")
 # An unfinished run will measure them; a finished one may have nothing to measure.
 _EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cache_bytes"}
 _EXPECTED |= {"kl", "final", "head", "improved_heads"}
 # All others are shown on request, so that the table fits a laptop.
-_ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
+_ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference", *TIMES}
 
 
 def summary_table(
@@ -74,7 +77,8 @@ def summary_table(
     if not result.variants or not columns:
         return None
     regimes = run_regimes(result)
-    notes = (cut_note(result.variants), floor_sentence(result), *_warnings(result))
+    variants = result.variants
+    notes = (cut_note(variants), floor_sentence(result), alone_note(variants), *_warnings(result))
     return Table(
         caption="Receipt and metrics of every variant",
         columns=[
@@ -222,6 +226,31 @@ def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
     return Cell(f"{share:.0%} of {count:,}", title=title)
 
 
+def time_cell(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
+    """Of a variant that was timed alone: a step with its range, since noise is part of it."""
+    time, value = variant.time, metric.read(variant)
+    if time is None or value is None:
+        return None
+    if metric.key == "step_ms":
+        low, middle, high = (f"{each:.3g}" for each in time.step_ms)
+        return Cell(f"{middle} ({low} to {high})", value, title=f"n = {time.steps} steps.")
+    if metric.key == "largest_batch":
+        return Cell(f"{value:,.0f}, by {time.bound}", value)
+    return Cell(f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", value)
+
+
+def alone_note(variants: Iterable[VariantResult]) -> str:
+    """What the times of each variant alone are good for; empty without any."""
+    times = [variant.time for variant in variants if variant.time]
+    if not times:
+        return ""
+    most = max(time.others for time in times)
+    return (
+        f"Each method was then timed alone, {times[0].steps} steps each; a range is the quartiles. "
+        f"Other processes took up to {most:.0%} of the processors meanwhile."
+    )
+
+
 # Of those whose cell says more than their number.
 _CELLS: dict[str, Callable[[RunResult, Metric, VariantResult], Cell | None]] = {
     "answer": _answer,
@@ -231,6 +260,7 @@ _CELLS: dict[str, Callable[[RunResult, Metric, VariantResult], Cell | None]] = {
     "share": _share,
     "held": _held,
     "improved_heads": _improved,
+    **{m.key: time_cell for m in METRICS.values() if m.unit in _TIME_UNITS},
 }
 
 

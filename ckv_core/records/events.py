@@ -24,12 +24,13 @@ from ckv_core.records.records import (
     Receipt,
     RetainedSet,
     RoundingFloor,
+    Timed,
     VariantResult,
     Versions,
 )
 from ckv_core.records.run_request import MAX_SWEEP_POINTS, Flag, Kind
 
-Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
+Stage = Literal["load", "prefill", "score", "select", "decode", "analyse", "time"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
@@ -144,6 +145,12 @@ class VariantFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantTimed:
+    index: int
+    time: Timed
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is complete; milliseconds per stage.
 
@@ -188,6 +195,7 @@ RunEvent = (
     | FollowUpsAnswered
     | Generated
     | VariantFinished
+    | VariantTimed
     | RunFinished
     | TokensCounted
 )
@@ -196,7 +204,13 @@ RunEvent = (
 def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
     """Variants that an event tells of, and their new members; `analysis` joins what is there."""
     match event:
-        case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
+        case (
+            VariantSelected()
+            | VariantMeasured()
+            | VariantFinished()
+            | FollowUpsAnswered()
+            | VariantTimed()
+        ):
             changes = {item.name: getattr(event, item.name) for item in fields(event)}
             yield changes.pop("index"), changes
         case VariantsChose():

@@ -19,7 +19,7 @@ from ckv_core.records.chain import (
     over_half,
 )
 from ckv_core.records.outcomes import is_cut, kl_where_it_fails
-from ckv_core.records.records import Float32Array, Perturbation, Receipt, VariantResult
+from ckv_core.records.records import Float32Array, Perturbation, Receipt, Timed, VariantResult
 
 Axes = Literal["head", "kv_head", "layer", "model", "step", "variant"]
 Group = Literal["outcome", "cost", "distance", "mass", "bound", "oracle", "forced", "selection"]
@@ -108,6 +108,10 @@ def _receipt(read: Callable[[Receipt], float]) -> Reader:
     return lambda variant: read(variant.receipt) if variant.receipt else None
 
 
+def _timed(read: Callable[[Timed], float | None]) -> Reader:
+    return lambda variant: read(variant.time) if variant.time else None
+
+
 def _moved(read: Callable[[Perturbation], float | None]) -> Reader:
     return lambda variant: read(variant.perturbation) if variant.perturbation else None
 
@@ -174,6 +178,8 @@ _OUTCOMES: Numbers = {
     ),
 }
 _COST: Attributes = {"unit": "entries", "group": "cost", "places": _OF_RUN}
+_TIME: Attributes = _COST | {"unit": "ms", "places": _EVERYWHERE}
+_SPEED: Attributes = _COST | {"unit": "tokens/s", "places": _OF_RUN | _MEANS}
 _DISTANCE: Attributes = {
     "unit": "L1",
     "group": "distance",
@@ -228,6 +234,45 @@ _MECHANISMS: Numbers = {
         "in the evictable layers when the last token was chosen.",
         lambda variant: variant.held.entries[-1] if variant.held else None,
         _COST | {"header": "held_entries_at_end"},
+    ),
+    "added_first_token_ms": (
+        "Added to first token",
+        "What the method, alone in its process, adds to a plain reading of the prompt: scores, "
+        "choice, copies (median of 3), statistics gathered while reading, further passes (once).",
+        _timed(lambda time: time.added_first_token_ms),
+        _TIME,
+    ),
+    "step_ms": (
+        "Time a token",
+        "One decoding step of this variant alone, batch 1: median of at least 32 steps after a "
+        "warm-up, with lower and upper quartile; on CUDA between events, else wall clock.",
+        _timed(lambda time: time.step_ms[1]),
+        _TIME | {"unit": "ms/token"},
+    ),
+    "tokens_per_s_8": (
+        "Speed at batch 8",
+        "Generated tokens of 8 rows, each with a cache of its own, over the median of 4 steps.",
+        _timed(lambda time: time.tokens_per_s.get("8")),
+        _SPEED,
+    ),
+    "tokens_per_s_32": (
+        "Speed at batch 32",
+        "The same of 32 rows.",
+        _timed(lambda time: time.tokens_per_s.get("32")),
+        _SPEED,
+    ),
+    "tokens_per_s_largest": (
+        "Speed at the largest batch",
+        "The same of as many rows as fit: in the share of free memory that timing takes, or in "
+        "the time that a step may take; which of the two ends it is recorded.",
+        _timed(lambda time: time.tokens_per_s[str(time.batches[-1])]),
+        _SPEED,
+    ),
+    "largest_batch": (
+        "Largest batch",
+        "Rows of the largest batch that was timed.",
+        _timed(lambda time: time.batches[-1]),
+        _SPEED | {"unit": "rows"},
     ),
     "kl": (
         "KL",

@@ -151,7 +151,8 @@ Outcome = Literal["answered", "missed", "cut", "failed", "none"]
 _IS_RIGHT: dict[Outcome | None, bool] = {"answered": True, "missed": False}
 Setting = Annotated[ParameterValue, By(_read_setting)]
 Params = Annotated[Mapping[str, Setting], many(64)]
-Milliseconds = Annotated[Mapping[str, Annotated[float, within(0)]], many(64)]
+Duration = Annotated[float, within(0)]  # milliseconds
+Milliseconds = Annotated[Mapping[str, Duration], many(64)]
 Memory = Annotated[Mapping[str, Count], many(64)]
 Versions = Annotated[Mapping[str, Name], many(64)]
 Measured = Annotated[float, By(lambda value, _: measured(value))]
@@ -482,6 +483,43 @@ class FollowUp(Checked):
         return self
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed(Checked):
+    """What one variant takes by itself, when nothing else runs in its process.
+
+    Attributes:
+        added_first_token_ms: what it adds to reading the prompt: scores, choice and copies (median
+            of ROUNDS), what it gathers while the prompt is read, and further passes (once).
+        step_ms: of a decoding step at batch 1: lower quartile, median, upper quartile.
+        steps: how many that are.
+        tokens_per_s: by batch, of rows with caches of their own; the last is the largest that fits.
+        bound: what ends the batches there: memory, or the time that a step may take.
+        others: share of the machine's processors that other processes took meanwhile.
+    """
+
+    added_first_token_ms: Duration
+    step_ms: Annotated[tuple[Duration, ...], many(3, 3)]
+    steps: Annotated[int, within(1, 10_000)]
+    tokens_per_s: Annotated[Mapping[str, Annotated[float, within(0)]], many(8, 1)]
+    bound: Literal["memory", "time"]
+    others: Share
+
+    def checked(self, value: Plain, known: Plain) -> "Timed":
+        """Quartiles rise, and the first batch is 1."""
+        del value, known
+        require(
+            self.step_ms == tuple(sorted(self.step_ms)), "rising quartiles are expected", "step_ms"
+        )
+        is_size = all(re.fullmatch("[1-9][0-9]{0,6}", each, re.ASCII) for each in self.tokens_per_s)
+        require(is_size and "1" in self.tokens_per_s, "batches from 1 are expected", "tokens_per_s")
+        return self
+
+    @property
+    def batches(self) -> list[int]:
+        """Rows that were decoded at once, rising."""
+        return sorted(map(int, self.tokens_per_s))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VariantResult(Checked):
     """One variant of a run; fields fill up as the run goes on.
@@ -501,6 +539,7 @@ class VariantResult(Checked):
         forced_steps: one per position of the full cache's continuation; empty if not requested.
         follow_ups: one per follow-up question.
         held: None where nothing is evicted while it generates.
+        time: None where it was not timed.
         failure: why there is no whole text, of a run that failed; else empty.
     """
 
@@ -530,6 +569,7 @@ class VariantResult(Checked):
     forced_steps: Annotated[tuple[ForcedStep, ...], many(MAX_NEW_TOKENS)] = ()
     follow_ups: Annotated[tuple[FollowUp, ...], many(MAX_FOLLOW_UPS)] = ()
     held: HeldSeries | None = None
+    time: Timed | None = None
     failure: Annotated[str, chars(10_000)] = ""
 
     @classmethod

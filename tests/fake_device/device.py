@@ -127,6 +127,14 @@ class FakeDevices:
         fakes = self
 
         class Event:
+            def __init__(self, *, enable_timing: bool = False) -> None:
+                self.is_timed = enable_timing
+
+            def elapsed_time(self, other: "Event") -> float:
+                assert self.is_timed
+                assert other.is_timed
+                return 1.0
+
             def record(self, *_stream: object) -> None:
                 pass
 

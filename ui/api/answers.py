@@ -21,6 +21,7 @@ SHORT = (
     "outcome",
     "answer_found",
     "answer_scores",
+    "time",
 )
 FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
 SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")

@@ -9,7 +9,8 @@ from ckv_core.errors import CkvError
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.sentences import percent
-from ckv_core.experiment.summary import MIB, outcome_title
+from ckv_core.experiment.summary import MIB, TIMES, alone_note, outcome_title, time_cell
+from ckv_core.experiment.table import Cell, metric_column
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import outcome_word
 from ckv_core.records.records import FollowUp, VariantResult
@@ -48,10 +49,14 @@ def answers_value(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]
     for at, (row, variant) in enumerate(zip(rows, variants, strict=True)):
         regime = regimes.marks[at] if regimes.head else ""
         row.update(_costs(variant), regime=regime, kept=variant.retained is not None)
+        row["figures"] = {key: cell.page for key, cell in _times(snapshot, variant).items()}
     rows.sort(key=lambda row: (not row["reference"], sort and row["outcome"] != "answered"))
-    with_agreement = any(variant.method != "full" for variant in variants)
+    left_out = set() if any(variant.method != "full" for variant in variants) else {"agreement"}
+    is_waited_for = snapshot.request.time and not snapshot.is_final
+    if not is_waited_for and not any(row["figures"] for row in rows):
+        left_out |= {*TIMES}
     return {
-        "columns": [each for each in _columns() if with_agreement or each["key"] != "agreement"],
+        "columns": [each for each in _columns() if each["key"] not in left_out],
         "rows": rows,
         "answer": snapshot.request.answer,
         "head": regimes.head,
@@ -167,19 +172,21 @@ def _costs(variant: VariantResult) -> dict[str, Any]:
     return {"mib": f"{receipt.cache_bytes / MIB:,.1f}", "share": share}
 
 
-def _columns() -> list[dict[str, str]]:
+def _times(snapshot: RunSnapshot, variant: VariantResult) -> dict[str, Cell]:
+    cells = {key: time_cell(snapshot.result, METRICS[key], variant) for key in TIMES}
+    return {key: cell for key, cell in cells.items() if cell}
+
+
+def _columns() -> list[dict[str, Any]]:
     answer, agreement, cache = (METRICS[key] for key in ("answer", "agreement", "cache_bytes"))
+    times = [METRICS[key] for key in TIMES]
     return [
         {"key": "name", "label": "Method", "unit": "", "help": _NAME},
         {"key": "text", "label": "What it wrote", "unit": "", "help": _TEXT},
         {"key": "outcome", "label": "Outcome", "unit": "", "help": answer.definition},
         {"key": "memory", "label": "Memory kept", "unit": "MiB", "help": cache.definition},
-        {
-            "key": "agreement",
-            "label": agreement.label,
-            "unit": "",
-            "help": agreement.definition,
-        },
+        *(metric_column(each, lambda _: None).page | {"figure": True} for each in times),
+        {"key": "agreement", "label": "Agreement", "unit": "", "help": agreement.definition},
     ]
 
 
@@ -191,7 +198,8 @@ def _time_note(snapshot: RunSnapshot) -> str:
     parts = [f"{word} {_time(ms)}" for word, ms in known.items() if ms]
     if not parts:
         return ""
-    return f"Time of all methods together: {', '.join(parts)}. They answer side by side."
+    together = f"Time of all methods together: {', '.join(parts)}. They answer side by side."
+    return " ".join(filter(None, (together, alone_note(snapshot.result.variants))))
 
 
 def _time(ms: float) -> str:

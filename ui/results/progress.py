@@ -14,6 +14,7 @@ STEPS: tuple[tuple[str, str, tuple[Stage, ...], float], ...] = (
     ("Choose what to keep", "Choosing what to keep", ("score", "select"), 0.2),
     ("Answer", "Answering", ("decode",), 0.4),
     ("Measure", "Measuring", ("analyse",), 0.1),
+    ("Time each method", "Timing each method alone", ("time",), 1.0),
 )
 _LEAST_PART = 0.02  # of a run that must have passed before the rest is estimated
 
@@ -105,6 +106,8 @@ def _steps(view: RunSnapshot, progress: Progress | None) -> list[dict[str, Any]]
     shown = []
     for label, _, stages, share in STEPS:
         if stages == ("analyse",) and not (view.request.analysis or view.request.follow_ups):
+            continue
+        if stages == ("time",) and not view.request.time:
             continue
         is_now = progress is not None and progress.stage in stages
         word = f"{label}, {progress.detail}" if is_now and progress and progress.detail else label

@@ -19,6 +19,7 @@ _STAGE_LABELS: dict[Stage, str] = {
     "select": "choose",
     "decode": "answer",
     "analyse": "measure",
+    "time": "time each method",
 }
 _MEMORY_LABELS = {
     "prefill_peak": "estimated peak of the prefill",

@@ -57,15 +57,22 @@ class Row {
     this.drawText();
   }
 
-  draw(item, keys) {
+  draw(item, columns) {
     this.item = item;
-    const nodes = keys.map((key) => this.cells[key]);
+    for (const { key, label } of columns) this.cells[key] ??= make("td.ckv-num.ckv-right", { "data-label": str(label).toLowerCase() });
+    const nodes = columns.map(({ key }) => this.cells[key]);
     if (nodes.some((node, at) => this.node.children[at] !== node)) this.node.replaceChildren(...nodes);
     this.drawText();
     this.once("outcome", [item.outcome, item.outcome_word, item.state], () => outcomeOf(item));
     this.once("memory", [item.mib, item.share, item.state], () => memoryOf(item));
-    const grey = item.state === "done" || item.reference ? "–" : make("span.ckv-wait", { title: "Not known yet" });
-    this.once("agreement", [item.agreement, item.state], () => [item.agreement ?? grey]);
+    const grey = () => make("span.ckv-wait", { title: "Not known yet" });
+    this.once("agreement", [item.agreement, item.state], () => [
+      item.agreement ?? (item.state === "done" || item.reference ? "–" : grey()),
+    ]);
+    for (const { key, unit } of columns.filter((column) => column.figure)) {
+      const found = item.figures?.[key];
+      this.once(key, [found], () => [found ? make("span", { title: found.title ?? null, "data-unit": unit }, str(found.text)) : grey()]);
+    }
     if (item.outcome_title) this.cells.outcome.title = str(item.outcome_title);
   }
 
@@ -135,10 +142,7 @@ export class AnswerTable {
       // What can be chosen is known once the choice of entries is made.
       const row = found && (found.item.kept ?? false) === (item.kept ?? false) ? found : new Row(this, item);
       this.rows.set(item.index, row);
-      row.draw(
-        item,
-        columns.map((column) => column.key),
-      );
+      row.draw(item, columns);
       return row.node;
     });
     if (nodes.length !== this.body.children.length || nodes.some((node, at) => this.body.children[at] !== node)) {
