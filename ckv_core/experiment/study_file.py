@@ -188,6 +188,11 @@ def _read_data(value: object) -> Plain:
 def _known(values: Mapping[Any, Any], known: Collection[str], place: str) -> Plain:
     """The members that are not null; a key that is not known is refused."""
     unknown = sorted(str(key) for key in values if key not in known)
+    if not place and (single := sorted(OF_ONE & {*unknown})):
+        raise ConfigError(
+            f"The {_WHOLE} has {single[0]!r}, which only a run of one text takes: remove it, and "
+            "compare one of the samples by itself with it."
+        )
     if unknown:
         raise ConfigError(
             f"The {_WHOLE} has the unknown key {(place + unknown[0])[:80]!r}; known are "

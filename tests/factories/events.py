@@ -38,6 +38,7 @@ def without_times(result: RunResult) -> dict[str, Any]:
     data.pop("memory")
     for part in (data, *data["variants"]):
         part.pop("timings_ms")
+        part.pop("time", None)
     return data
 
 

@@ -16,6 +16,7 @@ from ckv_core.records.events import (
     VariantFinished,
     VariantMeasured,
     VariantSelected,
+    VariantTimed,
 )
 from ckv_core.records.external_selection import ExternalSelection, pack
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
@@ -30,6 +31,7 @@ from ckv_core.records.records import (
     Receipt,
     RetainedSet,
     RoundingFloor,
+    Timed,
     VariantResult,
 )
 
@@ -63,6 +65,17 @@ RECEIPTS = st.builds(
     cache_bytes=COUNTS,
     full_cache_bytes=COUNTS,
     warnings=st.lists(TEXTS, max_size=2).map(tuple),
+)
+
+
+TIMED = st.builds(
+    Timed,
+    added_first_token_ms=FIGURES,
+    step_ms=st.tuples(FIGURES, FIGURES, FIGURES).map(sorted).map(tuple),
+    steps=st.integers(1, 99),
+    tokens_per_s=st.fixed_dictionaries({"1": FIGURES}, optional={"8": FIGURES, "17": FIGURES}),
+    bound=st.sampled_from(["memory", "time"]),
+    others=SHARES,
 )
 
 
@@ -214,6 +227,7 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
         )
         for index in range(count)
     ]
+    stream += [VariantTimed(index, draw(TIMED)) for index in range(draw(st.integers(0, count)))]
     stream.append(RunFinished(draw(MILLISECONDS), draw(MEMORY)))
     whole = len(stream)  # half of them, for what only the last events tell
     return stream[: draw(st.just(whole) | st.integers(0, whole))]

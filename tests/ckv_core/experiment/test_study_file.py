@@ -64,6 +64,7 @@ def test_the_file_of_the_documentation_is_read():
         ("[" * 100_000, "nested too deeply"),
         (FILE + "name: again", "'name' twice"),
         (FILE + "budget: 3", "unknown key 'budget'"),
+        (FILE + "time: true", "has 'time', which only a run of one text takes"),
         (changed("name: needles", ""), "wrong at name"),
         (changed("snapkv,", "snapkw,"), "Did you mean 'snapkv'?"),
         (changed("snapkv,", "snapkv:budget=10%,"), "list it under budgets"),

@@ -1,0 +1,82 @@
+"""Each variant timed alone: laws of one run's own figures, no absolute times."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.engine import timing
+from ckv_core.engine.compare import compare
+from ckv_core.errors import RunCancelledError
+from ckv_core.experiment.result_json import to_json
+from ckv_core.methods.scissorhands import DropLow
+from ckv_core.records.codec import from_json
+from ckv_core.records.events import Progress
+from tests.factories.events import without_times
+from tests.factories.models import tiny_model
+from tests.factories.tiny_runs import run, short_request
+
+SLEEP_MS = 5.0
+TIMED = short_request(
+    *("full", "snapkv", "kvzip", "h2o", "tova", "scissorhands"), budgets=("48",), time=True
+)
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """One method's every step sleeps."""
+    acts = DropLow.after_step
+
+    def sleepy(self, view, parameters):
+        if view.layer == 0:
+            time.sleep(SLEEP_MS / 1000)
+        return acts(self, view, parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DropLow, "after_step", sleepy)
+        patch.setattr(timing, "STEP_LIMIT_S", 0.1)
+        return run(TIMED)
+
+
+def test_a_sleep_in_one_methods_step_moves_its_figure_alone(timed):
+    *others, sleepy = (variant.time for variant in timed.variants)
+    for each in others:
+        assert sleepy.step_ms[0] > each.step_ms[0] + 0.8 * SLEEP_MS
+        assert sleepy.tokens_per_s["1"] < each.tokens_per_s["1"]
+
+
+def test_what_is_gathered_in_the_prefill_and_in_further_passes_counts_to_its_method(timed):
+    added = {each.method: each.time.added_first_token_ms for each in timed.variants}
+    assert added["kvzip"] > added["snapkv"] > added["full"]
+    assert added["h2o"] > added["full"]
+
+
+def test_every_variant_is_timed_in_rising_batches_and_nothing_else_changes(timed):
+    for variant in timed.variants:
+        batches = variant.time.batches
+        assert batches[0] == 1
+        assert [each for each in batches if each < max(batches)] == [1, 8, 32][: len(batches) - 1]
+        assert variant.time.steps == timing.ROUNDS * timing.STEPS >= 32
+    assert from_json(to_json(timed)).variants[1].time == timed.variants[1].time
+    assert without_times(timed) == without_times(run(replace(TIMED, time=False)))
+
+
+def test_timing_can_be_cancelled():
+    seen = []
+    stream = compare(TIMED, tiny_model("llama"), lambda: seen[-1:] == ["time"])
+    with pytest.raises(RunCancelledError):
+        seen.extend(event.stage for event in stream if isinstance(event, Progress))
+    assert seen[-1] == "time"
+
+
+def test_a_batch_that_finds_no_memory_is_tried_again_with_fewer_rows(monkeypatch):
+    tried = []
+
+    def batch(_self, _plan, count):
+        tried.append(count)
+        return None if count > 8 else 0.001
+
+    monkeypatch.setattr(timing._Alone, "_batch", batch)
+    (full,) = run(short_request("full", time=True)).variants
+    assert tried == [8, 32, 24, 18, 13, 9]
+    assert (full.time.batches, full.time.bound) == ([1, 8], "memory")
