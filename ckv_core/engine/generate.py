@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -30,6 +31,7 @@ from ckv_core.records.events import (
     FollowUpsAnswered,
     Progress,
     RunEvent,
+    VariantAnalysed,
     VariantFinished,
     VariantMeasured,
 )
@@ -138,7 +140,11 @@ def _decode(
 def _finish(
     run: Run, generation: Generation, series: dict[int, HeldSeries | None]
 ) -> Iterator[RunEvent]:
+    full = run.reference
     for row in range(len(run.specs)):
+        if row != full and generation.stopped[full] == "eos":
+            length = len(generation.token_ids[row]) / len(generation.token_ids[full])
+            yield VariantAnalysed(row, {"length_ratio": np.array([length], np.float32)})
         yield VariantFinished(
             index=row,
             **_against(generation, row, run.reference),

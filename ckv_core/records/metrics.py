@@ -155,6 +155,13 @@ _OUTCOMES: Numbers = {
         lambda variant: len(variant.token_ids) or None,
         {"unit": "tokens", "group": "outcome", "places": frozenset({"table"})},
     ),
+    "stopped_at_limit": (
+        "Stopped at the limit",
+        "Whether the limit of new tokens ended the text, and no end token.",
+        lambda variant: float(variant.stopped == "length") if variant.stopped else None,
+        {"unit": "1", "group": "outcome", "has_own_full": True, "is_binary": True}
+        | {"places": _MEANS},
+    ),
     "exact_match": (
         "Exact match",
         "Whether the generated text is the reference answer, but for case, punctuation and "
@@ -348,8 +355,10 @@ _MECHANISMS: Numbers = {
 
 # Arrays of `Perturbation`, and one that a run makes of two; all others are in `analysis`.
 _APART = ("head_l1", "hidden_l1", "hidden_relative")
-# Means over the positions of the full cache's text, which stand in the table of a run too.
-_FORCED: dict[str, Attributes] = {
+# Means over the positions of the full cache's text, which stand in the table of a run too, and
+# how long its own text is.
+_OF_TEXTS: dict[str, Attributes] = {
+    "length_ratio": {"places": _EVERYWHERE},
     "forced_top1": {"better": "higher", "header": "forced_top1_mean", "places": _OF_RUN | _MEANS},
     "forced_kl": {"better": "lower", "header": "forced_kl_mean_nats", "places": _OF_RUN | _MEANS},
     "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _CSV_ONLY | _MEANS},
@@ -376,7 +385,7 @@ def _array(key: str, words: tuple[str, str, str], unit: str, axes: Axes, group: 
         is_own = group == "forced" and variant.method == "full"
         return None if is_own else mean_of_known(array_of(variant, key))
 
-    own = _FORCED.get(key, {"places": frozenset() if key in _APART else _MEANS})
+    own = _OF_TEXTS.get(key, {"places": frozenset() if key in _APART else _MEANS})
     what: Attributes = {"unit": unit, "axes": axes, "group": group, "source": source, **own}
     return Metric(key=key, label=label, definition=definition, read=read, **what)
 
@@ -436,6 +445,14 @@ def _distances() -> Iterator[Metric]:
 
 
 _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
+    ("outcome", "model", "ratio"): {
+        "length_ratio": (
+            "Length against the full cache",
+            "generated tokens / the full cache's; a text that the limit cut counts up to there; "
+            "unknown where it cut the full cache's",
+            "ours",
+        )
+    },
     ("distance", "layer", "L1"): {
         "hidden_norm_l1": (
             "Size of the full run's hidden state, L1",
@@ -554,7 +571,7 @@ ARRAYS: dict[str, Metric] = {
 ANALYSIS_ARRAYS = {key: metric for key, metric in ARRAYS.items() if key not in _APART}
 METRICS: dict[str, Metric] = {
     **_numbers(_OUTCOMES),
-    **{key: ARRAYS[key] for key in _FORCED},
+    **{key: ARRAYS[key] for key in _OF_TEXTS},
     **_numbers(_MECHANISMS),
     **ARRAYS,
 }

@@ -21,6 +21,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import CHUNK
 from ckv_core.records.agreement import answer_scores
 from ckv_core.records.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
+from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import RunRequest, Scenario
 from tests.factories.decoding import BUDGET, CLOSE, PROMPT_LEN, masked, prefilled, steady_decoder
@@ -212,6 +213,10 @@ def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(methods, arch
         cut = ids.index(end) + 1 if end in ids else len(ids)
         assert list(variant.token_ids) == ids[:cut]
         assert variant.stopped == ("eos" if end in ids else "length")
+        assert METRICS["stopped_at_limit"].read(variant) == (end not in ids)
+        is_known = variant is not ended[0] and ended[0].stopped == "eos"
+        ratio = len(variant.token_ids) / len(ended[0].token_ids) if is_known else None
+        assert METRICS["length_ratio"].read(variant) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(
