@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from statistics import median
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -19,6 +21,7 @@ from benchmarks.kvpress_process import kvpress_side
 from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
+from ckv_core.engine import timing
 from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
@@ -196,6 +199,41 @@ def against_one_row(loaded: LoadedModel, rounds: int) -> None:
     table("One decoding step at 2,048 tokens", ("rows", "ms, median (range)", "ratio"), rows)
 
 
+def against_alone(loaded: LoadedModel, rounds: int) -> None:
+    """The shared batch's step against what steps of each variant alone explain of it.
+
+    They explain the step of as many rows that hold one entry, and of each variant what its own
+    entries cost: its step less that of one such row. At 100 % a step is the full cache's.
+    """
+    bare, specs = _prefill(loaded, 1), (*VARIANTS, "snapkv:budget=100%")
+    steps: dict[str, list[float]] = {spec: [] for spec in specs}
+    shared, explained = [], []
+    for _ in range(rounds):
+        with patch.object(timing, "STEP_LIMIT_S", 0.0):  # no larger batches
+            _, result = run(loaded, variants=specs, time=True)
+        alone = [each.time.step_ms for each in result.variants if each.time]
+        for spec, quartiles in zip(specs, alone, strict=True):
+            steps[spec] += quartiles
+        one, all_rows = (_bare_step(loaded, bare, count) for count in (1, len(specs)))
+        shared.append(result.timings_ms["decode"] / (NEW_TOKENS - 1))
+        explained.append(all_rows + sum(middle - one for _, middle, _ in alone))
+    rows = [(spec, spread(values, 1), "") for spec, values in steps.items()]
+    rows += [
+        ("all in one batch", spread(shared, 1), ""),
+        ("explained by them", spread(explained, 1), ratios(explained, shared)),
+    ]
+    header = ("one decoding step", "ms, median (range)", "explained / shared")
+    table("Each variant alone, and what that explains of the shared batch", header, rows)
+
+
+@torch.inference_mode()
+def _bare_step(loaded: LoadedModel, states: Prefill, count: int) -> float:
+    """Milliseconds of a step of so many rows that hold next to nothing."""
+    decoder = _decoder(loaded, states, ["full"] * count)
+    token = torch.full((count, 1), 1_000, device=loaded.device)
+    return median(_timed(lambda: decoder.feed(token, commit=False)) for _ in range(33))
+
+
 def _prefill(loaded: LoadedModel, length: int) -> Prefill:
     generator = prefill(loaded, list(range(1_000, 1_000 + length)), Needs(64), lambda: False)
     while True:
@@ -247,6 +285,7 @@ def main() -> None:
     if loaded.device.type == "cpu":
         against_limit(loaded, options.rounds)
     against_one_row(loaded, options.rounds)
+    against_alone(loaded, options.rounds)
     against_variants(loaded, options.rounds)
     against_budget(loaded, options.rounds)
     changed_alpha(loaded, options.rounds)

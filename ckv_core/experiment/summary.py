@@ -41,7 +41,7 @@ _UNITS = {
     "retained_entries": "requested / used",
     "cache_bytes": "MiB, requested / used",
     "improved_heads": "than without CriticalKV",
-    "step_ms": "ms/token (quartiles)",
+    "step_ms": "ms, quartiles",
 }
 _HELP = {
     "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
@@ -49,7 +49,7 @@ _HELP = {
     "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
     "next-token distribution, mean over its positions; n in the cell's title.",
 }
-_TIME_UNITS = ("ms", "ms/token", "tokens/s", "rows")
+_TIME_UNITS = ("ms", "tokens/s", "rows")
 TIMES = ("added_first_token_ms", "step_ms")
 # An unfinished run will measure them; a finished one may have nothing to measure.
 _EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cache_bytes"}
@@ -232,11 +232,15 @@ def time_cell(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
     if time is None or value is None:
         return None
     if metric.key == "step_ms":
-        low, middle, high = (f"{each:.3g}" for each in time.step_ms)
+        low, middle, high = map(_short, time.step_ms)
         return Cell(f"{middle} ({low} to {high})", value, title=f"n = {time.steps} steps.")
     if metric.key == "largest_batch":
         return Cell(f"{value:,.0f}, by {time.bound}", value)
-    return Cell(f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", value)
+    return Cell(_short(value), value)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def alone_note(variants: Iterable[VariantResult]) -> str:

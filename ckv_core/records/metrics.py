@@ -250,11 +250,11 @@ _MECHANISMS: Numbers = {
         _TIME,
     ),
     "step_ms": (
-        "Time a token",
+        "Time per token",
         "One decoding step of this variant alone, batch 1: median of at least 32 steps after a "
         "warm-up, with lower and upper quartile; on CUDA between events, else wall clock.",
         _timed(lambda time: time.step_ms[1]),
-        _TIME | {"unit": "ms/token"},
+        _TIME,
     ),
     "tokens_per_s_8": (
         "Speed at batch 8",
