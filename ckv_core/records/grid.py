@@ -16,8 +16,8 @@ DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estima
 # on one thread of a busy machine, taken by half.
 PREFILL_TOKEN, PREFILL_PAIR = 1.2e-3, 1.8e-7  # per prompt token, and per its square
 POINT, POINT_TOKEN = 0.025, 1.2e-5  # per point, and per point and prompt token
-# Timing a method: 39 steps at batch 1, then batches of up to a second a step; 8 took 60 to 80.
-TIMED_STEPS, TIMED_BATCHES = 39, 6
+# Timing a method: 39 steps at batch 1, then batches of up to half a second a step.
+TIMED_STEPS, TIMED_BATCHES = 39, 4
 BOUNDS, BOUNDS_TOKEN = 0.04, 1.5e-5  # the same where bounds and oracles are measured
 STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per step and row
 
