@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ import torch
 from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
+from ckv_core.engine import timing
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
 from ckv_core.engine.rows import PolicyRow
 from ckv_core.errors import CkvError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
+from ckv_core.records.codec import plain
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.runner import EngineRunner
@@ -157,6 +159,14 @@ def halved(capability: tuple[int, int], fakes: FakeDevices) -> dict[str, object]
     return {"events": dict(fakes.events)}
 
 
+def timed() -> dict[str, object]:
+    """What is timed of each variant alone, where a millisecond lies between any two events."""
+    asked = _request(("h2o:budget=70", "kvzip:budget=70"), "regular", analysed=False)
+    with patch.object(timing, "STEP_LIMIT_S", 0.005):
+        result = run(replace(asked, time=True), model_on("llama", 2))
+    return {"times": [plain(variant.time) for variant in result.variants]}
+
+
 def placed(fakes: FakeDevices) -> dict[str, object]:
     """Where models go, in which type, and what is refused, by the room of two devices."""
     found: dict[str, object] = {}
@@ -226,6 +236,7 @@ def main(*, every: bool) -> None:
         told(case.name, lambda case=case: compared(case, fakes))
     for capability in ((9, 0), (7, 5)):
         told(f"half {capability}", lambda capability=capability: halved(capability, fakes))
+    told("timed", timed)
     told("placement", lambda: placed(fakes))
 
 

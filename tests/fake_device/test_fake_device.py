@@ -71,6 +71,13 @@ def test_kernels_are_those_of_the_compute_capability(found):
     assert not {"flash", "flash varlen"} & older.keys()
 
 
+def test_steps_are_timed_between_events_and_so_is_what_observers_gather(found):
+    full, h2o, _ = next(case["times"] for case in found if case["case"] == "timed")
+    assert full["step_ms"] == h2o["step_ms"] == [1.0, 1.0, 1.0]
+    assert full["tokens_per_s"] == {"1": 1000.0, "5": 5000.0}
+    assert h2o["added_first_token_ms"] > 4.0, "an event before and after each of four layers"
+
+
 def test_a_model_lies_on_one_device_where_it_fits_and_else_on_both_alike(found):
     places = found[-1]
     assert places["roomy"]["weights"][1] == places["second"]["weights"][0] == 0

@@ -139,7 +139,8 @@ def _seconds_left(view: RunSnapshot, progress: Progress | None, now: datetime) -
     steps = _steps(view, progress)
     whole = sum(step["share"] for step in steps)
     done = sum(step["share"] * step["fraction"] for step in steps) / whole
-    if progress.stage == "decode" and progress.fraction:
+    last = "time" if view.request.time else "decode"
+    if progress.stage == last and progress.fraction:
         # What came before may have been reused, so it says nothing of the rest.
         elapsed -= sum(view.stage_ms.values()) / 1000
         done = progress.fraction
