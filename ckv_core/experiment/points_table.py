@@ -7,6 +7,7 @@ from typing import Any
 
 from ckv_core.experiment.points import COMPARED, POINT_METRICS, Pair, Points, Row
 from ckv_core.experiment.stats import Difference, Interval
+from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
 from ckv_core.records.metrics import METRICS, Metric, metrics_in
 from ckv_core.records.outcomes import outcome_word
@@ -136,6 +137,8 @@ def _mean(
         mean = row.mean(metric.key)
         if mean is None:
             return None
+        if metric.key in TIMES and row.n == 1:
+            return time_cell(metric, row.variants[0])
         text = interval_text(mean, is_share=metric.is_share) + _of(mean, row)
         return Cell(text, mean.mean, href=link(row) if metric.key == "score" else "")
 

@@ -226,7 +226,7 @@ def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
     return Cell(f"{share:.0%} of {count:,}", title=title)
 
 
-def time_cell(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
+def time_cell(metric: Metric, variant: VariantResult) -> Cell | None:
     """Of a variant that was timed alone: a step with its range, since noise is part of it."""
     time, value = variant.time, metric.read(variant)
     if time is None or value is None:
@@ -264,7 +264,7 @@ _CELLS: dict[str, Callable[[RunResult, Metric, VariantResult], Cell | None]] = {
     "share": _share,
     "held": _held,
     "improved_heads": _improved,
-    **{m.key: time_cell for m in METRICS.values() if m.unit in _TIME_UNITS},
+    **{m.key: lambda _, *of: time_cell(*of) for m in METRICS.values() if m.unit in _TIME_UNITS},
 }
 
 

@@ -49,7 +49,7 @@ def answers_value(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]
     for at, (row, variant) in enumerate(zip(rows, variants, strict=True)):
         regime = regimes.marks[at] if regimes.head else ""
         row.update(_costs(variant), regime=regime, kept=variant.retained is not None)
-        row["figures"] = {key: cell.page for key, cell in _times(snapshot, variant).items()}
+        row["figures"] = {key: cell.page for key, cell in _times(variant).items()}
     rows.sort(key=lambda row: (not row["reference"], sort and row["outcome"] != "answered"))
     left_out = set() if any(variant.method != "full" for variant in variants) else {"agreement"}
     is_waited_for = snapshot.request.time and not snapshot.is_final
@@ -172,8 +172,8 @@ def _costs(variant: VariantResult) -> dict[str, Any]:
     return {"mib": f"{receipt.cache_bytes / MIB:,.1f}", "share": share}
 
 
-def _times(snapshot: RunSnapshot, variant: VariantResult) -> dict[str, Cell]:
-    cells = {key: time_cell(snapshot.result, METRICS[key], variant) for key in TIMES}
+def _times(variant: VariantResult) -> dict[str, Cell]:
+    cells = {key: time_cell(METRICS[key], variant) for key in TIMES}
     return {key: cell for key, cell in cells.items() if cell}
 
 

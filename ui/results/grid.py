@@ -9,6 +9,7 @@ from ckv_core.experiment.grid import Grid, Line, Point, budget_words, read_grid,
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
 from ckv_core.experiment.sentences import percent, size
+from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import State, full_of, outcome_word
@@ -242,7 +243,7 @@ def _texts(text: str, full: str) -> dict[str, Any]:
 
 
 def _cost(result: RunResult, variant: VariantResult, spans: Sequence[tuple[int, int]]) -> str:
-    """Bytes, tokens per KV head, and how much of the answer is still there."""
+    """Bytes, tokens per KV head, how much of the answer is still there, and its own times."""
     receipt, prompt, model = variant.receipt, result.prompt, result.model
     if receipt is None or prompt is None or model is None:
         return ""
@@ -252,4 +253,6 @@ def _cost(result: RunResult, variant: VariantResult, spans: Sequence[tuple[int, 
     if found := held(variant, spans, model.evictable_layers):
         shares = (percent(found.mean), percent(found.chance))
         parts.append("{} of the answer's slots kept (random: {}).".format(*shares))
+    times = ((METRICS[key].label, time_cell(METRICS[key], variant)) for key in TIMES)
+    parts += [f"{label}: {cell.text} ms." for label, cell in times if cell]
     return " ".join([*parts, *receipt.warnings])
