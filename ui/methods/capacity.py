@@ -30,7 +30,7 @@ from ui.compare.setup_link import setup_of
 from ui.components.base import DataTable, Facts, Notice
 from ui.shell.parts import AT_ONCE, SILENT, notice_value, refused
 
-HEAD = """### How many requests fit
+HEAD = """## How many requests fit
 Computed from the sizes in a model's config, without its weights; nothing is measured here. The \
 same on the command line: `ckv plan`. What each number is stands below the tables."""
 FIRST = ("snapkv", "adakv", "kvzip", "streaming_llm:rolling=on")
