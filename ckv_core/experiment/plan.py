@@ -292,8 +292,10 @@ def _sentence(key: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def plan_table(rows: Sequence[Planned]) -> Table[Planned]:
-    """A row per variant; what grows with its eviction first."""
+def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> Table[Planned]:
+    """A row per variant; a request that is longer than the model reads is in the note."""
+    tokens = setting.prompt + setting.output
+    longer = f" The model was trained for {shape.context:,} tokens, a request has {tokens:,}."
     columns: list[Column[Planned]] = [
         text_column("variant", "Method", lambda row: Cell(row.label, spec=row.spec)),
         text_column("spec", "SPEC", lambda row: row.spec, is_hidden=True),
@@ -325,7 +327,11 @@ def plan_table(rows: Sequence[Planned]) -> Table[Planned]:
         ),
     ]
     return Table(
-        caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=NOTE
+        caption="Requests that fit",
+        columns=columns,
+        items=rows,
+        file="plan.csv",
+        note=NOTE + (longer if tokens > shape.context else ""),
     )
 
 

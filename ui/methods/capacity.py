@@ -152,7 +152,7 @@ class Capacity:
             bandwidth=parse_bytes(words["bandwidth"], "bandwidth"),
         )
         specs = _specs(given["variants"], words)
-        rows = plan_table(plan(shape, setting, specs)).value()
+        rows = plan_table(shape, setting, plan(shape, setting, specs)).value()
         evicting = [spec for spec in specs if spec.method.evicts]
         if not evicting:
             return [SILENT, rows, None, SILENT]
