@@ -22,8 +22,9 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
         for v in variants
     ]
     pairs = zip(variants, written, strict=True)
+    # As written: while a run chooses, some budgets are already resolved to tokens and some not.
     budgets = {
-        str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
+        str(parameters.get("budget", v.params.get("budget", ""))) for v, parameters in pairs
     } - {""}
     silent = {"budget"} if len(budgets) == 1 else set()
     return [

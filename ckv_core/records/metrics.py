@@ -448,8 +448,8 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     ("outcome", "model", "ratio"): {
         "length_ratio": (
             "Length against the full cache",
-            "generated tokens / the full cache's; a text that the limit cut counts up to there; "
-            "unknown where it cut the full cache's",
+            "generated tokens / those of the full cache. A text that the limit cut counts up to "
+            "there; unknown where the full cache's was cut.",
             "ours",
         )
     },

@@ -377,10 +377,12 @@ def study_results(of: list[Sample]) -> list[SampleResult]:
     ]
 
 
-def store_study(services: Services, study: RunRequest = STUDY, done: int = COUNT) -> str:
+def store_study(
+    services: Services, study: RunRequest = STUDY, done: int = COUNT, owner: str | None = None
+) -> str:
     """Save it with the results of some samples, as if the worker had run them; its slug."""
     store, found = services.studies._store, study_samples()
-    slug = store.save(study, found)
+    slug = store.save(study, found, owner)
     store.commit(slug, study_results(found[:done]))
     store.end(slug)
     return slug

@@ -1,8 +1,11 @@
 """What the endpoints of ui/api/endpoints.py tell of a run, as plain JSON values."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ckv_core.experiment.export import export
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.codec import measured_json
 from ckv_core.records.events import RunResult
@@ -24,16 +27,39 @@ SHORT = (
     "time",
 )
 FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
+SAMPLES_FILES = ("study.json", "report.html")
 SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
 Result = dict[str, Any]
 
 
 def run_json(snapshot: RunSnapshot) -> Result:
     """A run as far as it is, without what may be large."""
-    request, result, progress = snapshot.request, snapshot.result, snapshot.progress
-    floor = result.floor
-    data = f"/data/{snapshot.slug}"
+    result, progress, floor = snapshot.result, snapshot.progress, snapshot.result.floor
     verdict = verdict_of(result) if snapshot.is_final else None
+    return _state_json(snapshot, FILES) | {
+        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
+        "queue_ahead": snapshot.queue_ahead,
+        "prompt_tokens": result.prompt.tokens if result.prompt else None,
+        "verdict": verdict.to_json() if verdict else None,
+        "floor": floor and {"final_hidden_l1": floor.final_hidden_l1, "kl": floor.kl},
+        "variants": _variants_json(result),
+        "timings_ms": dict(snapshot.stage_ms),
+    }
+
+
+def samples_json(snapshot: RunSnapshot, reading: Reading) -> Result:
+    """A run of many samples as far as it is: verdict, table and decision, without its samples."""
+    pace, whole = snapshot.pace, export(reading.study, reading.samples, reading.results, {})
+    return _state_json(snapshot, SAMPLES_FILES) | {
+        "progress": {"done": pace.done, "total": pace.total} if pace else None,
+        "samples": len(reading.samples),
+        "verdict": reading.verdict.to_json(),
+        "table": whole["table"],
+        "decision": whole["decision"],
+    }
+
+
+def _state_json(snapshot: RunSnapshot, files: Sequence[str]) -> Result:
     return {
         "slug": snapshot.slug,
         "title": snapshot.title,
@@ -41,16 +67,9 @@ def run_json(snapshot: RunSnapshot) -> Result:
         "reason": snapshot.reason,
         "over": snapshot.is_final,
         "link": f"/r/{snapshot.slug}",
-        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
-        "queue_ahead": snapshot.queue_ahead,
-        "model": request.model,
-        "scenario": request.scenario,
-        "prompt_tokens": result.prompt.tokens if result.prompt else None,
-        "verdict": verdict.to_json() if verdict else None,
-        "floor": floor and {"final_hidden_l1": floor.final_hidden_l1, "kl": floor.kl},
-        "variants": _variants_json(result),
-        "timings_ms": dict(snapshot.stage_ms),
-        "files": {name: f"{data}/{name}" for name in FILES},
+        "model": snapshot.request.model,
+        "scenario": snapshot.request.scenario,
+        "files": {name: f"/data/{snapshot.slug}/{name}" for name in files},
     }
 
 

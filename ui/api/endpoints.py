@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from ckv_core.base.checked import chars, one_of, read, within
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.export import export
 from ckv_core.experiment.result_json import to_json
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.records.run_request import ARGUMENTS, LISTS, RunRequest, meaning
@@ -24,7 +25,7 @@ from storage.models import STATES
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
-from ui.api.answers import Result, run_json
+from ui.api.answers import Result, run_json, samples_json
 from ui.compare.form_values import read_list
 from ui.compare.offers import DEFAULT_VARIANTS
 from ui.runs.query import TEXT_CHARS, run_row
@@ -101,7 +102,10 @@ class Api:
             snapshot = await in_turn(self._find, slug)
             left = until - asyncio.get_running_loop().time()
             if snapshot.is_final or left <= 0:
-                return run_json(snapshot)
+                if snapshot.study is None:
+                    return run_json(snapshot)
+                reading = await in_turn(self._services.studies.reading, slug)
+                return samples_json(snapshot, reading)
             await asyncio.sleep(min(POLL_S, left))
 
     def cancel(self, slug: str) -> Result:
@@ -159,12 +163,15 @@ class Api:
         return {"total": total, "runs": [run_row(run) for run in runs]}
 
     def export_run(self, slug: str) -> Result:
-        """The whole run as result JSON: kept positions, tokens and every figure; may be large.
+        """The whole run as JSON: kept positions, tokens and every figure; may be large.
 
         Args:
             slug: Name of the run.
         """
         snapshot = self._find(slug)
+        if snapshot.study is not None:
+            of = self._services.studies.reading(slug)
+            return export(of.study, of.samples, of.results, self._services.studies.facts(slug))
         variants = snapshot.result.variants
         if not variants:
             raise ConfigError(NOT_YET)
@@ -184,7 +191,7 @@ class Api:
     def _find(self, slug: object) -> RunSnapshot:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
-        return self._services.snapshot(str(slug))
+        return self._services.view(str(slug))
 
 
 def request_of(arguments: dict[str, Any], settings: Settings) -> RunRequest:

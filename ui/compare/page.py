@@ -101,8 +101,7 @@ class ComparePage:
         outputs = [self.slug, self.notice, self.source]
         started = self.form.run.click(self.start, [*inputs, self.source], outputs, **SHARED)
         self.draft.keep_after(started)  # with the run that the form now comes from
-        mode = self.form.controls["mode"]
-        started.then(None, [self.slug, mode], None, js=OPEN_RUN, **AT_ONCE)
+        started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         # One event for form and line: a later line could overtake what was typed meanwhile.
         filled = [*inputs, self.notice, self.source, *self._described, *self.form.areas]
         opened = page.load(self.open, None, filled, **AT_ONCE)

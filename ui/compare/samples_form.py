@@ -66,7 +66,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         info = "a name that exists resumes its run"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "unless a sample has its own"
+        metric, info = DEFAULTS.metric, "where a sample has none"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
         info = "points of 100 that may be lost"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)

@@ -33,7 +33,7 @@ FIGURES_TEXT = (
 KEPT_TEXT = (
     "### Kept tokens\n"
     "Each map shows all layers (top to bottom) and the whole prompt (left to right); more colour "
-    "means more [[KV head|KV heads]] keep it. The line marks the expected answer."
+    "means more [[KV head|KV heads]] keep it. A line marks the expected answer, where one is given."
 )
 PERTURBATION_TEXT = (
     "### Perturbation at the first decoding step\n"

@@ -40,7 +40,7 @@ DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "head budgets, bounds, fidel
 FIGURES_LINE = {"title": "All figures", "hint": "every metric of every method, and CSV"}
 NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
 _OPENER = imported("assets/scripts/pages/history.js")
-OPEN_RUN = f"(slug, mode) => {_OPENER}.then((module) => module.default(slug, mode))"
+OPEN_RUN = f"(slug) => {_OPENER}.then((module) => module.default(slug))"
 COUNT_TIMEOUT_S = 5.0
 
 

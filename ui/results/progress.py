@@ -69,7 +69,7 @@ def _samples_state(view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:
     if view.is_final or view.pace is None:
         return {"sentence": sentence}
     done = view.pace.done / max(1, view.pace.total)
-    step = {"label": "Samples", "share": 1.0, "fraction": done, "is_now": True}
+    step = {"label": "", "share": 1.0, "fraction": done, "is_now": True}
     return {"sentence": sentence, "steps": [step]}
 
 

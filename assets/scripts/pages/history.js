@@ -13,11 +13,11 @@ window.addEventListener = (type, ...rest) => {
 
 /** After Run, for Gradio's `js`: go to the page of the run; the slug is empty where none was started.
  * Back leads to the form as it was typed, or filled in from the run where that was too long to keep. */
-export default function openRun(slug, mode = "text") {
+export default function openRun(slug) {
   if (!slug) return [];
   const run = encodeURIComponent(slug);
   if (!leave()) history.replaceState(null, "", `/?from=${run}`);
-  if (mode !== "many") watchRun(slug); // which no address tells the state of
+  watchRun(slug);
   location.assign(`/run?id=${run}`);
   return [];
 }

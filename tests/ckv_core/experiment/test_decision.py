@@ -75,7 +75,7 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
     assert decision.cautions == ()
     assert decision.size == (
         "With 2 methods, 40 samples can confirm a loss of at most 10.1 points, or 18.9 if one "
-        "answer is lost. 5 points take 84, 2 points take 212."
+        "answer is lost. To confirm 5 points takes 84 samples, 2 points 212."
     )
     found = decide_study(replace(STUDY, tolerance=15.0), samples, results).recommended
     assert found is not None

@@ -25,6 +25,7 @@ from tests.factories.app import (
     generating,
     request,
     snapshot,
+    store_study,
     wait_until,
 )
 from tests.ui.served_app import by
@@ -83,6 +84,20 @@ def test_a_run_is_started_followed_found_and_exported(ann):
     assert started["slug"] in [row["slug"] for row in found["runs"]]
     result = from_json(ann.predict(started["slug"], api_name="/export_run"))
     assert result.variants[0].text == "w0 w1 w2 w3 "
+
+
+def test_a_run_of_many_samples_is_read_by_the_same_endpoints(app, ann):
+    with by("ann"):
+        slug = store_study(app.services, owner="ann")
+        exported = app.services.studies.reading(slug)
+    run = ann.predict(slug, api_name="/get_run")
+    assert (run["state"], run["over"], run["samples"]) == ("done", True, len(exported.samples))
+    assert run["verdict"]["headline"] == exported.verdict.headline
+    whole = ann.predict(slug, api_name="/export_run")
+    assert whole["table"] == run["table"]
+    assert whole["decision"] == run["decision"]
+    assert len(whole["samples"]) == len(exported.results)
+    assert ann.predict(slug, api_name="/cancel")["message"].startswith("This run is over already")
 
 
 def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
@@ -160,7 +175,7 @@ def test_an_unforeseen_failure_tells_nothing(app, ann, monkeypatch):
     def fail(*_: object) -> None:
         raise ValueError("secret detail")
 
-    monkeypatch.setattr(app.services, "snapshot", fail)
+    monkeypatch.setattr(app.services, "view", fail)
     with pytest.raises(AppError, match=BROKEN):
         ann.predict("abc123def456", api_name="/get_run")
 

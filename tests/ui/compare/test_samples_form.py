@@ -116,7 +116,7 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     )
     words = "With 1 method, 50 samples can confirm a loss of at most 6.8 points, or 13.8 if one"
     assert plan_sentence(asked).startswith(words)
-    assert plan_sentence(asked).endswith("5 points take 69, 2 points take 175.")
+    assert plan_sentence(asked).endswith("To confirm 5 points takes 69 samples, 2 points 175.")
     assert plan_sentence(form(name="")).startswith("With 4 methods, 5 samples can confirm")
     one = "\n".join(json.dumps({"id": f"q{at}", "source": "a", **LINE}) for at in range(9))
     assert "1 sample can" in plan_sentence(form(data=one))

@@ -16,6 +16,7 @@ from ckv_core.experiment.result_json import derived_json
 from ckv_core.experiment.runs import together
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ANALYSIS_ARRAYS, METRICS, metrics_in
+from ckv_core.records.records import Timed
 from tests.factories.runs import Swept, sweep_result, with_changes
 from tests.factories.tables import rows_of
 from ui.charts.points import POINTS_CHART
@@ -45,7 +46,18 @@ def runs() -> tuple[RunResult, ...]:
         }
         scores = {key: float(rng.random()) for key in Swept.SCORES} | {"exact_match": 1.0}
         ended = {"stopped": "eos", "first_difference": 1, "token_ids": (1, 2)}
-        return replace(found, analysis=arrays, answer_scores=scores, **ended)
+        return replace(found, analysis=arrays, answer_scores=scores, time=timed(), **ended)
+
+    def timed() -> Timed:
+        rates = {batch: float(rng.random()) for batch in ("1", "8", "32", "64")}
+        return Timed(
+            added_first_token_ms=float(rng.random()),
+            step_ms=tuple(sorted(map(float, rng.random(3)))),
+            steps=32,
+            tokens_per_s=rates,
+            bound="memory",
+            others=0.0,
+        )
 
     made = []
     for at in range(3):

@@ -56,6 +56,13 @@ def test_a_method_alone_names_a_variant_only_where_the_spec_says_no_more(case):
     assert display_names(ran, escaped=False) == names
 
 
+def test_a_name_is_the_same_before_and_after_its_budget_is_resolved_to_tokens():
+    specs = [VariantSpec.parse(f"{name}:budget=20%") for name in ("snapkv", "adakv")]
+    first, second = (replace(bare(s.spec), label=s.label, params=s.params) for s in specs)
+    resolved = replace(first, params=dict(first.params) | {"budget": 325})
+    assert display_names([resolved, second], escaped=False) == ["SnapKV", "AdaKV"]
+
+
 def test_charts_and_notes_call_a_variant_alike():
     result = drawn_result(names=[("full", "Full cache"), ("snapkv:pool=none", "SnapKV")])
     variant = result.variants[1]
