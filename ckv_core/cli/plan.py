@@ -59,7 +59,7 @@ def _plan(  # noqa: PLR0913, PLR0917 - the arguments are the command's
             f"{shape.kv_heads} KV heads x {shape.head_dim}; "
             f"weights {rows[0].weights_bytes:,} bytes in {dtype}"
         )
-        print_table(plan_table(rows))
+        print_table(plan_table(shape, setting, rows))
         for name, formula in FORMULAS.items() if explain else ():
             say(f"\n{name} = {formula}")
 

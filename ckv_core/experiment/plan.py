@@ -6,7 +6,8 @@ Nothing is measured here. Entries, stores and budgets are the engine's own; no t
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import ConfigError, about
@@ -280,61 +281,46 @@ def plan_document(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) 
     }
 
 
-def _bytes_column(key: str, label: str, **more: Any) -> Column[Any]:
-    def read(row: Any) -> Cell:
-        return Cell(human_bytes(getattr(row, key)), getattr(row, key))
+# Label and unit of each column; bytes are shown with theirs.
+_COLUMNS = {
+    "kv_bytes_per_request": ("KV a request", "", ""),
+    "requests": ("Requests that fit", "", ","),
+    "peak_prefill_bytes": ("Peak of prefill", "", ""),
+    "bytes_read_per_step": ("Read a step", "", ""),
+    "floor_ms_per_token": ("Floor", "ms/token", ",.2f"),
+    "tokens_per_s_at_most": ("All together at most", "tokens/s", ",.0f"),
+}
 
-    return Column(key, label, read, definition=_sentence(key), **more)
+
+def _read(key: str, form: str, row: Planned) -> Cell:
+    value = getattr(row, key)
+    limit = f"Limited by {row.limited_by}." if key == "requests" else ""
+    return Cell(format(value, form) if form else human_bytes(value), value, limit)
 
 
-def _sentence(key: str) -> str:
-    text = FORMULAS[key]
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def plan_table(rows: Sequence[Planned]) -> Table[Planned]:
-    """A row per variant; what grows with its eviction first."""
+def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> Table[Planned]:
+    """A row per variant; a request that is longer than the model reads is in the note."""
+    tokens = setting.prompt + setting.output
+    longer = f" The model was trained for {shape.context:,} tokens, a request has {tokens:,}."
     columns: list[Column[Planned]] = [
         text_column("variant", "Method", lambda row: Cell(row.label, spec=row.spec)),
         text_column("spec", "SPEC", lambda row: row.spec, is_hidden=True),
         Column("budget", "Budget", lambda row: row.budget, unit="entries", form=","),
-        _bytes_column("kv_bytes_per_request", "KV a request"),
-        Column(
-            "requests",
-            "Requests that fit",
-            lambda row: Cell(f"{row.requests:,}", row.requests, f"Limited by {row.limited_by}."),
-            definition=_sentence("requests"),
-        ),
-        _bytes_column("peak_prefill_bytes", "Peak of prefill"),
-        _bytes_column("bytes_read_per_step", "Read a step"),
-        Column(
-            "floor_ms_per_token",
-            "Floor",
-            lambda row: row.floor_ms_per_token,
-            unit="ms/token",
-            form=",.2f",
-            definition=_sentence("floor_ms_per_token"),
-        ),
-        Column(
-            "tokens_per_s_at_most",
-            "All together at most",
-            lambda row: row.tokens_per_s_at_most,
-            unit="tokens/s",
-            form=",.0f",
-            definition=_sentence("tokens_per_s_at_most"),
-        ),
     ]
+    for key, (label, unit, form) in _COLUMNS.items():
+        words = f"{FORMULAS[key][0].upper()}{FORMULAS[key][1:]}."
+        columns.append(Column(key, label, partial(_read, key, form), unit=unit, definition=words))
+    note = NOTE + (longer if tokens > shape.context else "")
     return Table(
-        caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=NOTE
+        caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=note
     )
 
 
 # --- the same bytes ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equal:
-    """One way to hold a prompt: evict, quantise or both."""
+class Equal(NamedTuple):
+    """One way to hold a prompt in the bytes of another."""
 
     how: str
     spec: str
@@ -345,28 +331,26 @@ class Equal:
 
 def equal_bytes(shape: ModelShape, setting: Setting, spec: VariantSpec) -> Iterator[Equal]:
     """What each store holds in the bytes of a variant's budget, and whole prompts beside it."""
-    base = spec_without(spec.spec, "budget", "store", "residual", "pruned")
+    base = spec_without(spec.spec, "budget", "store", "residual", "pruned", "name")
     joint = "," if ":" in base else ":"
 
     def held(how: str, settings: str) -> Equal:
         one = RequestSizes(shape, setting, VariantSpec.parse(base + joint + settings))
         entries = min(one.budget, setting.prompt)
-        share = entries / setting.prompt
-        return Equal(how=how, spec=one.spec.spec, entries=entries, share=share, nbytes=one.held(0))
+        return Equal(how, one.spec.spec, entries, entries / setting.prompt, one.held(0))
 
-    wanted = held("evict", f"budget={spec.budget}").nbytes
+    wanted = held("", f"budget={spec.budget}").nbytes
     size = f"{wanted / 2**20:.3f}".rstrip("0").rstrip(".")
     yield held("evict", f"budget={size}MiB")
     for store in STORES:
-        yield held("both", f"budget={size}MiB,store={store}")
+        yield held("evict and store", f"budget={size}MiB,store={store}")
     for store in STORES:
-        yield held("quantise", f"budget=100%,store={store}")
+        yield held("store alone", f"budget=100%,store={store}")
 
 
 def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
-    words = {"evict": "evict", "both": "evict and store", "quantise": "store alone"}
     columns: list[Column[Equal]] = [
-        text_column("how", "Way", lambda row: Cell(words[row.how], spec=row.spec)),
+        text_column("how", "Way", lambda row: Cell(row.how, spec=row.spec)),
         Column("entries", "Entries a KV head", lambda row: row.entries, form=","),
         Column("share", "Of the prompt", lambda row: row.share, unit="share", form=".1%"),
         Column("bytes", "Bytes", lambda row: Cell(human_bytes(row.nbytes), row.nbytes)),

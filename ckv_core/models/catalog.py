@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -95,78 +96,35 @@ class SuggestedModel:
         return 2 * shape.layers * shape.kv_heads * shape.head_dim * FLOAT32_BYTES
 
 
+# What their config.json on the Hugging Face Hub has, in this order, and the licence of those that
+# are small enough to be suggested. `ckv plan` knows them by name, and takes any config besides.
 _KEYS = (
-    "model_type",
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "max_position_embeddings",
-    "tie_word_embeddings",
+    "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads "
+    "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings"
 )
+_MODELS = f"""
+meta-llama/Llama-3.1-8B-Instruct    llama 32 4096 14336 32 8 128256 131072 0
+Qwen/Qwen3-8B                       qwen3 36 4096 12288 32 8 151936 40960 0
+{DEFAULT_MODEL}               llama 30 576 1536 9 3 49152 8192 1 Apache-2.0
+HuggingFaceTB/SmolLM2-360M-Instruct llama 32 960 2560 15 5 49152 8192 1 Apache-2.0
+Qwen/Qwen2.5-0.5B-Instruct          qwen2 24 896 4864 14 2 151936 32768 1 Apache-2.0
+Qwen/Qwen2.5-1.5B-Instruct          qwen2 28 1536 8960 12 2 151936 32768 1 Apache-2.0
+HuggingFaceTB/SmolLM2-1.7B-Instruct llama 24 2048 8192 32 32 49152 8192 1 Apache-2.0
+Qwen/Qwen3-4B-Instruct-2507         qwen3 36 2560 9728 32 8 151936 262144 1 Apache-2.0
+Qwen/Qwen2.5-7B-Instruct            qwen2 28 3584 18944 28 4 152064 32768 0 Apache-2.0
+"""
 
 
-def _shape(name: str, *sizes: str | int) -> ModelShape:
-    """Of what the model's config.json on the Hugging Face Hub has, in the order of `_KEYS`."""
-    return ModelShape.of(dict(zip(_KEYS, sizes, strict=True)), name)
+def _known() -> Iterator[tuple[ModelShape, str]]:
+    """Shapes, and licences or nothing."""
+    for name, kind, *words in map(str.split, _MODELS.strip().splitlines()):
+        *sizes, tied = map(int, words[:8])
+        config = dict(zip(_KEYS.split(), (kind, *sizes, bool(tied)), strict=True))
+        yield ModelShape.of(config, name), "".join(words[8:])
 
 
-SUGGESTED = tuple(
-    SuggestedModel(_shape(*sizes), "Apache-2.0")
-    for sizes in (
-        (DEFAULT_MODEL, "llama", 30, 576, 1_536, 9, 3, 49_152, 8_192, True),
-        (
-            "HuggingFaceTB/SmolLM2-360M-Instruct",
-            "llama",
-            32,
-            960,
-            2_560,
-            15,
-            5,
-            49_152,
-            8_192,
-            True,
-        ),
-        ("Qwen/Qwen2.5-0.5B-Instruct", "qwen2", 24, 896, 4_864, 14, 2, 151_936, 32_768, True),
-        ("Qwen/Qwen2.5-1.5B-Instruct", "qwen2", 28, 1_536, 8_960, 12, 2, 151_936, 32_768, True),
-        (
-            "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-            "llama",
-            24,
-            2_048,
-            8_192,
-            32,
-            32,
-            49_152,
-            8_192,
-            True,
-        ),
-        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3", 36, 2_560, 9_728, 32, 8, 151_936, 262_144, True),
-        ("Qwen/Qwen2.5-7B-Instruct", "qwen2", 28, 3_584, 18_944, 28, 4, 152_064, 32_768, False),
-    )
-)
-# Those that `ckv plan` knows by name; it takes any config besides.
-KNOWN = {
-    shape.name: shape
-    for shape in (
-        _shape(
-            "meta-llama/Llama-3.1-8B-Instruct",
-            "llama",
-            32,
-            4_096,
-            14_336,
-            32,
-            8,
-            128_256,
-            131_072,
-            False,
-        ),
-        _shape("Qwen/Qwen3-8B", "qwen3", 36, 4_096, 12_288, 32, 8, 151_936, 40_960, False),
-        *(model.shape for model in SUGGESTED),
-    )
-}
+KNOWN = {shape.name: shape for shape, _ in _known()}
+SUGGESTED = tuple(SuggestedModel(shape, license) for shape, license in _known() if license)
 
 
 def planned_shape(name: str, *, with_paths: bool = True) -> ModelShape:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ckv_core.experiment.plan import FORMULAS
 from ckv_core.records.metrics import METRICS
 from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.ablation import ablation_figure
@@ -44,5 +45,12 @@ def test_what_charts_call_their_numbers_is_defined():
     panels = [note.text for note in ablation_figure(ablation_run()).layout.annotations]
     own = [metric.label for metric in METRICS.values()]
     marked = re.sub(r"\*\*|`|\\(?=\|)", "", TEXT)
-    for label in (*panels, *own, "Tightness, L / theta", "difference to its base"):
+    for label in (
+        *panels,
+        *own,
+        *FORMULAS,
+        *FORMULAS.values(),
+        "Tightness, L / theta",
+        "difference to its base",
+    ):
         assert label in marked, label

@@ -30,7 +30,7 @@ from ui.compare.setup_link import setup_of
 from ui.components.base import DataTable, Facts, Notice
 from ui.shell.parts import AT_ONCE, SILENT, notice_value, refused
 
-HEAD = """### How many requests fit
+HEAD = """## How many requests fit
 Computed from the sizes in a model's config, without its weights; nothing is measured here. The \
 same on the command line: `ckv plan`. What each number is stands below the tables."""
 FIRST = ("snapkv", "adakv", "kvzip", "streaming_llm:rolling=on")
@@ -152,7 +152,7 @@ class Capacity:
             bandwidth=parse_bytes(words["bandwidth"], "bandwidth"),
         )
         specs = _specs(given["variants"], words)
-        rows = plan_table(plan(shape, setting, specs)).value()
+        rows = plan_table(shape, setting, plan(shape, setting, specs)).value()
         evicting = [spec for spec in specs if spec.method.evicts]
         if not evicting:
             return [SILENT, rows, None, SILENT]

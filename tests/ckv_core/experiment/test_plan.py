@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ckv_core.cli import main
 from ckv_core.errors import CkvError
 from ckv_core.experiment.plan import (
     FORMULAS,
@@ -178,13 +179,31 @@ def test_equal_bytes_are_equal_and_hold_what_the_engine_would():
     setting = Setting(memory=80 * GIB, prompt=32_768)
     evict, *rest = equal_bytes(LLAMA, setting, VariantSpec.parse("snapkv:budget=10%,window=16"))
     assert evict.entries == 3_276
-    assert [row.how for row in rest] == ["both"] * 3 + ["quantise"] * 3
+    assert [row.how for row in rest] == ["evict and store"] * 3 + ["store alone"] * 3
     for row in rest[:3]:
         assert 0.995 < row.nbytes / evict.nbytes <= 1
         assert evict.entries < row.entries < setting.prompt
         assert "window=16" in row.spec
         assert RequestSizes(LLAMA, setting, VariantSpec.parse(row.spec)).budget == row.entries
     assert all(row.share == 1 for row in rest[3:])
+
+
+def test_the_command_gives_the_contracts_numbers_and_refuses_in_one_line(capsys, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(tiny_config("llama").to_json_string(use_diff=False), "utf-8")
+    asked = ["plan", "--memory", "1GiB", "--prompt", "4096", "--variant", "snapkv:budget=10%"]
+    for model in (str(config), str(tmp_path), "SmolLM2-135M"):
+        assert main([*asked, "--model", model, "--json", "-"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [each["spec"] for each in document["variants"]] == ["full", "snapkv:budget=10%"]
+        assert all(FORMULAS.keys() <= each.keys() for each in document["variants"])
+    assert main([*asked, "--model", "SmolLM2-135M", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert FORMULAS["requests"].split(":")[0] in shown
+    wrong = (["--model", "nobody"], ["--model", str(config), "--variant", "snapkv:budget=1"])
+    for arguments in wrong:
+        assert main([*asked, *arguments]) > 0
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_sizes_are_read_with_their_units():
