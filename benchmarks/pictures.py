@@ -21,10 +21,9 @@ TEXT = ROOT / "assets" / "examples" / "harbour_report.txt"
 QUESTION, ANSWER = "What is the access code for pump house 4?", "5829"
 METHODS = ["full", "snapkv", "snapkv+critical", "adakv", "kvzip"]
 STOPS = (20, 26, 32, 38, 44, 50, 44, 38, 32, 26)  # percent; the last leads back to the first
-WIDTH = 1200
+WIDTH, HEIGHT = 1200, 1800
 FRAME_MS, MOST_BYTES = 1100, 3 * 2**20
 MARGIN = 12  # pixels
-TALL = {"width": WIDTH, "height": 1800}
 EVIDENCE = "#kept .ckv-evidence"
 
 
@@ -58,7 +57,7 @@ def opened(page: Page, url: str, slug: str, sign: str) -> None:
 
 def moving(page: Page, path: Path) -> None:
     """The table of answers and the maps at each stop of the slider, as one animation."""
-    frames = []
+    frames: list[Image.Image] = []
     for stop in STOPS:
         if frames:
             page.evaluate(DRAG, stop)
@@ -84,7 +83,7 @@ def main() -> None:
             client = Client(url, verbose=False)
             one = finished(client, variants=METHODS, budget="20%")
             several = finished(client, variants=METHODS, budget="5%, 10%, 20%, 30%, 40%, 50%")
-            page = browser.new_page(viewport=TALL)
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             opened(page, url, one, "#kept .ckv-map-top")
             between(page, "#kept", EVIDENCE).save(FOLDER / "kept.png", optimize=True)
             moving(page, FOLDER / "slider.gif")
