@@ -3,24 +3,20 @@
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
-from ckv_core.base.devices import is_cuda_like
-from ckv_core.methods.attention import flash_on_cpu, join, partial, written_out
+from ckv_core.methods.attention import flash, has_flash, join, partial, written_out
 
 _SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
-_FLASH_HEAD_DIM = 256  # the largest that CUDA's flash kernel takes
-_QUERIES = 128  # of one KV head's group whose logits exist at a time, where written out
 
 
 def causal_attention(
     query: Tensor, keys: Tensor, values: Tensor, scaling: float
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Attention of the last positions; each sees all entries up to its own.
 
     A boolean mask would be turned into floats of chunk x n in every layer, and no kernel skips
-    what it hides; without a fused kernel the logits would be as large. So CUDA gets a causal bias
-    where its flash kernel serves, and everything else joins two parts by their log-sum-exp.
+    what it hides; without a fused kernel the logits would be as large. So the flash kernel is
+    taken where it serves, and everything else joins two parts by their log-sum-exp.
 
     Args:
         query: [1, query_heads, tokens, head_dim], of the last `tokens` entries.
@@ -30,43 +26,12 @@ def causal_attention(
 
     Returns:
         [1, query_heads, tokens, value_dim], and the log-sum-exp of each query's logits
-        [1, query_heads, tokens] float32, where the kernel tells it.
+        [1, query_heads, tokens] float32.
     """
-    tokens, entries, same = query.shape[2], keys.shape[2], keys.shape[3] == values.shape[3]
-    if tokens == entries and same and query.device.type == "cpu":
-        out, total = flash_on_cpu(query, keys, values, scaling, is_causal=True)
-        return out.to(query.dtype), total
-    if same and has_cuda_flash(query.device, query.dtype, query.shape[3]):
-        return functional.scaled_dot_product_attention(
-            query,
-            keys,
-            values,
-            attn_mask=None if tokens == entries else causal_lower_right(tokens, entries),
-            is_causal=tokens == entries,
-            scale=scaling,
-            enable_gqa=True,
-        ), None
+    from_start = query.shape[2] == keys.shape[2]
+    if has_flash(query, values) and (from_start or query.device.type != "cpu"):
+        return flash(query, keys, values, scaling, is_causal=True)
     return _joined(query, keys, values, scaling)
-
-
-def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Compute the log-sum-exp that a kernel of `causal_attention` does not tell, by blocks.
-
-    Of queries [query_heads, tokens, head_dim], the last of the keys [kv_heads, entries, head_dim],
-    to [query_heads, tokens] float32.
-    """
-    grouped = query.reshape(len(keys), -1, *query.shape[1:])
-    start = keys.shape[1] - query.shape[1]
-    totals = torch.empty(grouped.shape[:3], dtype=torch.float32, device=query.device)
-    for first in range(0, query.shape[1], _QUERIES):
-        block = grouped[:, :, first : first + _QUERIES].float()
-        seen = start + first + block.shape[2]
-        unseen = ~visible(start + first, seen, 0, seen, None, query.device)
-        for head, own in enumerate(block):
-            logits = (own @ keys[head, :seen].float().T).mul_(scaling)
-            part = logits.masked_fill_(unseen, -torch.inf).logsumexp(-1)
-            totals[head, :, first : first + _QUERIES] = part
-    return totals.flatten(0, 1)
 
 
 def sliding_attention(
@@ -105,19 +70,14 @@ def visible(
     return seen if window is None else seen & (key > query - window)
 
 
-def has_cuda_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether PyTorch's flash kernel serves there: half precision, from Ampere on, small heads."""
-    fits = dtype in (torch.float16, torch.bfloat16) and head_dim <= _FLASH_HEAD_DIM
-    return fits and is_cuda_like(device) and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
     _, query_heads, tokens, _ = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
     own_keys, own_values = keys[:, :, earlier:], values[:, :, earlier:]
-    if query.device.type == "cpu" and keys.shape[3] == values.shape[3]:
-        own = flash_on_cpu(query, own_keys, own_values, scaling, is_causal=True)
+    if has_flash(query, values):
+        out, total = flash(query, own_keys, own_values, scaling, is_causal=True)
+        own = out.float(), total
     else:
         own_keys, own_values = (
             states[0].repeat_interleave(query_heads // kv_heads, dim=0)

@@ -14,7 +14,6 @@ from ckv_core.base.device_memory import available_bytes, give_back
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.engine.candidates import order_keys
-from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.first_step import CUTS
 from ckv_core.engine.needle_probe import PROBE_TOKENS
@@ -24,7 +23,7 @@ from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.engine.teacher_forced import teacher_forced_chunk
 from ckv_core.errors import NoRoomError
-from ckv_core.methods.attention import MAX_LOGITS, block_rows
+from ckv_core.methods.attention import MAX_LOGITS, block_rows, has_cuda_flash
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.models.shape import FLOAT, KEPT_QUERIES, activation_bytes, part_bytes
 from ckv_core.records.records import ModelInfo
@@ -115,7 +114,8 @@ class Sizes:
     def shape(self) -> PromptShape:
         info = self.info
         layers = len(info.evictable_layers)
-        return PromptShape(layers, info.query_heads, info.kv_heads, info.head_dim, self.tokens)
+        heads = info.query_heads, info.kv_heads
+        return PromptShape(layers, *heads, info.head_dim, self.tokens, self.on_cuda)
 
     @property
     def work(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ckv_core.base.device_memory import trim
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.base.stopwatch import Marks
-from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
+from ckv_core.engine.causal import causal_attention, sliding_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
 from ckv_core.models.attention import inputs_shown
@@ -208,7 +208,7 @@ class Reader:
             values,
             scaling,
             partial(LayerRotary, self.loaded, layer),
-            lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+            total[0],
             lambda: self._hidden,
         )
         return out, seen

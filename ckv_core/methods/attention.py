@@ -14,6 +14,10 @@ from ckv_core.base.lazy_torch import check_shape
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
+_FLASH_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FLASH_HEAD_DIM = 256  # the largest that CUDA's flash kernel takes
+
 Part = tuple[Tensor, Tensor]  # output in float32, log of the part's softmax denominator
 
 
@@ -32,29 +36,48 @@ def partial(
     Returns:
         Output [slots, queries, value_dim] float32 and log-sum-exp [slots, queries] float32.
     """
-    entries, same = keys.shape[1], keys.shape[2] == values.shape[2]
-    if mask is None and entries and same and queries.device.type == "cpu":
-        out, total = flash_on_cpu(queries[None], keys[None], values[None], scaling)
-        return out[0], total[0]
+    if mask is None and keys.shape[1] and has_flash(queries, values):
+        out, total = flash(queries[None], keys[None], values[None], scaling)
+        return out[0].float(), total[0]
     return written_out(queries, keys, values, scaling, mask)
 
 
-def flash_on_cpu(
+def has_flash(queries: Tensor, values: Tensor) -> bool:
+    """Whether `flash` serves such tensors [..., dim]."""
+    device, dim = queries.device, queries.shape[-1]
+    if dim != values.shape[-1]:
+        return False
+    return device.type == "cpu" or has_cuda_flash(device, queries.dtype, dim)
+
+
+def has_cuda_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether PyTorch's flash kernel serves there: half precision, from Ampere on, small heads."""
+    fits = dtype in (torch.float16, torch.bfloat16) and not head_dim % 8
+    if not fits or head_dim > _FLASH_HEAD_DIM or not is_cuda_like(device):
+        return False
+    has_kernel = torch.backends.cuda.is_flash_attention_available()
+    return has_kernel and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def flash(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, *, is_causal: bool = False
 ) -> Part:
-    """PyTorch's fused kernel, which holds no logits; equal dimensions.
+    """PyTorch's fused kernel, which holds no logits and tells their log-sum-exp.
+
+    On CUDA it spreads the entries of few heads over the device by itself.
 
     Args:
-        queries: [rows, heads, queries, head_dim]; the output is shaped alike, in float32.
+        queries: [rows, heads, queries, head_dim]; the output is shaped alike, in their type.
         keys: [rows, heads or fewer, entries, head_dim], at least one entry; a group of query heads
             may share one.
         values: as keys.
         scaling: factor of the logits.
-        is_causal: query i sees entries up to i.
+        is_causal: the queries are of the last entries, and each sees those up to its own; on the
+            CPU of all entries.
     """
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, total = flash(queries, keys, values, is_causal=is_causal, scale=scaling)
-    return out.float(), total
+    kernel = _FLASH_ON_CPU if queries.device.type == "cpu" else _FLASH
+    out, total, *_ = kernel(queries, keys, values, is_causal=is_causal, scale=scaling)
+    return out, total
 
 
 def written_out(
@@ -75,17 +98,22 @@ def _block(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
-    # Half precision has no room for large logits and too few digits for softmax.
-    if queries.dtype != torch.float32 and is_cuda_like(queries.device):
-        logits = torch.bmm(queries, keys.transpose(1, 2), out_dtype=torch.float32)
-    else:
-        logits = torch.bmm(queries.float(), keys.transpose(1, 2).float())
-    logits *= scaling
+    logits = products(queries, keys).mul_(scaling)
     if mask is not None:
         logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)
     logits -= total.clamp_min(torch.finfo(torch.float32).min)[..., None]
     return torch.bmm(logits.exp_().to(values.dtype), values).float(), total
+
+
+def products(queries: Tensor, keys: Tensor) -> Tensor:
+    """Of [heads, queries, head_dim] and [heads, entries, head_dim]: [heads, queries, entries].
+
+    In float32, for half precision has no room for large logits and too few digits for softmax.
+    """
+    if queries.dtype != torch.float32 and is_cuda_like(queries.device):
+        return torch.bmm(queries, keys.transpose(1, 2), out_dtype=torch.float32)
+    return torch.bmm(queries.float(), keys.transpose(1, 2).float())
 
 
 def join(one: Part, other: Part) -> Tensor:

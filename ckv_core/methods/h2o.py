@@ -10,6 +10,7 @@ is read, a number per query head and entry, and the newest query's attention at 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 from ckv_core.base.lazy_torch import Tensor, torch
@@ -21,7 +22,10 @@ from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 
 _FLOAT = 4  # bytes
-_QUERIES = 64  # of one KV head's group whose attention exists at a time
+# Attention that exists at a time: of so many queries of a KV head's group, for a CPU's cache; on a
+# GPU, where launches cost more, of so many queries of all heads as these numbers hold.
+_QUERIES = 64
+_CUDA_LOGITS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +42,35 @@ class AccumulatedAttention:
         return query_heads, prompt_len
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
-        kv_heads = len(chunk.keys)
-        grouped = chunk.queries.view(kv_heads, -1, *chunk.queries.shape[1:])
-        totals = chunk.log_sum_exp().view(*grouped.shape[:3], 1)
-        sums = statistic.view(kv_heads, -1, statistic.shape[1])
-        for first in range(0, grouped.shape[2], _QUERIES):
-            block = slice(first, min(first + _QUERIES, grouped.shape[2]))
-            seen, count = chunk.start + block.stop, block.stop - first
-            later = torch.ones(count, count, dtype=torch.bool, device=chunk.keys.device).triu_(1)
-            for head in range(kv_heads):
-                keys = chunk.keys[head, :seen].float()
-                logits = (grouped[head, :, block].float() @ keys.T).mul_(chunk.scaling)
-                weights = logits.sub_(totals[head, :, block]).exp_()
-                weights[..., seen - count :].masked_fill_(later, 0)
-                sums[head, :, :seen] += weights.sum(1)
+        from ckv_core.base.devices import is_cuda_like  # noqa: PLC0415 - it loads torch
+        from ckv_core.methods.attention import products  # noqa: PLC0415 - it loads torch
+
+        queries = chunk.queries.view(len(chunk.keys), -1, *chunk.queries.shape[1:])
+        totals = chunk.log_sum_exp.view(*queries.shape[:3], 1)
+        sums = statistic.view(len(chunk.keys), -1, statistic.shape[1])
+        heads, block = 1, _QUERIES
+        if is_cuda_like(queries.device):
+            heads, row = len(queries), len(statistic) * chunk.keys.shape[1]
+            block = max(1, _CUDA_LOGITS // row)
+        places = product(range(0, queries.shape[2], block), range(0, len(queries), heads))
+        for first, head in places:
+            own = slice(head, head + heads)
+            some = slice(first, min(first + block, queries.shape[2]))
+            seen, count = chunk.start + some.stop, some.stop - first
+            # A KV head's queries are one matrix: no query head needs a copy of the keys.
+            logits = products(queries[own, :, some].flatten(1, 2), chunk.keys[own, :seen])
+            weights = logits.view(-1, queries.shape[1], count, seen).mul_(chunk.scaling)
+            weights.sub_(totals[own, :, some]).exp_()
+            later = torch.ones(count, count, dtype=torch.bool, device=logits.device).triu_(1)
+            weights[..., seen - count :].masked_fill_(later, 0)
+            sums[own, :, :seen] += weights.sum(2)
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
-        group_size = shape.query_heads // shape.kv_heads
-        return _FLOAT * 3 * group_size * min(_QUERIES, chunk) * shape.prompt_len
+        row = shape.query_heads * shape.prompt_len
+        logits = row // shape.kv_heads * min(_QUERIES, chunk)
+        if shape.on_cuda:
+            logits = min(row * chunk, max(row, _CUDA_LOGITS))
+        return _FLOAT * 3 * logits
 
 
 ACCUMULATED = AccumulatedAttention()

@@ -31,7 +31,7 @@ constexpr auto kFake = c10::DeviceType::PrivateUse1;
 
 void (*report_event)(const char* kind, const char* name) = nullptr;
 constexpr int kMost = 8;  // devices
-std::atomic<int64_t> live[kMost], peak[kMost];
+std::atomic<int64_t> live[kMost], peak[kMost], launches;
 int device_count = 1;
 thread_local c10::DeviceIndex current = 0;
 
@@ -199,6 +199,7 @@ bool writes_into(const c10::AliasInfo* result, const c10::AliasInfo* argument) {
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto& returns = op.schema().returns();
+  ++launches;
   const auto first = stack->size() - arguments.size();
   auto device = device_of(op, *stack);
   std::vector<Tensor> given(arguments.size()), regrown(arguments.size());
@@ -267,6 +268,7 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::option
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   if (from.device() != to.device())
     report(from.is_cpu() ? "H2D" : to.is_cpu() ? (non_blocking ? "D2H later" : "D2H") : "D2D", "copy_");
+  ++launches;
   on_host(to).copy_(on_host(from));
   return to;
 }
@@ -337,6 +339,8 @@ void fake_start(int devices) {
   at::RegisterPrivateUse1HooksInterface(new Hooks());
 }
 void fake_report_to(void (*callback)(const char*, const char*)) { report_event = callback; }
+int64_t fake_launches() { return launches; }
+void fake_set_launches(int64_t count) { launches = count; }
 int64_t fake_live(int device) { return live[device]; }
 int64_t fake_peak(int device) { return peak[device]; }
 void fake_reset_peak(int device) { peak[device] = live[device].load(); }

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import types
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import bias
 
 from ckv_core.base import devices
 
@@ -76,7 +77,7 @@ class FakeDevices:
         self.capability = (9, 0)
         self._kept: list[Any] = []  # what PyTorch and C hold no reference to
         self._library = ctypes.CDLL(str(library()))
-        for name in ("fake_live", "fake_peak"):
+        for name in ("fake_live", "fake_peak", "fake_launches"):
             getattr(self._library, name).restype = ctypes.c_int64
         self._library.fake_start(count)
         callback = _REPORT(lambda kind, _name: self.count(kind.decode()))
@@ -103,6 +104,11 @@ class FakeDevices:
     def waits(self) -> int:
         """How often the host has waited."""
         return sum(self.events[kind] for kind in WAITS)
+
+    @property
+    def launches(self) -> int:
+        """How many kernels the devices were given, copies included."""
+        return int(self._library.fake_launches())
 
     def live(self, device: int) -> int:
         """Bytes that live on a device."""
@@ -149,6 +155,8 @@ class FakeDevices:
         cuda.is_available = lambda: True
         cuda.device_count = lambda: count
         cuda.empty_cache = lambda: None
+        cuda.get_device_name = lambda _device=None: "emulated"
+        cuda.set_sync_debug_mode = lambda _mode: None
         cuda.synchronize = lambda _device=None: self.count("synchronize")
         cuda.mem_get_info = lambda device=None: (
             max(0, self.total[_index(device)] - live(device)),
@@ -168,9 +176,16 @@ class FakeDevices:
             ("_flash_attention_forward", self._flash_varlen),
             ("_scaled_dot_product_flash_attention", self._flash),
         ):
-            kernels.impl(name, body, "PrivateUse1")
+            kernels.impl(name, partial(self._launched, body), "PrivateUse1")
         self._kept.append(kernels)
-        bias.can_use_flash_attention = lambda _given: True  # type: ignore[attr-defined]
+        torch.backends.cuda.is_flash_attention_available = lambda: True
+
+    def _launched(self, body: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """One launch, however many operators a body takes in its stead."""
+        before = self.launches
+        answer = body(*given, **named)
+        self._library.fake_set_launches(ctypes.c_int64(before + 1))
+        return answer
 
     def _bmm(self, one: Tensor, other: Tensor, dtype: torch.dtype) -> Tensor:
         assert one.dtype == other.dtype

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,11 +18,13 @@ import torch
 from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
+from benchmarks import gpu
 from ckv_core.engine import timing
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
 from ckv_core.engine.rows import PolicyRow
 from ckv_core.errors import CkvError
+from ckv_core.methods import STORES
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.codec import plain
@@ -167,6 +169,38 @@ def timed() -> dict[str, object]:
     return {"times": [plain(variant.time) for variant in result.variants]}
 
 
+STEPPED = ("full", "snapkv", "adakv", *(f"adakv:store={each}" for each in STORES), "tova", "h2o")
+
+
+def stepped(spec: str, fakes: FakeDevices) -> dict[str, object]:
+    """Launches that each further layer costs a decoding step in half precision, and its waits."""
+    counts: list[tuple[int, int]] = []  # of each step
+
+    def step(rows: RunningRows, *given: Any) -> None:
+        before = fakes.launches, fakes.waits
+        WHOLE(rows, *given)
+        counts.append((fakes.launches - before[0], fakes.waits - before[1]))
+
+    request = replace(_request((spec,), "context-only", analysed=False), variants=(spec,))
+    with patch.object(RunningRows, "step", step):
+        for layers in (2, 4):
+            half = partial(PreTrainedModel.to, device=f"{NAME}:0", dtype=torch.bfloat16)
+            run(request, tiny_model_on("llama", half, num_hidden_layers=layers))
+    few, many = counts[1], counts[1 + len(counts) // 2]  # not the first, which feeds two tokens
+    return {"launches": (many[0] - few[0]) / 2, "step waits": max(few[1], many[1])}
+
+
+@torch.inference_mode()
+def benchmark() -> dict[str, object]:
+    """The rows of `make gpu` for one method, and why those that are empty are."""
+    setting = replace(gpu.SMALL, device=torch.device(NAME, 0), lengths=(150,), batches=())
+    with patch.multiple(gpu, WARM=1, STEPS=2, METHODS=("adakv:store=int4",), SHARES=(0.5,)):
+        device = gpu.measured(setting)
+        cells = [each for each in gpu.ours(setting, device) if isinstance(each, gpu.Cell)]
+        cells += gpu.rivals(setting, device)
+    return {"reasons": [each.reason for each in cells], "peaks": [each.peak for each in cells]}
+
+
 def placed(fakes: FakeDevices) -> dict[str, object]:
     """Where models go, in which type, and what is refused, by the room of two devices."""
     found: dict[str, object] = {}
@@ -237,6 +271,9 @@ def main(*, every: bool) -> None:
     for capability in ((9, 0), (7, 5)):
         told(f"half {capability}", lambda capability=capability: halved(capability, fakes))
     told("timed", timed)
+    for spec in STEPPED:
+        told(f"step of {spec}", lambda spec=spec: stepped(spec, fakes))
+    told("make gpu", benchmark)
     told("placement", lambda: placed(fakes))
 
 

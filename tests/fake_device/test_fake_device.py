@@ -59,6 +59,25 @@ def test_a_step_waits_once_and_once_more_for_each_policy(found):
     assert not [case for case in promised if case["waits"] > 1]
 
 
+def test_a_step_launches_little_whatever_the_store_and_the_lengths(found):
+    steps = {case["case"]: case for case in found if "launches" in case}
+    launches = {name.removeprefix("step of "): case["launches"] for name, case in steps.items()}
+    assert max(launches["full"], launches["snapkv"], launches["adakv"]) <= 55, launches
+    assert max(count for name, count in launches.items() if "store=" in name) <= 90, launches
+    waits = {name: case["step waits"] for name, case in steps.items()}
+    policies = ("step of tova", "step of h2o")
+    assert waits == {name: 1 + (name in policies) for name in steps}
+
+
+def test_make_gpu_runs_on_a_device(found):
+    (made,) = (case for case in found if case["case"] == "make gpu")
+    reasons = [reason for reason in made["reasons"] if "not installed" not in reason]
+    assert reasons == ["", "", ""], "the full cache, a method, and transformers"
+    assert all(
+        peak for peak, reason in zip(made["peaks"], made["reasons"], strict=True) if not reason
+    )
+
+
 def test_the_oracles_do_not_wait_in_each_round(found):
     (searched,) = (case for case in found if case["case"].startswith("+critical,"))
     assert searched["events"]["item"] < 100

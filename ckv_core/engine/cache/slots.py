@@ -13,11 +13,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.cache.varlen import Packed, pack, usable_kernel
+from ckv_core.engine.cache.varlen import Kernel, Packed, pack, usable_kernel
 from ckv_core.engine.causal import visible
 from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
+from ckv_core.methods.parts.store import PLAIN, Segment, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,6 @@ class Stack:
 
     segment: Segment  # the entries
     slots: tuple[int, ...]  # per head of the segment, row * kv_heads + KV head
-    # [heads] int64, the same on the device: reading it back would wait for the device.
-    index: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,15 @@ class PromptSlots:
     whole: tuple[Tensor, Tensor] | None
     whole_rows: tuple[int, ...]  # rows that attend to all of them
     stacks: tuple[Stack, ...]  # the other rows' slots
-    # Plain stacks' entries for the variable-length kernel; None where it is not used.
-    packed: Packed | None
+    packed: tuple[Packed, ...]  # entries for the variable-length kernel, a store each
     apart: tuple[Stack, ...]  # the stacks that the kernel does not read
-    order: Tensor  # [slots] int64, the slots as attention takes them: packed, apart, of whole rows
+    # [parts] int64, the slots as attention takes them: packed, apart, of whole rows. A slot comes
+    # as often as a store holds it in stretches.
+    order: Tensor
     place: Tensor  # [slots] int64, where in that order each slot is
+    # Where the second stretch of each slot is, and [slots, 1] whether there is none; None where no
+    # slot has one.
+    second: tuple[Tensor, Tensor] | None
 
     @property
     def kv_heads(self) -> int:
@@ -100,10 +102,10 @@ class PromptSlots:
             kept = [index for index, slot in enumerate(slots) if slot // kv_heads in new_row]
             moved = [new_row[slots[i] // kv_heads] * kv_heads + slots[i] % kv_heads for i in kept]
             if len(kept) == len(slots):
-                stacks.append(_stack(stack.segment, moved, stack.index.device))
+                stacks.append(Stack(stack.segment, tuple(moved)))
             elif kept:
-                taken = torch.tensor(kept, device=stack.index.device)
-                stacks.append(_stack(stack.segment.take(taken), moved, taken.device))
+                taken = torch.tensor(kept, device=self.like[0].device)
+                stacks.append(Stack(stack.segment.take(taken), tuple(moved)))
         whole = tuple(new_row[row] for row in self.whole_rows if row in new_row)
         return _prompt_slots(self.prompt_len, self.like, self.whole, whole, stacks)
 
@@ -148,7 +150,7 @@ def compact(keys: Tensor, values: Tensor, rows: Sequence[Keep]) -> PromptSlots:
             keep.parameters,
             torch.stack(weights) if weights else None,
         )
-        stacks.append(_stack(segment, [slot for slot, *_ in members], keys.device))
+        stacks.append(Stack(segment, tuple(slot for slot, *_ in members)))
     return _prompt_slots(prompt_len, like, (keys, values), whole, stacks)
 
 
@@ -156,12 +158,8 @@ def held_slots(
     prompt_len: int, like: tuple[Tensor, Tensor], held: Sequence[tuple[Segment, Sequence[int]]]
 ) -> PromptSlots:
     """One row of segments, each with its KV heads; `like` as of PromptSlots."""
-    stacks = [_stack(segment, heads, like[0].device) for segment, heads in held]
+    stacks = [Stack(segment, tuple(heads)) for segment, heads in held]
     return _prompt_slots(prompt_len, like, None, (), stacks)
-
-
-def _stack(segment: Segment, slots: Sequence[int], device: torch.device) -> Stack:
-    return Stack(segment, tuple(slots), torch.tensor(slots, device=device))
 
 
 def _prompt_slots(
@@ -171,59 +169,47 @@ def _prompt_slots(
     whole_rows: tuple[int, ...],
     stacks: Sequence[Stack],
 ) -> PromptSlots:
-    """Lay plain stacks out for the variable-length kernel where it can be used."""
+    """Lay stacks of a kind out together for the variable-length kernel where it can be used."""
     if not whole_rows:
         whole = None  # or they would live as long as what was copied from them
-    laid, packed = _packed(stacks, like)
-    apart = tuple(stack for stack in stacks if packed is None or not _is_packable(stack))
     kv_heads, device = like[0].shape[0], like[0].device
-    whole_slots = [row * kv_heads + head for row in whole_rows for head in range(kv_heads)]
-    order = torch.cat(
-        [
-            *([] if packed is None else [packed.slots]),
-            *(stack.index for stack in apart),
-            torch.tensor(whole_slots, dtype=torch.int64, device=device),
-        ]
-    )
+    kernel = usable_kernel(device, like[0].dtype, like[0].shape[2])
+    kinds: dict[object, list[Stack]] = {}
+    for stack in stacks:
+        fits = kernel is not None and stack.segment.length and like[0].shape == like[1].shape
+        kinds.setdefault(stack.segment.kind if fits else None, []).append(stack)  # None: apart
+    apart, packed, laid = kinds.pop(None, []), [], []
+    for alike in kinds.values():
+        slots = [stack.slots for stack in alike]
+        made, views = pack([stack.segment for stack in alike], slots, cast(Kernel, kernel))
+        packed.append(made)
+        laid += [replace(stack, segment=view) for stack, view in zip(alike, views, strict=True)]
+    held: list[Packed | Stack] = [*packed, *apart]
+    order = [slot for each in held for slot in each.slots]
+    order += [row * kv_heads + head for row in whole_rows for head in range(kv_heads)]
+    places: list[list[int]] = [[] for _ in set(order)]
+    for at, slot in enumerate(order):
+        places[slot].append(at)
+
+    def on_device(numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+    second = None
+    if any(len(each) > 1 for each in places):
+        last = on_device([each[-1] for each in places])
+        second = last, on_device([len(each) for each in places])[:, None] < 2
     return PromptSlots(
         prompt_len=prompt_len,
         like=like,
         whole=whole,
         whole_rows=whole_rows,
         stacks=(*laid, *apart),
-        packed=packed,
-        apart=apart,
-        order=order,
-        place=order.argsort(),
+        packed=tuple(packed),
+        apart=tuple(apart),
+        order=on_device(order),
+        place=on_device([each[0] for each in places]),
+        second=second,
     )
-
-
-def _is_packable(stack: Stack) -> bool:
-    return isinstance(stack.segment, PlainSegment) and stack.segment.length > 0
-
-
-def _packed(
-    stacks: Sequence[Stack], like: tuple[Tensor, Tensor]
-) -> tuple[list[Stack], Packed | None]:
-    """The plain stacks that hold anything, as views of one tensor; None where no kernel serves."""
-    keys, values = like
-    kernel = usable_kernel(keys.device, keys.dtype, keys.shape[2])
-    plain = [stack for stack in stacks if _is_packable(stack)]
-    if kernel is None or not plain or keys.shape[2] != values.shape[2]:
-        return [], None
-    held = [cast(PlainSegment, stack.segment) for stack in plain]
-    flat_keys = torch.cat([segment.keys.flatten(0, 1) for segment in held])
-    flat_values = torch.cat([segment.values.flatten(0, 1) for segment in held])
-    sizes = [segment.heads * segment.length for segment in held]
-    parts = zip(torch.split(flat_keys, sizes), torch.split(flat_values, sizes), strict=True)
-    views = [
-        PlainSegment(own_keys.view_as(each.keys), own_values.view_as(each.values))
-        for each, (own_keys, own_values) in zip(held, parts, strict=True)
-    ]
-    stacked = [replace(stack, segment=own) for stack, own in zip(plain, views, strict=True)]
-    lengths = [segment.length for segment in held for _ in range(segment.heads)]
-    slots = torch.cat([stack.index for stack in plain])
-    return stacked, pack(flat_keys, flat_values, slots, lengths, kernel)
 
 
 class SlotCache:
@@ -293,21 +279,26 @@ class SlotCache:
         )
         # In one order, so that slots are picked once and put back once, however many stacks.
         parts = self._prompt_parts(slots[self.prompt.order], tokens, scaling)
-        out, total = (torch.cat(each)[self.prompt.place] for each in zip(*parts, strict=True))
-        return join(own, (out, total)).view(rows, query_heads, tokens, -1).to(query.dtype)
+        out, total = map(torch.cat, zip(*parts, strict=True))
+        held = out[self.prompt.place], total[self.prompt.place]
+        if self.prompt.second is not None:
+            place, has_none = self.prompt.second
+            others = total[place].masked_fill(has_none, -torch.inf)
+            held = join(held, (out[place], others)), torch.logaddexp(held[1], others)
+        return join(own, held).view(rows, query_heads, tokens, -1).to(query.dtype)
 
     def _prompt_parts(self, slots: Tensor, tokens: int, scaling: float) -> Iterator[Part]:
         """Attention over the prompt, of `slots` [slots, group * tokens, head_dim] in order."""
         packed, apart = self.prompt.packed, self.prompt.apart
         whole = len(self.prompt.whole_rows) * self.prompt.kv_heads
-        sizes = [] if packed is None else [len(packed.slots)]
-        split = torch.split(slots, [*sizes, *(len(stack.slots) for stack in apart), whole])
-        if packed is not None:
-            yield packed.attention(split[0], scaling)
-        for queries, stack in zip(split[len(sizes) :], apart, strict=False):
-            yield stack.segment.attend(queries, scaling)
+        held: list[Packed | Stack] = [*packed, *apart]
+        queries = iter(torch.split(slots, [*(len(each.slots) for each in held), whole]))
+        for each in packed:
+            yield each.attention(next(queries), scaling)
+        for stack in apart:
+            yield stack.segment.attend(next(queries), scaling)
         if self.prompt.whole is not None:
-            yield self._attend_whole(*self.prompt.whole, split[-1], tokens, scaling)
+            yield self._attend_whole(*self.prompt.whole, next(queries), tokens, scaling)
 
     def _attend_whole(
         self, keys: Tensor, values: Tensor, slots: Tensor, tokens: int, scaling: float

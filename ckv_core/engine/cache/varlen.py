@@ -1,7 +1,8 @@
 """KV heads of unequal length, attended to in one call of PyTorch's variable-length kernel.
 
-The kernel sees every KV head as one sequence with a single head, and the queries of its group
-as the tokens of that sequence: nothing is padded and no query head needs a copy of the keys.
+The kernel sees every KV head as one sequence of entries with a single head, and the queries of its
+group as query heads of one token: nothing is padded, no query head needs a copy of the keys, and
+in this form alone the kernel spreads a long head's entries over the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,62 +13,74 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.errors import is_out_of_memory
+from ckv_core.methods.parts.store import PlainSegment, Segment
 
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
 
-# `varlen_attn` of torch 2.11 and later (2.10 lacks `scale`), with the log-sum-exp.
+# Called as `torch.nn.attention.varlen` does, which fills a tensor of zeros beside it at each call.
 Kernel = Callable[..., Any]
+_KERNEL: Kernel = torch.ops.aten._flash_attention_forward
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Kept entries of many KV heads, one head after another."""
+    """Kept entries of many KV heads in one store, one head after another."""
 
-    keys: Tensor  # [entries of all heads, 1, head_dim]
-    values: Tensor  # [entries of all heads, 1, head_dim]
-    slots: Tensor  # [heads] int64, row * kv_heads + KV head
-    starts: Tensor  # [heads + 1] int32, where each head begins
-    longest: int  # entries of the longest head
+    segment: Segment  # all of them, as if of one head
+    # Of each stretch of entries, row * kv_heads + KV head; a store may hold a head in two.
+    slots: tuple[int, ...]
+    starts: Tensor  # [stretches + 1] int32, where each begins
+    counts: Tensor  # [stretches + 1] int32, 0, 1, 2 and so on
+    longest: int  # entries of the longest stretch
     kernel: Kernel  # what attends to them
 
     def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-        """Attention of each head's queries [heads, queries, head_dim] over its own entries.
+        """Attention of each stretch's queries [stretches, queries, head_dim] over its own entries.
 
-        Gives the output, shaped alike, and log-sum-exp [heads, queries], both float32.
+        Gives the output, shaped alike and of the same type, and log-sum-exp [stretches, queries]
+        float32.
         """
-        heads, count, head_dim = queries.shape
-        starts = torch.arange(heads + 1, dtype=torch.int32, device=queries.device) * count
-        out, total = self.kernel(
-            queries.reshape(-1, 1, head_dim),
-            self.keys,
-            self.values,
-            starts,
+        keys, values = self.segment.decoded()
+        out, total, *_ = self.kernel(
+            queries,
+            keys[0, :, None],
+            values[0, :, None],
+            self.counts,
             self.starts,
-            count,
+            1,
             self.longest,
-            return_aux=AuxRequest(lse=True),
+            0.0,  # no dropout
+            False,  # not causal
+            False,  # no debug mask
             scale=scaling,
         )
-        # With a single head it does not matter which of the two dimensions holds the heads.
-        return out.view(heads, count, head_dim).float(), total.view(heads, count)
+        return out, total.T
 
 
 def pack(
-    keys: Tensor, values: Tensor, slots: Tensor, lengths: Sequence[int], kernel: Kernel
-) -> Packed:
-    """Describe heads that lie one after another; the tensors are not copied.
+    segments: Sequence[Segment], slots: Sequence[Sequence[int]], kernel: Kernel
+) -> tuple[Packed, list[Segment]]:
+    """Lay segments of one kind out together, as views of which they are handed back.
 
-    Of keys and values [entries of all heads, head_dim], with `slots` as of Packed and entries of
-    each head, none of them 0.
+    `slots` are of the heads of each, as of Packed.
     """
-    ends = list(accumulate(lengths, initial=0))
-    starts = torch.tensor(ends, dtype=torch.int32, device=keys.device)
-    return Packed(keys[:, None], values[:, None], slots, starts, max(lengths), kernel)
+    whole, views = type(segments[0]).flat(segments)
+    held = [
+        (slot, part.length)
+        for parts in zip(*(each.stretches for each in segments), strict=True)
+        for part, own in zip(parts, slots, strict=True)
+        for slot in own
+        if part.length
+    ]
+    own_slots, lengths = zip(*held, strict=True)
+    device = whole.decoded()[0].device
+    ends = torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
+    counts = torch.arange(len(ends), dtype=torch.int32, device=device)
+    return Packed(whole, own_slots, ends, counts, max(lengths), kernel), views
 
 
 def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernel | None:
@@ -77,20 +90,22 @@ def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Ke
     that it does not take and a PyTorch with another signature all show there.
     """
     fits = is_cuda_like(device) and dtype in _TYPES
-    return varlen_attn if fits and _works(varlen_attn, device, dtype, head_dim) else None
+    return _KERNEL if fits and _works(_KERNEL, device, dtype, head_dim) else None
 
 
 @cache
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether the kernel gives what a softmax written out gives."""
+    """Whether the kernel gives what a softmax written out gives, for a head that it splits too."""
     generator = torch.Generator().manual_seed(0)
-    lengths, scaling = [1, 300, 17], head_dim**-0.5
+    lengths, scaling = [1, 3_000, 17], head_dim**-0.5
     queries, keys, values = (
         torch.randn(*shape, head_dim, generator=generator).to(device, dtype)
         for shape in ((3, 2), (sum(lengths),), (sum(lengths),))
     )
+    pairs = zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)
     try:
-        packed = pack(keys, values, torch.arange(3), lengths, kernel)
+        segments = [PlainSegment(*(each[None] for each in pair)) for pair in pairs]
+        packed, _ = pack(segments, [(0,), (1,), (2,)], kernel)
         out, total = packed.attention(queries, scaling)
     except (RuntimeError, TypeError) as error:
         if is_out_of_memory(error):  # no property of the kernel: nothing may be remembered
@@ -106,6 +121,6 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: i
     expected = torch.stack([logits.softmax(-1) @ value for logits, value in parts])
     totals = torch.stack([logits.logsumexp(-1) for logits, _ in parts])
     return all(
-        torch.allclose(actual, wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
+        torch.allclose(actual.float(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
         for actual, wanted in ((out, expected), (total, totals))
     )

@@ -7,8 +7,8 @@ model's own type. No torch is imported.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, cast
 
 from ckv_core.base.lazy_torch import Tensor, torch
@@ -47,8 +47,25 @@ class Segment(ABC):
     def keep(self, places: Tensor) -> Segment:
         """Only these entries of each head, [heads, kept] int64, and no memory of the others."""
 
+    # --- many heads of unequal count at once -------------------------------------------------
+
+    @property
+    def kind(self) -> tuple[object, ...] | None:
+        """Segments of one kind can be laid out together by `flat`; None for none."""
+        return None
+
+    @property
+    def stretches(self) -> tuple[Segment, ...]:
+        """Its parts in the order of entries; `flat` has all heads of one, then of the next."""
+        return (self,)
+
+    @classmethod
+    def flat(cls, segments: Sequence[Self]) -> tuple[Self, list[Self]]:
+        """All entries of segments of one kind as if of one head, and the segments as its views."""
+        raise NotImplementedError
+
     def attend(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-        """Attention of queries [heads, queries, head_dim]: see `engine.partial.partial`."""
+        """Attention of queries [heads, queries, head_dim]: see `methods.attention.partial`."""
         from ckv_core.methods.attention import partial  # noqa: PLC0415 - it loads torch
 
         return partial(queries, *self.decoded(), scaling)
@@ -86,12 +103,17 @@ class Segment(ABC):
 class TensorSegment(Segment):
     """Entries held in the tensors among its fields, all [heads, ...]."""
 
-    # Fields that are [heads, length, ...]; the others serve all entries of a head.
+    # Fields that are [heads, length, ...]; and one that is [heads, rows, ...], a row for so many
+    # entries of a head, or 0 for all of them.
     by_entry: ClassVar[tuple[str, ...]] = ("keys", "values")
+    by_row: ClassVar[str | None] = None
+    row_entries: ClassVar[int] = 0
 
     # keys, values: [heads, length, ...], in its own form.
     keys: Tensor
     values: Tensor
+    # [rows] int32, where the entries of each row begin; None unless heads were made one.
+    begins: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def heads(self) -> int:
@@ -100,6 +122,45 @@ class TensorSegment(Segment):
     @property
     def length(self) -> int:
         return self.keys.shape[1]
+
+    @property
+    def kind(self) -> tuple[object, ...] | None:
+        held = self.tensors()
+        if not held.keys() <= {*self.by_entry, self.by_row}:
+            return None
+        return (type(self), *((name, tensor.shape[2:]) for name, tensor in held.items()))
+
+    @classmethod
+    def flat(cls, segments: Sequence[Self]) -> tuple[Self, list[Self]]:
+        whole: dict[str, Tensor] = {}
+        views: list[dict[str, Tensor]] = [{} for _ in segments]
+        for name in segments[0].tensors():
+            own = [getattr(each, name) for each in segments]
+            whole[name] = torch.cat([each.flatten(0, 1) for each in own])[None]
+            parts = torch.split(whole[name][0], [each.shape[:2].numel() for each in own])
+            for view, each, part in zip(views, own, parts, strict=True):
+                view[name] = part.view(each.shape)
+        parted = [replace(each, **view) for each, view in zip(segments, views, strict=True)]
+        if cls.by_row is None:
+            return replace(segments[0], **whole), parted
+        begins: list[int] = []
+        start = 0
+        for length in (each.length for each in segments for _ in range(each.heads)):
+            begins += range(start, start + length, cls.row_entries or length)
+            start += length
+        at = torch.tensor(begins, dtype=torch.int32, device=whole["keys"].device)
+        return replace(segments[0], **whole, begins=at), parted
+
+    def of_entries(self) -> Tensor:
+        """The row of each entry, [heads, length, ...]; [heads, 1, ...] where all share one."""
+        rows = cast("Tensor", getattr(self, cast("str", self.by_row)))
+        if self.begins is not None:
+            places = torch.arange(self.length, dtype=torch.int32, device=rows.device)
+            at = torch.bucketize(places, self.begins[1:], right=True)
+            return rows[0].index_select(0, at)[None]
+        if not self.row_entries:
+            return rows
+        return rows.repeat_interleave(self.row_entries, 1)[:, : self.length]
 
     def take(self, heads: Tensor) -> Self:
         return replace(self, **{name: each[heads] for name, each in self.tensors().items()})
@@ -188,6 +249,21 @@ class ResidualSegment(Segment):
     def length(self) -> int:
         return self.older.length + self.newest.length
 
+    @property
+    def kind(self) -> tuple[object, ...] | None:
+        older = self.older.kind
+        return older and (type(self), older, self.newest.kind)
+
+    @property
+    def stretches(self) -> tuple[Segment, ...]:
+        return (self.older, self.newest)
+
+    @classmethod
+    def flat(cls, segments: Sequence[Self]) -> tuple[Self, list[Self]]:
+        older, coded = type(segments[0].older).flat([each.older for each in segments])
+        newest, plain = PlainSegment.flat([each.newest for each in segments])
+        return cls(older, newest), list(map(cls, coded, plain))
+
     def decoded(self) -> tuple[Tensor, Tensor]:
         pairs = zip(self.older.decoded(), self.newest.decoded(), strict=True)
         keys, values = (torch.cat(pair, 1) for pair in pairs)
@@ -219,13 +295,14 @@ class _Int8Segment(TensorSegment):
     """
 
     by_entry = ("keys", "values", "value_scales")
+    by_row = "key_scales"
 
     key_scales: Tensor  # [heads, 1, head_dim] float32
     value_scales: Tensor  # [heads, length, 1] float32
     dtype: torch.dtype  # of the model
 
     def decoded(self) -> tuple[Tensor, Tensor]:
-        keys, values = self.keys * self.key_scales, self.values * self.value_scales
+        keys, values = self.keys * self.of_entries(), self.values * self.value_scales
         return keys.to(self.dtype), values.to(self.dtype)
 
 
@@ -270,6 +347,8 @@ class _Int4Segment(TensorSegment):
     """
 
     by_entry = ("keys", "values", "key_group", "value_scales")
+    by_row = "key_scales"
+    row_entries = GROUP
 
     key_scales: Tensor  # [heads, groups, head_dim, 2] float16: smallest, step
     value_scales: Tensor  # [heads, length, groups, 2] float16
@@ -279,8 +358,7 @@ class _Int4Segment(TensorSegment):
     def decoded(self) -> tuple[Tensor, Tensor]:
         key_like, value_like = self.like
         # Which scales are each entry's, [heads, length, head_dim, 2].
-        rows = self._groups().long()[..., None, None].expand(-1, -1, *self.key_scales.shape[2:])
-        low, step = self.key_scales.float().gather(1, rows).unbind(-1)
+        low, step = self.of_entries().float().unbind(-1)
         keys = low + step * _unpacked(self.keys, key_like.shape[-1])
         width = value_like.shape[-1]
         least, steps = self.value_scales.float().repeat_interleave(_group_of(width), 2).unbind(-1)
@@ -290,6 +368,11 @@ class _Int4Segment(TensorSegment):
     def keep(self, places: Tensor) -> Self:
         grouped = replace(self, key_group=self._groups())
         return super(_Int4Segment, grouped).keep(places)
+
+    def of_entries(self) -> Tensor:
+        if self.key_group is None:
+            return super(_Int4Segment, self).of_entries()
+        return torch.take_along_dim(self.key_scales, self.key_group.long()[..., None, None], 1)
 
     def _groups(self) -> Tensor:
         """The group of each entry, [heads, length]; in order until some are evicted."""
@@ -399,16 +482,18 @@ class _ThinSegment(TensorSegment):
         values: [heads, length, value_dim].
     """
 
-    channels: Tensor  # [heads, kept channels] int16, ascending
+    by_row = "channels"
+
+    channels: Tensor  # [heads, 1, kept channels] int16, ascending
     head_dim: int  # all channels
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         whole = self.keys.new_zeros(*self.keys.shape[:2], self.head_dim)
-        index = self.channels.long()[:, None].expand(self.keys.shape)
+        index = self.of_entries().long().expand(self.keys.shape)
         return whole.scatter(-1, index, self.keys), self.values
 
     def is_sound(self) -> bool:
-        steps = self.channels.diff(dim=1)
+        steps = self.channels.diff(dim=-1)
         inside = (self.channels >= 0) & (self.channels < self.head_dim)
         return bool(inside.all() and (steps > 0).all())
 
@@ -440,8 +525,8 @@ class Think(Store):
         scores = keys.float().square().mean(1)  # the newest count, though they stay whole
         scores = scores if weights is None else scores * weights.to(scores.device)
         best = scores.argsort(dim=-1, descending=True, stable=True)
-        channels = best[:, : channels_kept(width, parameters)].sort(-1).values
-        index = channels[:, None].expand(-1, split, -1)
+        channels = best[:, None, : channels_kept(width, parameters)].sort(-1).values
+        index = channels.expand(-1, split, -1)
         kept = early.gather(-1, index)
         thin = _ThinSegment(kept, values[:, :split].clone(), channels.to(torch.int16), width)
         return ResidualSegment(thin, newest)

@@ -20,6 +20,7 @@ class PromptShape:
     kv_heads: int
     head_dim: int  # numbers of one key
     prompt_len: int  # compressed tokens
+    on_cuda: bool = False
 
 
 class Statistic(Protocol):
@@ -116,8 +117,7 @@ class Chunk:
     values: Tensor  # [kv_heads, entries, value_dim]
     scaling: float  # factor of the logits
     rotary: Callable[[], Rotary]  # makes the layer's RoPE
-    # Gives, [query_heads, tokens] float32, that of each query's logits over all that it sees.
-    log_sum_exp: Callable[[], Tensor]
+    log_sum_exp: Tensor  # [query_heads, tokens] float32, of each query's logits over all it sees
     # Gives what the layer's attention was given, [tokens, hidden_size].
     hidden: Callable[[], Tensor]
 

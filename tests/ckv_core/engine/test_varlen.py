@@ -4,7 +4,8 @@ PyTorch's kernel needs a GPU. Without one a literal loop with its signature take
 that everything around the kernel is tested on every machine.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,39 +14,36 @@ from torch import Tensor
 
 from ckv_core.engine.cache import slots, varlen
 from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.methods.parts.store import STORES, PlainSegment
 from tests.factories.decoding import CLOSE, PROMPT_LEN, prefilled, steady_decoder
 from tests.factories.models import SPECS, prompt_ids, tiny_model
 
 CPU = torch.device("cpu")
 
 
-def literal_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    *longest: int,
-    return_aux: Any,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """One sequence and head after another, as PyTorch documents `varlen_attn`."""
+def literal_kernel(  # noqa: PLR0917 - the kernel's own signature
+    query: Tensor, key: Tensor, value: Tensor, starts_q: Tensor, starts_k: Tensor, longest_q: int,
+    longest_k: int, dropout: float, causal: bool, debug: bool, *, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One sequence and head after another; query heads share the key head of their group."""
     assert query.dim() == key.dim() == value.dim() == 3
-    assert query.shape[1] == key.shape[1] == value.shape[1], "no group of query heads is asked for"
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert [int(cu_seq_q[-1]), int(cu_seq_k[-1])] == [len(query), len(key)]
     assert len(key) == len(value)
-    assert [int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max())] == list(longest)
-    assert cu_seq_k.diff().min() > 0, "what the kernel gives for no keys is not documented"
-    assert return_aux.lse
+    assert starts_q.dtype == starts_k.dtype == torch.int32
+    assert [int(starts_q[-1]), int(starts_k[-1])] == [len(query), len(key)]
+    assert [int(starts_q.diff().max()), int(starts_k.diff().max())] == [longest_q, longest_k]
+    assert longest_q == 1, "entries are spread over the device for single tokens alone"
+    assert starts_k.diff().min() > 0, "what the kernel gives for no keys is not documented"
+    assert (dropout, causal, debug) == (0.0, False, False)
     out = torch.empty_like(query)
     total = torch.empty(query.shape[1], len(query))
-    for sequence in range(len(cu_seq_q) - 1):
-        asked = slice(int(cu_seq_q[sequence]), int(cu_seq_q[sequence + 1]))
-        seen = slice(int(cu_seq_k[sequence]), int(cu_seq_k[sequence + 1]))
+    group = query.shape[1] // key.shape[1]
+    for sequence in range(len(starts_q) - 1):
+        asked = slice(int(starts_q[sequence]), int(starts_q[sequence + 1]))
+        seen = slice(int(starts_k[sequence]), int(starts_k[sequence + 1]))
         for head in range(query.shape[1]):
-            logits = query[asked, head].float() @ key[seen, head].float().T * scale
-            out[asked, head] = (logits.softmax(-1) @ value[seen, head].float()).to(query.dtype)
+            keys, values = (states[seen, head // group].float() for states in (key, value))
+            logits = query[asked, head].float() @ keys.T * scale
+            out[asked, head] = (logits.softmax(-1) @ values).to(query.dtype)
             total[head, asked] = logits.logsumexp(-1)
     return out, total
 
@@ -66,8 +64,8 @@ def test_the_packed_path_gives_the_logits_of_the_stacks(arch, monkeypatch):
         by_kernel, _ = steady_decoder(result, 24)
         layers = (each.context.parts[0].layers for each in (by_stacks, by_kernel))
         for stacked, packed, window in zip(*layers, loaded.sliding_windows, strict=True):
-            assert stacked.prompt.packed is None
-            assert (packed.prompt.packed is not None) == (window is None), "none is evicted there"
+            assert not stacked.prompt.packed
+            assert bool(packed.prompt.packed) == (window is None), "none is evicted there"
         question = torch.tensor([prompt_ids(9, seed) for seed in range(rows)])
         torch.testing.assert_close(by_kernel.feed(question), by_stacks.feed(question), **CLOSE)
         for step, kept in enumerate(([0, 2, 3, 5, 6, 7], [5, 1, 3], [2, 0], [1])):
@@ -85,9 +83,9 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing():
     masks[0][1, ::3] = True
     masks[2][:, 4:9] = True
     layer = compact(keys, values, [Keep(mask) for mask in masks])
-    assert sorted(layer.packed.slots.tolist()) == [1, 4, 5]
+    assert sorted(layer.packed[0].slots) == [1, 4, 5]
     nothing = compact(keys, values, [Keep(masks[1])])
-    assert nothing.packed is None
+    assert not nothing.packed
     queries, own = torch.randn(2, 3, 4, 1, 16, generator=torch.Generator().manual_seed(2))
     packed, stacked = both_ways(layer, queries, own[:, :2], own[:, 2:])
     torch.testing.assert_close(packed, stacked, rtol=1e-5, atol=1e-5)
@@ -98,24 +96,61 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing():
 def both_ways(layer: PromptSlots, queries: Tensor, *new_states: Tensor) -> list[Tensor]:
     """Attention of the queries by the kernel and by stacks, over new keys and values too."""
     scaling = queries.shape[-1] ** -0.5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "usable_kernel", lambda *_: None)
+        by_stacks = layer.rows(range(len(queries)))
+    assert not by_stacks.packed
     return [
         SlotCache(each, len(queries), 4, None).attend(queries, *new_states, scaling)
-        for each in (layer, replace(layer, packed=None, apart=layer.stacks))
+        for each in (layer, by_stacks)
     ]
+
+
+CODED = [("int8", 32), ("int4", 4), ("int4", 0), ("think", 4)]
+
+
+def stored(lengths: Sequence[int], stores: Sequence[tuple[str, int]] = CODED) -> list[Keep]:
+    """A row of two KV heads for each length and store; the second keeps twice as many."""
+    rows = []
+    for length, (store, residual) in product(lengths, stores):
+        mask = torch.arange(300) < torch.tensor([[length], [2 * length]])
+        parameters = {"residual": residual, "pruned": 0.4}
+        rows.append(Keep(mask, STORES[store], parameters))
+    return rows
+
+
+@pytest.mark.usefixtures("literal")
+def test_heads_of_any_store_and_length_are_one_call_for_each_store():
+    """Groups of 32 that are not full, heads without coded entries, rows that leave."""
+    keys, values = torch.randn(2, 2, 300, 64, generator=torch.Generator().manual_seed(3))
+    keeps = [*stored((3, 33, 70)), Keep(None), Keep(torch.arange(300).expand(2, -1) < 9)]
+    layer = compact(keys, values, keeps)
+    assert len(layer.packed) == 1 + 3, "plain entries, and three stores"
+    for rows in ([*range(len(keeps))], [13, 5, 6, 11, 0], [7], [12]):
+        part = layer.rows(rows)
+        queries, own = torch.randn(2, len(rows), 4, 2, 64, generator=torch.Generator())
+        by_kernel, by_stacks = both_ways(part, queries, own[:, :2], own[:, 2:])
+        torch.testing.assert_close(by_kernel, by_stacks, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("literal")
 def test_packed_entries_exist_once():
     """The stacks are views of the packed tensors, also after rows have left."""
-    keys, values = torch.randn(2, 2, 300, 16)
+    keys, values = torch.randn(2, 2, 300, 64)
     masks: list[Tensor | None] = [torch.rand(2, 300) < share for share in (0.1, 0.3, 0.3)]
-    before = compact(keys, values, [Keep(mask) for mask in (*masks, None)])
-    for layer, rows in ((before, (0, 1, 2)), (before.rows([2, 3, 0]), (0, 2))):
-        held = layer.packed.keys.nbytes + layer.packed.values.nbytes
-        assert held == sum(layer.row_bytes(row) for row in rows)
-        held_keys = [stack.segment.decoded()[0] for stack in layer.stacks]
-        storages = {keys.untyped_storage().data_ptr() for keys in held_keys}
-        assert storages == {layer.packed.keys.untyped_storage().data_ptr()}
+    before = compact(keys, values, [*(Keep(mask) for mask in masks), Keep(None), *stored((20, 50))])
+    for layer in (before, before.rows([2, 3, 0, 6, 8, 5])):
+        packed = [tensor for each in layer.packed for tensor in each.segment.tensors().values()]
+        laid = [tensor for each in layer.stacks for tensor in each.segment.tensors().values()]
+        assert not layer.apart
+        assert storages(laid) < storages(packed), "beside them, where rows of scales begin"
+        assert sum(size for _, size in storages(packed)) < 1.02 * sum(each.nbytes for each in laid)
+
+
+def storages(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
+    """Where tensors lie, and how many bytes there are."""
+    held = [tensor.untyped_storage() for tensor in tensors]
+    return {(each.data_ptr(), each.nbytes()) for each in held}
 
 
 # --- which kernel -------------------------------------------------------------------------
@@ -136,15 +171,24 @@ def wrong_sequence(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
     return out.flip(0), total
 
 
-def without_scale(query: Tensor, *given: Any, return_aux: Any) -> tuple[Tensor, Tensor]:
+def without_scale(query: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     raise AssertionError("not reached")
+
+
+def no_halves(query: Tensor, key: Tensor, *given: Any, scale: float) -> tuple[Tensor, Tensor]:
+    """The entries of a long head that its first block has not seen are forgotten."""
+    return literal_kernel(
+        query, key.index_fill(0, torch.arange(2_000, 2_900), 0), *given, scale=scale
+    )
 
 
 def without_gpu(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
     raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
 
-@pytest.mark.parametrize("wrong", [other_base, wrong_sequence, without_scale, without_gpu])
+@pytest.mark.parametrize(
+    "wrong", [other_base, wrong_sequence, no_halves, without_scale, without_gpu]
+)
 def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones(wrong):
     assert varlen._works(literal_kernel, CPU, torch.bfloat16, 64)
     assert not varlen._works(wrong, CPU, torch.bfloat16, 64)
@@ -166,11 +210,11 @@ def test_memory_that_runs_out_in_the_trial_is_not_remembered_as_no_kernel():
 
 def test_pytorch_still_takes_the_arguments_given():
     """Its kernel runs on a GPU only; on the meta device it gives shapes."""
-    queries, keys = torch.empty(3, 2, 64, device="meta"), torch.empty(40, 64, device="meta")
-    slots = torch.arange(3)
-    packed = varlen.pack(keys, keys, slots, (10, 25, 5), varlen.varlen_attn)
-    out, total = packed.attention(queries.bfloat16(), 0.1)
-    assert (out.shape, total.shape, total.dtype) == ((3, 2, 64), (3, 2), torch.float32)
+    segments = [PlainSegment(*torch.empty(2, 1, n, 64, device="meta").bfloat16()) for n in (10, 5)]
+    packed, _ = varlen.pack(segments, [(0,), (1,)], varlen._KERNEL)
+    queries = torch.empty(2, 4, 64, device="meta", dtype=torch.bfloat16)
+    out, total = packed.attention(queries, 0.1)
+    assert (out.shape, total.shape, total.dtype) == ((2, 4, 64), (2, 4), torch.float32)
 
 
 @pytest.mark.gpu
@@ -200,6 +244,6 @@ def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol
     shares = [torch.rand(2, 1_500, generator=generator) < share for share in (0.05, 0.3, 0.01)]
     keeps = [*(Keep(mask.to(device)) for mask in shares), Keep(None)]
     layer = compact(drawn(2, 1_500), drawn(2, 1_500), keeps)
-    assert layer.packed is not None
+    assert layer.packed
     outputs = both_ways(layer, drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3))
     torch.testing.assert_close(*outputs, rtol=atol, atol=atol)
