@@ -1,0 +1,92 @@
+"""`make gpu` from end to end, with a tiny shape on the CPU; its figures here mean nothing."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import gpu
+
+
+@pytest.fixture
+def quick(monkeypatch) -> gpu.Setting:
+    monkeypatch.setattr(gpu, "WARM", 1)
+    monkeypatch.setattr(gpu, "STEPS", 2)
+    monkeypatch.setattr(gpu, "METHODS", ("snapkv", "adakv:store=int4"))
+    return replace(gpu.SMALL, lengths=(100, 120), batches=(1,))
+
+
+def table(text: str, header: str) -> list[list[str]]:
+    """The rows of the table whose header has this cell."""
+    (found,) = (part for part in text.split("\n\n") if f"| {header} |" in part)
+    return [line.strip("| ").split(" | ") for line in found.splitlines()[2:]]
+
+
+def test_every_cell_is_measured_and_a_length_that_is_refused_costs_no_other(quick, monkeypatch):
+    whole = gpu.prefill
+
+    def prefill(loaded, ids, *given):
+        if len(ids) == 100:
+            raise torch.OutOfMemoryError("CUDA out of memory | here\nTried to allocate")
+        return whole(loaded, ids, *given)
+
+    monkeypatch.setattr(gpu, "prefill", prefill)
+    text = gpu.report(quick, lambda: "3 passed")
+    assert f"torch {torch.__version__}" in text
+    assert "GPU tests: 3 passed." in text
+    assert [row[0] for row in table(text, "prefill ms")] == ["120"]
+    rows = table(text, "step ms")
+    refused = [row for row in rows if row[:2] == ["100", "the lab"]]
+    assert [row[5] for row in refused] == ["CUDA out of memory / here"]
+    cells = {
+        tuple(row[1:5]): [float(cell) for cell in row[5:8]]
+        for row in rows
+        if row[0] == "120" and "not installed" not in row[5]
+    }
+    shares = [("full", "100%"), *((m, s) for s in ("10%", "20%", "50%") for m in gpu.METHODS)]
+    expected = [("the lab", *each, rows) for each in shares for rows in ("1", "3")]
+    others = [("transformers, SDPA", "full", "100%", rows) for rows in ("1", "3")]
+    assert list(cells) == expected + others
+    assert all(step > floor >= 0 for step, floor, _ in cells.values())
+    beside = {
+        each["side"]: each["reason"]
+        for each in (dict(zip(("side", "reason"), (row[1], row[5]), strict=True)) for row in rows)
+        if "not installed" in each["reason"]
+    }
+    assert beside == {
+        "transformers, FA2": "flash_attn is not installed",
+        "kvpress, masked": "kvpress is not installed",
+    }
+
+
+def test_a_row_reads_what_it_keeps_and_the_full_cache_is_each_rows_own(quick):
+    loaded = gpu.wrap_model(gpu.build(quick), gpu.tiny_tokenizer(), name="random", sha256="0" * 64)
+    side = gpu.Ours(quick, loaded, 120)
+    width = 2 * 2 * 2 * 16 * 2  # layers, KV heads, keys and values, numbers, bytes
+    assert side.row_bytes(gpu.FULL, 1.0) == 120 * width
+    assert side.row_bytes("snapkv", 0.5) == 60 * width
+    assert side.row_bytes("adakv:store=int4", 0.5) < 60 * width
+    plain = gpu.Transformers(gpu.build(quick), 120, pressed=False)
+    assert plain.row_bytes(gpu.FULL, 1.0) == 120 * width
+
+
+def test_nothing_is_begun_once_the_time_is_up():
+    begun = []
+
+    def lines():
+        for rows in (1, 2, 3):
+            begun.append(rows)
+            yield gpu.Cell("the lab", "full", 100, 1.0, rows)
+
+    found = list(gpu.in_time(lines(), 0.0))
+    assert begun == [1]
+    assert "the time was up" in found[-1].reason
+    assert len(list(gpu.in_time(lines(), float("inf")))) == 3
+
+
+def test_without_a_device_it_says_so_in_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match=r"^make gpu needs a CUDA device .* there is none here\.$"):
+        gpu.main()
