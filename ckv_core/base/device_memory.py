@@ -94,17 +94,22 @@ class PeakMemory:
     def __init__(self, *devices: torch.device) -> None:
         self._gpus = [device for device in devices if is_cuda_like(device)]
         self._start: int | None = None
-        if self._gpus:
-            for device in self._gpus:
-                torch.cuda.reset_peak_memory_stats(device)
-            self._start = sum(map(torch.cuda.memory_allocated, self._gpus))
+        if not self.restart():
             return
-        try:
-            _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
-        except OSError:
+        if self._gpus:
+            self._start = sum(map(torch.cuda.memory_allocated, self._gpus))
             return
         self._start = _status_bytes("VmRSS")
         self._mapped = _status_bytes("RssFile") or 0
+
+    def restart(self) -> bool:
+        """Forget the peak so far, but not what was in use; whether the system can."""
+        for device in self._gpus:
+            torch.cuda.reset_peak_memory_stats(device)
+        try:
+            return bool(self._gpus or _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii"))
+        except OSError:
+            return False
 
     def growth(self) -> int | None:
         """Bytes; None where the system does not tell."""

@@ -161,6 +161,7 @@ _GIVEN: dict[str, dict[str, Any]] = {
         "parser": lambda text: () if text.strip() == "none" else comma_list(text),
     },
     "follow_ups": {"name": "--follow-up"},
+    "reference": {"name": "--reference/--no-reference"},
     "budget": {"metavar": "N|N%"},
     "alpha": {"metavar": "A"},
     "max_new_tokens": {"metavar": "T"},

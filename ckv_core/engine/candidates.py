@@ -218,6 +218,8 @@ class GeneratedLayer:
         self.loaded, self.layer, self._queries = loaded, layer, states.queries
         self.keys, self.values, self.scaling = states.keys, states.values, states.scaling
         self.kv_heads, self.query_heads = len(states.keys), len(states.queries)
+        self.positions: Tensor | None = None
+        self.prompt_len = self.keys.shape[1]
 
     def window_queries(self, window: int) -> Tensor:
         return self._queries[:, -window:]
@@ -281,6 +283,39 @@ class GeneratedCandidates(PromptCandidates):
         self.entries = layer.keys.shape[1] - spec.queries
         self.scorer = checked_scorer(spec, self.entries)
         self.columns = slice(0, self.entries)
+
+
+class BlockCandidates(PromptCandidates):
+    """What one layer holds at the end of a block, but for what is protected.
+
+    Attributes:
+        columns: of the first head; all have the same but between passages that a request protects.
+    """
+
+    layers = 1
+
+    def __init__(
+        self, spec: VariantSpec, layer: GeneratedLayer, protected: Tensor, count: int
+    ) -> None:
+        """`protected` is [kv_heads, entries] bool, as many in each; `count` is kept of each."""
+        self._spec, self._views, self._protected = spec, [layer], protected
+        self.parameters = {**spec.params, "budget": count}
+        self._memo, self._key, self._device = Memo(), (), layer.keys.device
+        self.kv_heads = layer.kv_heads
+        self._free = (~protected).nonzero()[:, 1].view(self.kv_heads, -1)
+        self.columns, self.entries = self._free[0], self._free.shape[1]
+        self.protected = protected.shape[1] - self.entries
+        self.spare = count - self.protected
+        self.scorer = checked_scorer(spec, protected.shape[1])
+
+    def _evictable_part(self, scores: Tensor) -> Tensor:
+        return scores.gather(1, self._free)
+
+    def kept(self) -> Tensor:
+        """Returns [kv_heads, entries] bool."""
+        budgets = torch.full((1, self.kv_heads), self.spare)
+        chosen = self.keep(slice(0, 1), budgets).mask[0]
+        return self._protected.scatter(1, self._free, chosen.to(self._device))
 
 
 @dataclass(frozen=True, slots=True)

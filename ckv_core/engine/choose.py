@@ -7,10 +7,13 @@ its parts.
 import hashlib
 import re
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from ckv_core.base.spans import merged, ranges_text
+from ckv_core.engine.blocks import read_blocks
 from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.candidates import Chooser, PromptLayer
 from ckv_core.engine.external_selection import own_selection
@@ -51,11 +54,12 @@ def score(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
 
 
 def choose(
-    run: Run, prefilled: Prefill, measured: frozenset[VariantKey] = frozenset()
-) -> tuple[list[Selection], dict[int, Selection]]:
+    run: Run, prefilled: Prefill | None, measured: frozenset[VariantKey] = frozenset()
+) -> Generator[Progress, None, tuple[list[Selection], dict[int, Selection]]]:
     """Choose for every variant, and for the base of every variant with CriticalKV.
 
-    A base that is itself a variant is not chosen twice; one of `measured` is left out.
+    A base that is itself a variant is not chosen twice; one of `measured` is left out. Those that
+    read the prompt in blocks do so first; without others there need be no prefill.
     """
     scored = len(run.specs) - len(run.own_masks)
     specs, budgets = run.specs[:scored], run.budgets[:scored]
@@ -73,34 +77,54 @@ def choose(
             specs.append(base)
             budgets.append(run.budgets[row])
         base_of[row] = place[key]
-    chosen = select_all(specs, prefilled, budgets, run.stopwatch.now, run.should_stop)
+    blocks: dict[int, Selection] = {}
+    for row in run.reading_in_blocks:
+        blocks[row] = yield from read_blocks(run, specs[row], budgets[row])
+    others = [row for row in range(len(specs)) if row not in blocks]
+    found = dict(blocks)
+    if prefilled is not None:
+        settings = [specs[row] for row in others], prefilled, [budgets[row] for row in others]
+        selected = select_all(*settings, run.stopwatch.now, run.should_stop)
+        found |= dict(zip(others, selected, strict=True))
+    chosen = [found[row] for row in range(len(specs))]
     wanted = chosen[:scored] + [own_selection(run, prefilled, mask) for mask in run.own_masks]
     run.select_ms.extend(selection.elapsed_ms for selection in wanted)
-    for name, part in (("select", wanted), ("measure", chosen[scored:])):
-        spent = sum(selection.elapsed_ms for selection in part)
+    read = sum(selection.prefill_ms or 0.0 for selection in blocks.values())
+    for name, spent in (
+        ("select", sum(selection.elapsed_ms for selection in wanted)),
+        ("measure", sum(selection.elapsed_ms for selection in chosen[scored:])),
+        *((("blocks", read),) if blocks else ()),
+    ):
         run.stopwatch.timings_ms[name] = run.stopwatch.timings_ms.get(name, 0.0) + spent
     return wanted, {row: chosen[base] for row, base in base_of.items()}
 
 
 def compact_rows(
-    run: Run, prefilled: Prefill, selections: list[Selection]
+    run: Run, prefilled: Prefill | None, selections: list[Selection]
 ) -> Generator[RunEvent, None, PromptRows]:
-    """The caches of all rows, and for each a receipt and what it keeps."""
+    """The caches of all rows, and for each a receipt and what it keeps.
+
+    Selections let go of prefills of their own; one of them stands for the shared one that is None.
+    """
+    prefilled = prefilled or cast(Prefill, selections[0].own)
     with run.stopwatch.measure("select"):
         chosen = zip(run.specs, selections, strict=True)
         plans = [row_plan(spec, selection, prefilled) for spec, selection in chosen]
         everything = RowPlan([Keep(None)] * len(prefilled.layers))
         rows = prompt_rows(prefilled, plans + [everything] * (run.rows - len(plans)))
+    selections[:] = [replace(each, own=None) for each in selections]
     info = run.loaded.info
     for row, spec in enumerate(run.specs):
         selection = selections[row]
+        own = {} if selection.prefill_ms is None else {"prefill": selection.prefill_ms}
         shown = spec.method.name != "full" and run.shows_kept
         yield VariantSelected(
             index=row,
             params=resolved(run, spec, selection),
             retained=retained_set(selection, info, prefilled.prompt_len) if shown else None,
             receipt=receipt(selection, info, rows, row),
-            timings_ms={"select": run.select_ms[row]},
+            timings_ms={**own, "select": run.select_ms[row]},
+            memory=selection.memory,
         )
         if selection.arrays:
             arrays = selection.arrays.items()
@@ -127,18 +151,20 @@ def resolved(run: Run, spec: VariantSpec, selection: Selection) -> dict[str, Par
 def row_plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
     """How one variant's row is held, and what goes on evicting from it."""
     parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
-    views = [PromptLayer(prefilled, layer) for layer in range(len(prefilled.layers))]
+    read = selection.own or prefilled
+    views = [PromptLayer(read, layer) for layer in range(len(read.layers))]
     keeps = [
         Keep(mask, spec.store, parameters, spec.store.weights(view, parameters))
         for mask, view in zip(selection.keep_masks, views, strict=True)
     ]
     if policy is None:
-        return RowPlan(keeps)
+        return RowPlan(keeps, own=selection.own)
     evictable = prefilled.loaded.info.evictable_layers
     carried = {layer: policy.begins_with(views[layer], parameters) for layer in evictable}
     chooser = Chooser(spec, prefilled.loaded)
     rotaries = movers(prefilled.loaded, evictable) if policy.moves(parameters) else {}
-    return RowPlan(keeps, Acting(policy, parameters, carried, chooser, rotaries, spec.passages))
+    acting = Acting(policy, parameters, carried, chooser, rotaries, spec.passages)
+    return RowPlan(keeps, acting, selection.own)
 
 
 _NAME_CHARS = 24

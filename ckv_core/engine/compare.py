@@ -22,14 +22,15 @@ from ckv_core.engine.further_passes import Planned, further_passes
 from ckv_core.engine.generate import follow_up_prompts, generate
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.head_tables import kept_table, table_of
-from ckv_core.engine.memory import check_memory
+from ckv_core.engine.memory import Sizes, check_memory
 from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
+from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.timing import LONGEST, time_alone
-from ckv_core.errors import PromptError
+from ckv_core.errors import ConfigError, PromptError, about
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
@@ -42,8 +43,16 @@ from ckv_core.records.events import (
     RunFinished,
     RunPrepared,
     VariantMeasured,
+    VariantSelected,
+    VariantTook,
 )
-from ckv_core.records.records import Float32Array, ModelInfo, PromptInfo, VariantResult
+from ckv_core.records.records import (
+    Float32Array,
+    ModelInfo,
+    PromptInfo,
+    VariantMemory,
+    VariantResult,
+)
 from ckv_core.records.run_request import RunRequest
 
 # Kept positions of all points of a sweep, in JSON: a bundle takes up to 64 MiB a run.
@@ -84,8 +93,9 @@ def compare(
     yield prepared(run, memory)
     try:
         prefilled = yield from _stages(run, prefills)
-        growth = peak.growth()
-        if request.time:
+        # Of variants in turn each has its own.
+        growth = None if prefilled is None else peak.growth()
+        if request.time and prefilled is not None:
             yield from time_alone(run, prefilled)
     finally:
         prefills.trim()
@@ -115,7 +125,11 @@ def prepared(run: Run, memory: Mapping[str, int]) -> RunPrepared:
     )
 
 
-def _stages(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, Prefill]:
+def _stages(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, Prefill | None]:
+    """Returns the prefill that the variants share; None where each has its own."""
+    if not run.request.reference:
+        yield from _in_turn(run)
+        return None
     prefilled = yield from read_prompt(run, prefills)
     if run.request.kind == "sweep":
         yield from _sweep(run, prefilled)
@@ -138,11 +152,67 @@ def _together(
     """
     points = "points" if run.request.kind == "sweep" else "variants"
     yield Progress("select", None, f"{len(run.specs)} {points}")
-    selections, bases = choose(run, prefilled, measured)
+    selections, bases = yield from choose(run, prefilled, measured)
     rows = yield from compact_rows(run, prefilled, selections)
     if forgets:
         prefilled.memo.clear()
     yield from generate(run, prefilled, rows, selections, bases)
+
+
+def _in_turn(run: Run) -> Iterator[RunEvent]:
+    """One variant after the other, each with a prefill that is gone once its cache is compacted."""
+    merged = _Merged(run)
+    for index in range(len(run.specs)):
+        for event in _by_itself(run.alone(index)):
+            if isinstance(event, Progress):
+                share = (index + (event.fraction or 0.0)) / len(run.specs)
+                detail = f"variant {index + 1} of {len(run.specs)}, {event.detail}"
+                yield Progress(event.stage, share, detail)
+            else:
+                yield merged.event(event, [index])
+
+
+def _by_itself(run: Run) -> Iterator[RunEvent]:
+    """A run of one variant, and the memory that it takes."""
+    give_back()
+    known: VariantMemory | None = None
+    before, after = Sizes.of(run).estimates
+    peak = PeakMemory(*run.loaded.devices)
+    compacting = _compacted(run)
+    while True:
+        try:
+            event = next(compacting)
+        except StopIteration as end:
+            rows = end.value
+            break
+        if isinstance(event, VariantSelected):
+            known = event.memory
+        yield event
+    del compacting
+    prefill_peak = peak.growth()
+    give_back()
+    peak.restart()
+    yield from generate(run, None, rows, [], {})
+    yield VariantTook(
+        0,
+        replace(
+            known or VariantMemory(),
+            prefill_peak=prefill_peak,
+            decode_peak=peak.growth(),
+            prefill_estimate=before,
+            decode_estimate=after,
+        ),
+    )
+
+
+def _compacted(run: Run) -> Generator[RunEvent, None, PromptRows]:
+    """The row of a run of one variant; its prefill has no name outside."""
+    prefilled = None
+    if not run.reading_in_blocks:
+        prefilled = yield from read_prompt(run, PrefillCache(0))
+    bases = frozenset(spec.base().settings() for spec in run.specs if spec.critical)
+    selections, _ = yield from choose(run, prefilled, bases)
+    return (yield from compact_rows(run, prefilled, selections))
 
 
 def _sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
@@ -239,6 +309,13 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
     for rendered in (prompt, *further):
         check_length(rendered.tokens, most_new, loaded.info.context_limit)
     passages = protected_ranges(prompt, request.protect)
+    for spec in request.specs:
+        if passages and spec.block and spec.selector.needs_entries:
+            with about("protect"):
+                raise ConfigError(
+                    f"{spec.label} counts entries in order, which protected texts would move "
+                    "between blocks; leave out the texts, or prefill."
+                )
     tokens, question = prompt.compressed_tokens, prompt.question
     specs = [spec.protecting(passages, tokens, question) for spec in request.specs]
     info = loaded.info

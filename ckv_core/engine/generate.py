@@ -1,7 +1,7 @@
 """Decode all variants of a comparison together, measure the first step, answer what follows."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -41,7 +41,7 @@ from ckv_core.records.run_request import RunRequest
 
 def generate(
     run: Run,
-    prefilled: Prefill,
+    prefilled: Prefill | None,
     rows: PromptRows,
     selections: list[Selection],
     bases: dict[int, Selection],
@@ -50,53 +50,77 @@ def generate(
 
     The requested diagnostics follow: quantities of the measured step at once, the full
     cache's text read by all variants and the follow-up questions at the end. `bases` has, per
-    variant with CriticalKV, what it would keep without.
+    variant with CriticalKV, what it would keep without. Where `prefilled` is None there is no full
+    cache, and nothing is measured against it.
     """
     request, loaded = run.request, run.loaded
     rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
     capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
-    controls = control_rows(prefilled, run.rows, len(rest) + 1) if run.measures_floor else []
+    controls = []
+    if run.measures_floor and prefilled is not None:
+        controls = control_rows(prefilled, run.rows, len(rest) + 1)
     parts = rows.start(capacity)
     context = DecodeContext(loaded, [*parts, *controls], run.should_stop)
     decoder = Decoder(loaded, context)
     yield Progress("decode", 0.0, "question" if rest else "first token")
     with run.stopwatch.measure("question"):
-        logits = prefilled.logits.expand(run.rows, -1)
+        logits = cast(Tensor, rows.logits)
         if rest:
             logits = decoder.read(rest)[: run.rows]
         tokens = next_tokens(logits)
     generation = Generation.of(loaded, run.rows, request)
     generation.append(tokens)
-    # Where all rows agree on the first token, the measured step is also their own next step.
-    same = len(set(tokens)) == 1
-    with run.stopwatch.measure("decode" if same else "measure"):
-        step = measured_step(decoder, tokens[run.reference], run.reference, commit=same)
-    if controls:
-        with run.stopwatch.measure("measure"):
-            floor = rounding_floor(step, run.reference, run.rows)
-        yield FloorMeasured(floor)
-        context.parts = parts  # the controls have the last places
-        step = step.first(run.rows)
-    held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
-    run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
-    if not request.decodes_again:  # or what a row that stops leaves would be held twice
+    next_logits = None
+    if prefilled is not None:
+        chosen = (selections, bases)
+        next_logits = yield from _first_step(run, prefilled, rows, decoder, tokens, chosen)
+    elif not request.decodes_again:
         rows.let_go()
-    yield from _measured(run, step, decoder, prefilled, (selections, bases))
     if request.max_new_tokens == 0:  # a sweep that only measures
         return
     yield generation.event(len(run.specs))
-    yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
+    yield from _decode(run, generation, decoder, tokens, next_logits)
     series = {
         part.row: part.series(len(generation.token_ids[part.row]))
         for part in parts
         if isinstance(part, PolicyRow)
     }
-    del parts, context, decoder, step  # what follows has tails of its own
+    del parts, context, decoder  # what follows has tails of its own
     yield from _finish(run, generation, series)
-    continuation = generation.token_ids[run.reference]
-    if "forced" in request.analysis and continuation:
-        yield from teacher_forced(run, prefilled, rows, continuation)
+    if "forced" in request.analysis and (continuation := generation.token_ids[run.reference]):
+        yield from teacher_forced(run, rows, continuation)
     yield from follow_ups(run, rows)
+
+
+def _first_step(
+    run: Run,
+    prefilled: Prefill,
+    rows: PromptRows,
+    decoder: Decoder,
+    tokens: list[int],
+    chosen: tuple[list[Selection], dict[int, Selection]],
+) -> Generator[RunEvent, None, Tensor | None]:
+    """Measure the first decoding step of all rows; the controls have the places after theirs.
+
+    Returns the logits after it, [rows, vocabulary], where it was every row's own step.
+    """
+    context, selections, bases = decoder.context, *chosen
+    # Where all rows agree on the first token, the measured step is also their own next step.
+    same = len(set(tokens)) == 1
+    with run.stopwatch.measure("decode" if same else "measure"):
+        step = measured_step(decoder, tokens[run.reference], run.reference, commit=same)
+    if len(context.places) > run.rows:
+        with run.stopwatch.measure("measure"):
+            floor = rounding_floor(step, run.reference, run.rows)
+        yield FloorMeasured(floor)
+        context.parts = [part for part in context.parts if part.places[0] < run.rows]
+        step = step.first(run.rows)
+    held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
+    run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
+    if not run.request.decodes_again:  # or what a row that stops leaves would be held twice
+        rows.let_go()
+    yield from _measured(run, step, decoder, prefilled, chosen)
+    return step.logits if same else None
 
 
 def _decode(
@@ -155,10 +179,10 @@ def _finish(
 
 
 def _against(generation: Generation, row: int, reference: int) -> dict[str, Any]:
-    """How far a row's tokens are the full cache's; None for that itself."""
-    ids, full = generation.token_ids[row], generation.token_ids[reference]
-    if row == reference:
+    """How far a row's tokens are the full cache's; None for that itself, and without one."""
+    if row == reference or reference == len(generation.token_ids):
         return {"agreement": None, "first_difference": None}
+    ids, full = generation.token_ids[row], generation.token_ids[reference]
     return {"agreement": agreement(ids, full), "first_difference": first_difference(ids, full)}
 
 

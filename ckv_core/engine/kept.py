@@ -47,7 +47,7 @@ def keep(
     yield Progress("select", None, run.specs[0].spec)
     (spec,), info = run.specs, loaded.info
     not_measured = frozenset({spec.base().settings()} if spec.critical else ())
-    (selection,), _ = choose(run, prefilled, not_measured)
+    (selection,), _ = yield from choose(run, prefilled, not_measured)
     rows = prompt_rows(prefilled, [row_plan(spec, selection, prefilled)])
     record = KeptRecord(
         model=info,

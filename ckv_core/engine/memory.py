@@ -69,6 +69,10 @@ class Sizes:
     rows: int  # rows decoded together, the full cache's included
     budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
     masks: int  # kept sets that exist at a time, bases included
+    block: int  # tokens of the largest block of the variants that read the prompt in blocks
+    block_budget: int  # the largest of their budgets
+    shared: bool  # whether a prefill of the whole prompt is held, of all variants or one
+    reference: bool  # whether it stays while they decode
     on_cuda: bool
     flash: bool  # whether CUDA's flash kernel serves
 
@@ -106,6 +110,10 @@ class Sizes:
             rows=rows,
             budgets=tuple(budgets),
             masks=masks,
+            block=max((run.specs[row].block for row in run.reading_in_blocks), default=0),
+            block_budget=max((run.budgets[row] for row in run.reading_in_blocks), default=0),
+            shared=run.request.reference or len(run.reading_in_blocks) < len(run.specs),
+            reference=run.request.reference,
             on_cuda=is_cuda_like(loaded.device),
             flash=has_cuda_flash(loaded.device, loaded.model.dtype, info.head_dim),
         )
@@ -161,10 +169,36 @@ class Sizes:
     @property
     def prefill_peak(self) -> int:
         """While the prompt is read."""
+        return max(self._whole_peak() if self.shared else 0, self._blocks_peak())
+
+    def _whole_peak(self) -> int:
         seen = min(self.chunk, self.tokens)
         observers = self.needs.observers
         observing = max((each.work_bytes(self.shape, seen) for each in observers), default=0)
         return self.states + self._reading() + observing
+
+    def _blocks_peak(self) -> int:
+        """While a variant reads in blocks: its budget, and one layer's entries with a block's.
+
+        Once more what each step of cutting them down makes of them.
+        """
+        if not self.block:
+            return 0
+        chunk = min(self.chunk, self.block, self.tokens)
+        held = self.block_budget + (self.block - 1) // self.chunk * self.chunk
+        one = replace(self, tokens=min(held + chunk, self.tokens))
+        slots, heads = one.tokens * self.info.kv_heads, self.info.query_heads * one.tokens
+        cutting = 4 * slots * self.entry + slots * 6 * INDEX + 5 * heads * FLOAT + one.work
+        entries = self.own_layers * min(held, self.tokens) * self.info.kv_heads
+        kept = entries * (self.entry + INDEX) + self.kept_sets + self._kept
+        shared = self.states + self.scores if self.shared else self._sliding
+        reading = self._activations(chunk, 1) + one._chunk_attention()
+        return shared + kept + max(reading, cutting) + cutting
+
+    @property
+    def _sliding(self) -> int:
+        """The cache of sliding layers, which no variant evicts."""
+        return replace(self, own_layers=self.own_layers - self.own_evictable, own_evictable=0).cache
 
     def _reading(self) -> int:
         return self._activations(min(self.chunk, self.tokens), 1) + self._chunk_attention()
@@ -225,6 +259,8 @@ class Sizes:
 
     def select_peak(self) -> int:
         """While entries are scored and sorted, one layer at a time, and chosen in some layers."""
+        if not self.shared:
+            return 0
         info = self.info
         heads, positions = info.kv_heads * self.tokens, info.query_heads * self.tokens
         scoring = (3 * max(self.windows, default=0) + info.head_dim) * self.tokens * FLOAT
@@ -255,7 +291,11 @@ class Sizes:
         # The step's outputs stay.
         outputs = rows * self.own_layers * (self.hidden + info.query_heads * info.head_dim) * FLOAT
         tails = len(CUTS) * self.own_layers * (self.rest + 1) * info.kv_heads * self.entry
-        held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
+        shared = self.states + self.scores + self.kept_sets
+        if not self.reference:
+            whole = any(budget >= self.tokens for budget in self.budgets)
+            measured, outputs, shared = 0, 0, self.cache if whole else self._sliding
+        held = shared + self.variants + tails + outputs
         # Where a row stops, the others' caches are copied: beside what further decodings begin
         # with, else layer by layer, once more where they are packed.
         copied = self._kept
@@ -310,8 +350,18 @@ class Sizes:
     @property
     def total(self) -> int:
         """The highest stage, and what is held beyond tensors."""
+        return max(self.estimates)
+
+    @property
+    def estimates(self) -> tuple[int, int]:
+        """The peak until caches are compacted and from then on, and what is held beyond tensors."""
         reading = max(self.prefill_peak, self.passes_peak(), self.probe_peak())
-        stage = max(reading, self.select_peak(), self.decode_peak())
+        before = max(reading, self.select_peak())
+        if not self.reference and self.shared:  # a cache is made beside the prefill
+            before = max(before, self.states + self.scores + self.kept_sets + 2 * self._kept)
+        return self._beyond(before), self._beyond(self.decode_peak())
+
+    def _beyond(self, stage: int) -> int:
         if self.on_cuda:
             return stage + CUDA_OVERHEAD_BYTES
         threads = torch.get_num_threads() * THREAD_OVERHEAD_BYTES
@@ -328,7 +378,8 @@ def check_memory(run: Run, prefills: PrefillCache) -> dict[str, int]:
     Raises:
         NoRoomError: it does not fit on a device; with the numbers and what would.
     """
-    sizes = Sizes.of(run)
+    turns = [] if run.request.reference else [Sizes.of(run.alone(row)) for row in range(run.rows)]
+    sizes = max(turns, key=lambda each: each.total) if turns else Sizes.of(run)
     by_device = _by_device(sizes)
     free = {device: available_bytes(device) for device in by_device}
     # A run whose rows wait holds on to its prefill.

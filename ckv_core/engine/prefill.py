@@ -214,7 +214,7 @@ class Reader:
         return out, seen
 
 
-class _PromptReader(Reader):
+class PromptReader(Reader):
     """Causal attention over all chunks so far; keeps keys, values and the last queries."""
 
     def __init__(
@@ -227,7 +227,7 @@ class _PromptReader(Reader):
     ) -> None:
         super().__init__(loaded, should_stop)
         self._windows = loaded.sliding_windows
-        self._prompt_len = prompt_len
+        self._prompt_len = self._room = prompt_len  # entries that a layer has room for
         self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
         self._prefix = prefix
         self._observers = needs.observers
@@ -245,16 +245,13 @@ class _PromptReader(Reader):
             raise RunCancelledError
         states = self.layers[layer] or self._allocate(layer, query, key, value)
         states.scaling = scaling
-        end = self.start + query.shape[2]
         held = min(self.start - self.first, self._window)
         newest = query[0, :, -self._window :]  # of a long chunk all would be copied
         recent = torch.cat([states.queries[:, :held], newest], dim=1)[:, -self._window :]
         states.queries[:, : recent.shape[1]] = recent
         if self._windows[layer] is not None:
             return self._slide(layer, states, query, key[0], value[0])
-        states.keys[:, self.start : end] = key[0]
-        states.values[:, self.start : end] = value[0]
-        held_states = states.keys[:, :end], states.values[:, :end]
+        held_states = self._hold(layer, states, key[0], value[0])
         out, seen = self._causal(layer, self.start, query, held_states, scaling)
         for observer in self._observers:
             statistics = self.observed[observer]
@@ -265,6 +262,19 @@ class _PromptReader(Reader):
             observer.see(statistics[layer], seen)
             marks.mark()
         return out
+
+    def _hold(
+        self,
+        layer: int,  # noqa: ARG002 - of what reads in blocks
+        states: LayerStates,
+        key: Tensor,
+        value: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Take in a chunk's entries; returns all that its queries see."""
+        end = self.start + key.shape[1]
+        states.keys[:, self.start : end] = key
+        states.values[:, self.start : end] = value
+        return states.keys[:, :end], states.values[:, :end]
 
     def _slide(
         self, layer: int, states: LayerStates, query: Tensor, key: Tensor, value: Tensor
@@ -288,9 +298,11 @@ class _PromptReader(Reader):
         lent = 0  # position of the first entry that the prefix holds
         if self._prefix is not None:
             lent = self._prefix.source.prompt_len - self._prefix.held(layer)
-        room = self._prompt_len
+        room = self._room
         if window is not None:
-            room -= max(lent, self._prompt_len - sliding_room(window, key.device), 0)
+            room = self._prompt_len - max(
+                lent, self._prompt_len - sliding_room(window, key.device), 0
+            )
         heads, length = (len(made), key.shape[1]), room
         keys = key.new_empty(*heads, length, key.shape[3])
         values = value.new_empty(*heads, length, value.shape[3])
@@ -320,7 +332,7 @@ def prefill(
     `should_stop` is called at every layer. `prefix` is taken over instead of read: at least the
     needed window (and KEPT_QUERIES) follows it. None with observers, which would not see it.
     """
-    reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
+    reader = PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     whole, is_seen = len(token_ids), bool(needs.observers)

@@ -33,7 +33,7 @@ def preview(
         skipped: frozenset[VariantKey] = frozenset()
         if request.until == "kept":  # bases serve the figures of the first step alone
             skipped = frozenset(spec.base().settings() for spec in run.specs if spec.critical)
-        selections, bases = choose(run, prefilled, skipped)
+        selections, bases = yield from choose(run, prefilled, skipped)
         info, tokens = loaded.info, prefilled.prompt_len
         yield VariantsChose(
             tuple(

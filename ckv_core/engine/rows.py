@@ -4,7 +4,7 @@ A row whose policy evicts while it generates is decoded by itself, and remembers
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import cast
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.cache.evicting import EvictingSlots, places
-from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact, held_slots
 from ckv_core.engine.candidates import Chooser
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import EngineError
@@ -223,6 +223,20 @@ class RowPlan:
 
     keeps: Sequence[Keep]
     acting: Acting | None = None
+    own: Prefill | None = None  # of a row that has read the prompt by itself, and holds its budget
+
+    def slots(self, prompt_len: int, windows: Sequence[int | None]) -> list[PromptSlots]:
+        """The entries of a row's own prefill by layer; in its store, but for sliding layers."""
+        found = []
+        layers = cast(Prefill, self.own).layers
+        for states, window, keep in zip(layers, windows, self.keeps, strict=True):
+            if window is not None:
+                found.append(compact(states.keys, states.values, [Keep(None)]))
+                continue
+            like = states.keys[:, :0].clone(), states.values[:, :0].clone()
+            segment = keep.store.encode(states.keys, states.values, keep.parameters, keep.weights)
+            found.append(held_slots(prompt_len, like, [(segment, range(len(states.keys)))]))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +246,12 @@ class PromptRows:
     prompt_len: int  # tokens of the compressed prompt
     plans: Sequence[RowPlan]  # of all rows
     windows: Sequence[int | None]  # sliding window of each layer, or None
-    steady: Sequence[int]  # rows without a policy; `layers` holds them together
+    # Rows of the shared prefill that evict nothing while they generate; `layers` holds them
+    # together.
+    steady: Sequence[int]
     layers: list[PromptSlots]
     alone: dict[int, list[PromptSlots]]  # the other rows, by layer
+    logits: Tensor | None = None  # [rows, vocabulary] after the prompt; None of a file's row
 
     @property
     def own_bytes(self) -> int:
@@ -242,11 +259,14 @@ class PromptRows:
         groups = [self.layers, *self.alone.values()]
         return sum(layer.own_bytes for layers in groups for layer in layers)
 
+    def slots(self, layer: int, row: int) -> PromptSlots:
+        """What holds one row's prompt entries in one layer, with others' or alone."""
+        return self.alone[row][layer] if row in self.alone else self.layers[layer]
+
     def row_bytes(self, layer: int, row: int) -> int:
         """Bytes of the tensors that hold one row's prompt entries in one layer."""
-        if row in self.alone:
-            return self.alone[row][layer].row_bytes(0)
-        return self.layers[layer].row_bytes(self.steady.index(row))
+        place = 0 if row in self.alone else self.steady.index(row)
+        return self.slots(layer, row).row_bytes(place)
 
     def let_go(self) -> None:
         """Leave the entries to the decoding that has begun; no other can begin."""
@@ -258,25 +278,28 @@ class PromptRows:
         places = [first_place + row for row in self.steady]
         steady = [
             SlotCache(kept, len(places), capacity, window)
-            for kept, window in zip(self.layers, self.windows, strict=True)
+            for kept, window in zip(self.layers, self.windows, strict=bool(places))
         ]
         parts = [Rows(places, steady, self.prompt_len)] if places else []
         for row, layers in self.alone.items():
-            keeps, acting = self.plans[row].keeps, cast(Acting, self.plans[row].acting)
+            keeps, acting = self.plans[row].keeps, self.plans[row].acting
             own = [
                 acting.slots(kept, keeps[index].mask, index)
-                if window is None
+                if acting is not None and window is None
                 else SlotCache(kept, 1, capacity, window)
                 for index, (kept, window) in enumerate(zip(layers, self.windows, strict=True))
             ]
             place, length = first_place + row, self.prompt_len
-            parts.append(PolicyRow([place], own, length, place, length, acting))
+            if acting is None:
+                parts.append(Rows([place], own, length))
+            else:
+                parts.append(PolicyRow([place], own, length, place, length, acting))
         return parts
 
 
 def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
     """Copy what each row keeps of a prompt: of sliding layers everything, in no store."""
-    steady = [row for row, plan in enumerate(plans) if plan.acting is None]
+    steady = [row for row, plan in enumerate(plans) if plan.acting is None and plan.own is None]
     windows = prefilled.loaded.sliding_windows
 
     def compacted(rows: Sequence[int]) -> list[PromptSlots]:
@@ -286,11 +309,13 @@ def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
             slots.append(compact(states.keys, states.values, keeps))
         return slots
 
-    return PromptRows(
-        prompt_len=prefilled.prompt_len,
-        plans=plans,
-        windows=windows,
-        steady=steady,
-        layers=compacted(steady),
-        alone={row: compacted([row]) for row in range(len(plans)) if row not in steady},
-    )
+    length, apart = prefilled.prompt_len, (row for row in range(len(plans)) if row not in steady)
+    logits = [(prefilled if plan.own is None else plan.own).logits for plan in plans]
+    shared = compacted(steady) if steady else []
+    alone = {
+        row: plans[row].slots(length, windows) if plans[row].own else compacted([row])
+        for row in apart
+    }
+    # A plan outlives its prefill, whose entries a store may have encoded.
+    plans = [replace(plan, own=None) for plan in plans]
+    return PromptRows(length, plans, windows, steady, shared, alone, torch.stack(logits))

@@ -1,7 +1,7 @@
 """The state of one comparison, which its stages hand to one another."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
+from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
@@ -45,6 +46,19 @@ class Run:
     # Bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
     memory: dict[str, int] = field(default_factory=dict)
 
+    def alone(self, row: int) -> "Run":
+        """The part that has one variant."""
+        spec, scored = self.specs[row], len(self.specs) - len(self.own_masks)
+        return replace(
+            self,
+            specs=[spec],
+            budgets=[self.budgets[row]],
+            own_masks=self.own_masks[row - scored : row - scored + 1] if row >= scored else [],
+            further_passes=tuple(each for each in self.further_passes if each[0] in spec.passes),
+            probes=self.probes and NEEDLE in spec.tables,
+            select_ms=[],  # the clock is the whole run's
+        )
+
     @property
     def reference(self) -> int:
         """Row of the full cache: the variant `full`, else one more row that is not shown."""
@@ -52,9 +66,16 @@ class Run:
         return names.index("full") if "full" in names else len(names)
 
     @property
+    def reading_in_blocks(self) -> list[int]:
+        """Rows of variants with a prefill of their own; one that evicts nothing shares another."""
+        tokens, pairs = self.prompt.compressed_tokens, zip(self.specs, self.budgets, strict=True)
+        return [row for row, (spec, budget) in enumerate(pairs) if spec.block and budget < tokens]
+
+    @property
     def needs(self) -> Needs:
         return Needs.of(self.specs)
 
     @property
     def rows(self) -> int:
-        return max(len(self.specs), self.reference + 1)
+        """Decoded together; the reference is among them where the run has one."""
+        return max(len(self.specs), self.reference + 1 if self.request.reference else 0)

@@ -18,7 +18,7 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows, Rows
 from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.methods.parts.layout import is_shared, page_size
-from ckv_core.records.records import ModelInfo, Receipt, RetainedSet
+from ckv_core.records.records import ModelInfo, Receipt, RetainedSet, VariantMemory
 from ckv_core.records.variants import VariantSpec
 
 SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a time
@@ -37,6 +37,11 @@ class Selection:
     elapsed_ms: float = 0.0  # what choosing took
     # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
+    # Of a variant that reads the prompt in blocks: what it has read, what that took, and what it
+    # held on the way.
+    own: Prefill | None = None
+    prefill_ms: float | None = None
+    memory: VariantMemory | None = None
 
 
 def select(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
@@ -156,7 +161,7 @@ def _keep(
 
 def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) -> Receipt:
     """Entries and bytes of the variant in a row; EngineError where it keeps another number."""
-    evictable = [rows.layers[layer] for layer in model.evictable_layers]
+    evictable = [rows.slots(layer, row) for layer in model.evictable_layers]
     prompt_len = rows.prompt_len
     masks = [selection.keep_masks[layer] for layer in model.evictable_layers]
     device = evictable[0].like[0].device  # a layer may lie on another one
@@ -182,7 +187,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
         requested_entries=requested,
         retained_entries=retained,
         cache_bytes=sum(rows.row_bytes(layer, row) for layer in model.evictable_layers),
-        full_cache_bytes=sum(layer.whole_bytes for layer in evictable),
+        full_cache_bytes=sum(layer.bytes_of(prompt_len) for layer in evictable),
         warnings=tuple(warnings),
     )
 

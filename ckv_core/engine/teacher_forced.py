@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,7 +10,6 @@ from torch import Tensor
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.first_step import kl_divergence
 from ckv_core.engine.generation import check_finite
-from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
 from ckv_core.records.events import Progress, RunEvent, VariantAnalysed
@@ -28,9 +28,7 @@ def _candidates(logits: Tensor, text_of: Callable[[int], str]) -> list[tuple[Can
     ]
 
 
-def teacher_forced(
-    run: Run, prefilled: Prefill, rows: PromptRows, continuation: Sequence[int]
-) -> Iterator[RunEvent]:
+def teacher_forced(run: Run, rows: PromptRows, continuation: Sequence[int]) -> Iterator[RunEvent]:
     """Agreement, KL and rank at every position of the full cache's continuation, at least one.
 
     Yields:
@@ -47,7 +45,7 @@ def teacher_forced(
     with_candidates = run.request.kind == "compare"  # a sweep's points show no text
     yield Progress("analyse", 0.0, "the full cache's own text")
     with run.stopwatch.measure("forced"):
-        logits = decoder.read(rest) if rest else prefilled.logits.expand(run.rows, -1)
+        logits = decoder.read(rest) if rest else cast(Tensor, rows.logits)
     logits = logits[:, None]
     # Logits predict the tokens from `done` on; those are read next, but for the very last one.
     chunk = teacher_forced_chunk(run.rows, logits.shape[-1])

@@ -16,6 +16,10 @@ NOTHING_TO_JUDGE = (
     "Without the full cache and without an expected answer this run does not say what eviction "
     "changed: add one of the two."
 )
+NO_REFERENCE = (
+    "The full cache was left out, so agreement, perturbation and KL are not measured: only the "
+    "expected answer and memory speak."
+)
 NO_METHOD_FINISHED = "The full cache has finished, and no variant that could be compared with it."
 ONLY_FULL = "Only the full cache ran{}: add a method to compare."
 FULL_DOES = {

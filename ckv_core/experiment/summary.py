@@ -42,6 +42,7 @@ _UNITS = {
     "cache_bytes": "MiB, requested / used",
     "improved_heads": "than without CriticalKV",
     "step_ms": "ms, quartiles",
+    **dict.fromkeys(("prefill_peak", "decode_peak"), "MiB, measured / estimated"),
 }
 _HELP = {
     "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
@@ -56,6 +57,7 @@ _EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cach
 _EXPECTED |= {"kl", "final", "head", "improved_heads"}
 # All others are shown on request, so that the table fits a laptop.
 _ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference", *TIMES}
+_ALWAYS |= {"prefill_peak", "decode_peak"}
 
 
 def summary_table(
@@ -206,6 +208,17 @@ def _share(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     return Cell(f"{share:.1%}", title=full)
 
 
+def _peak(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
+    """Measured beside estimated, in MiB; and as a share of the full cache in the title."""
+    peak, memory, receipt = metric.read(variant), variant.memory, variant.receipt
+    if peak is None or memory is None or receipt is None:
+        return None
+    is_first = metric.key == "prefill_peak"
+    estimate = (memory.prefill_estimate if is_first else memory.decode_estimate) or 0
+    title = f"Measured {peak:,} bytes, {peak / receipt.full_cache_bytes:.0%} of the full cache's."
+    return Cell(f"{peak / MIB:,.1f} / {estimate / MIB:,.1f}", title=title)
+
+
 def _held(_: RunResult, __: Metric, variant: VariantResult) -> Cell | None:
     if variant.held is None:
         return None
@@ -259,6 +272,8 @@ def alone_note(variants: Iterable[VariantResult]) -> str:
 _CELLS: dict[str, Callable[[RunResult, Metric, VariantResult], Cell | None]] = {
     "answer": _answer,
     "first_difference": _first_difference,
+    "prefill_peak": _peak,
+    "decode_peak": _peak,
     "retained_entries": _kept,
     "cache_bytes": _bytes,
     "share": _share,

@@ -131,7 +131,7 @@ def _of_one_budget(result: RunResult) -> Verdict | None:
     if all(v.stopped is None for v in result.variants):
         return None
     states = _states(result.variants)
-    if not states and full is None:
+    if not states and (full is None or result.takes_turns):
         return Verdict(headline=sentences.NOTHING_TO_JUDGE)
     if not states and full is not None:
         does = sentences.FULL_DOES.get(full.outcome or "", "")
@@ -234,6 +234,8 @@ def _causes(counts: Tally, states: Mapping[int, State]) -> Iterator[str]:
 def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[str]:
     """What cannot be concluded, the gravest first."""
     yield from _outcome_cautions(result, counts)
+    if result.takes_turns:
+        yield sentences.NO_REFERENCE
     receipts = [result.variants[index].receipt for index in states]
     came_to = {*states.values()}
     other = "smaller" if came_to == {"kept"} else "larger" if came_to == {"lost"} else ""

@@ -11,6 +11,7 @@ from typing import ParamSpec
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Parameter, ParameterValue, choice
+from ckv_core.methods.parts import blocks
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL, CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
@@ -151,6 +152,13 @@ class Method:
             return "has a selector of its own"
         return selector.unfit(self.scorer)
 
+    def unfit_for_blocks(self) -> str:
+        """Why it cannot evict between blocks of the prompt, to come after its name."""
+        known = {each.name: each.default for each in self.parameters().values()}
+        parts = (self.scorer, self.budget_rule, self.selector, self.policy)
+        given = tuple(part for part in parts if part is not None)
+        return blocks.unfit(self.scorer, self.budget_rule, given, known)
+
     def parameters(self, selector: Selector | None = None) -> dict[str, Parameter]:
         """The SPEC keys that it reads with a selector, its own by default."""
         if not self.evicts:
@@ -180,7 +188,8 @@ class Method:
             "How the kept entries are held; left out, in the model's own type."
         )
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
-        found = (*composing_parameters(), *layouts, store, *parameters)
+        prefills = [] if self.unfit_for_blocks() else [blocks.PREFILL]
+        found = (*composing_parameters(), *layouts, *prefills, store, *parameters)
         return {parameter.name: parameter for parameter in found}
 
 

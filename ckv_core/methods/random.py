@@ -25,12 +25,16 @@ class Noise(Scorer):
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]
+        if view.positions is not None:  # an entry keeps its number
+            entries = view.prompt_len
         if parameters["lots"] == "alike":
             alike = torch.Generator().manual_seed(int(parameters["seed"]))
-            return torch.rand(kv_heads, entries, generator=alike).to(view.keys.device)
-        generators = [generator(parameters["seed"], view.layer, head) for head in range(kv_heads)]
-        drawn = [torch.rand(entries, generator=each) for each in generators]
-        return torch.stack(drawn).to(view.keys.device)
+            drawn = torch.rand(kv_heads, entries, generator=alike)
+        else:
+            heads = [generator(parameters["seed"], view.layer, head) for head in range(kv_heads)]
+            drawn = torch.stack([torch.rand(entries, generator=each) for each in heads])
+        drawn = drawn.to(view.keys.device)
+        return drawn if view.positions is None else drawn.gather(1, view.positions)
 
 
 register(

@@ -25,6 +25,7 @@ from ckv_core.records.records import (
     RetainedSet,
     RoundingFloor,
     Timed,
+    VariantMemory,
     VariantResult,
     Versions,
 )
@@ -71,6 +72,7 @@ class VariantSelected:
     retained: RetainedSet | None
     receipt: Receipt
     timings_ms: Mapping[str, float]
+    memory: VariantMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,14 @@ class VariantTimed:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantTook:
+    """One variant has had its turn, alone with the model."""
+
+    index: int
+    memory: VariantMemory
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is complete; milliseconds per stage.
 
@@ -196,6 +206,7 @@ RunEvent = (
     | Generated
     | VariantFinished
     | VariantTimed
+    | VariantTook
     | RunFinished
     | TokensCounted
 )
@@ -210,6 +221,7 @@ def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
             | VariantFinished()
             | FollowUpsAnswered()
             | VariantTimed()
+            | VariantTook()
         ):
             changes = {item.name: getattr(event, item.name) for item in fields(event)}
             yield changes.pop("index"), changes
@@ -245,6 +257,11 @@ class RunResult(Checked):
     floor: RoundingFloor | None = None
     variants: Annotated[list[VariantResult], many(MAX_SWEEP_POINTS)] = field(default_factory=list)
     environment: Versions = field(default_factory=dict)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether it left the full cache out; known once a variant has had its turn."""
+        return any(v.memory and v.memory.decode_estimate is not None for v in self.variants)
 
     @classmethod
     def filled(cls, value: Plain, known: Plain) -> Plain:

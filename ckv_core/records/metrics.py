@@ -281,6 +281,29 @@ _MECHANISMS: Numbers = {
         _timed(lambda time: time.batches[-1]),
         _SPEED | {"unit": "rows"},
     ),
+    **{
+        key: (
+            label,
+            f"Memory above the model at its highest {when}, measured of this variant alone: of a "
+            "run without the full cache, whose variants take turns.",
+            read,
+            _COST | {"unit": "bytes"},
+        )
+        for key, label, when, read in (
+            (
+                "prefill_peak",
+                "Peak in prefill",
+                "until its cache is compacted",
+                lambda variant: variant.memory and variant.memory.prefill_peak,
+            ),
+            (
+                "decode_peak",
+                "Peak while decoding",
+                "from then on",
+                lambda variant: variant.memory and variant.memory.decode_peak,
+            ),
+        )
+    },
     "kl": (
         "KL",
         "KL divergence of the next-token distribution from the full cache's at the first decoding "

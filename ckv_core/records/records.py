@@ -36,6 +36,7 @@ from ckv_core.records.run_request import (
     Scenario,
 )
 
+MAX_BLOCKS = 2**17  # of a prompt
 MAX_BLOCK = 64  # tokens that repeat at the end of a text
 LEAST_REPEATS = 3
 LEAST_TOKENS = 16
@@ -358,6 +359,32 @@ class Receipt:
     warnings: Annotated[tuple[Annotated[str, chars(2000)], ...], many(100)] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantMemory(Checked):
+    """What one variant took, in bytes; what was not measured, or not here, is None.
+
+    Attributes:
+        prefill_peak, decode_peak: measured above the model, until its cache is compacted and from
+            then on; of a run without the full cache, whose variants take turns.
+        prefill_estimate, decode_estimate: the same as computed before.
+        read, held: of a variant that reads the prompt in blocks, the tokens read and what evictable
+            layers hold at the end of each.
+    """
+
+    prefill_peak: Count | None = None
+    decode_peak: Count | None = None
+    prefill_estimate: Count | None = None
+    decode_estimate: Count | None = None
+    read: Annotated[tuple[Count, ...], many(MAX_BLOCKS)] = ()
+    held: Annotated[tuple[Count, ...], many(MAX_BLOCKS)] = ()
+
+    def checked(self, value: Plain, known: Plain) -> Self:
+        """Refused unless something is held at the end of each block."""
+        del known
+        items(value.get("held") or [], len(self.read), "held")
+        return self
+
+
 class _Cascaded(Checked):
     """A record that holds the cascaded L1 after each block."""
 
@@ -540,6 +567,7 @@ class VariantResult(Checked):
         follow_ups: one per follow-up question.
         held: None where nothing is evicted while it generates.
         time: None where it was not timed.
+        memory: None where nothing is known of this variant alone.
         failure: why there is no whole text, of a run that failed; else empty.
     """
 
@@ -570,6 +598,7 @@ class VariantResult(Checked):
     follow_ups: Annotated[tuple[FollowUp, ...], many(MAX_FOLLOW_UPS)] = ()
     held: HeldSeries | None = None
     time: Timed | None = None
+    memory: VariantMemory | None = None
     failure: Annotated[str, chars(10_000)] = ""
 
     @classmethod

@@ -54,7 +54,7 @@ _TEXTS = ("context", "question", "answer", "protect", "follow_ups")
 _EARLIER = ("earlier_tolerances", "earlier_variants")
 # Fields that a run of one sample has alone, and those of a run of many.
 _SETTINGS = ("analysis", "ignore_eos", "time", "device", "dtype")
-OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places"))
+OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places", "reference"))
 OF_MANY = frozenset(("name", "data", "metric", "tolerance", "read_once", *_EARLIER))
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
 SpecText = Annotated[str, loose(1000, 1)]
@@ -179,6 +179,12 @@ class RunRequest:
         many(len(ANALYSES)),
         f"also measure, of {', '.join(ANALYSES)} (slow); at several budgets bounds alone",
     ] = ()
+    reference: Annotated[
+        bool,
+        EXACT,
+        "the full cache is decoded beside the variants; without it they take turns, each with a "
+        "prefill of its own that is let go, so that its peak of memory is measured",
+    ] = True
     follow_ups: Annotated[
         tuple[LongText, ...],
         many(MAX_FOLLOW_UPS),
@@ -388,9 +394,25 @@ class RunRequest:
                 "Follow-up questions need the scenario context-only, where the cache does not "
                 "depend on the question; choose that or remove them.",
             )
+        if not self.reference:
+            yield from self._misfits_without_full()
+        if self.time and not (self.reference and all(not spec.block for spec in self.specs)):
+            sentence = (
+                "Timing needs one prefill for all: keep the full cache, and no prefill=blocks."
+            )
+            yield "time", sentence
         for name, what in (("follow_ups", "follow-up question"), ("protect", "protected text")):
             if not all(text.strip() for text in getattr(self, name)):
                 yield name, f"A {what} is empty; write it or remove it."
+
+    def _misfits_without_full(self) -> Iterator[tuple[str, str]]:
+        if self.kind == "sweep":
+            yield (
+                "reference",
+                "Several budgets, alphas or samples need the full cache; keep it.",
+            )
+        if self.analysis:
+            yield "analysis", "Diagnostics compare with the full cache; keep it, or leave them out."
 
     def _misfits_of_a_sweep(self) -> Iterator[tuple[str, str]]:
         one = "one budget and one alpha"

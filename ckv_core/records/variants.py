@@ -16,6 +16,7 @@ from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
 from ckv_core.methods.base import KEEP_QUESTION, OWN_PART, composing_parameters
 from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
 from ckv_core.methods.parts.base import Part, Scorer, Selector
+from ckv_core.methods.parts.blocks import PREFILL, block_size
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
 from ckv_core.methods.parts.steps import StepPolicy
@@ -107,6 +108,11 @@ class VariantSpec:
     @property
     def store(self) -> Store:
         return STORES.get(str(self.params.get("store")), PLAIN)
+
+    @property
+    def block(self) -> int:
+        """Tokens of the blocks in which it reads the prompt by itself; 0 for the shared prefill."""
+        return block_size(self.params)
 
     @property
     def scorer(self) -> Scorer:
@@ -265,6 +271,11 @@ class VariantSpec:
                 "heads evict by themselves while they generate, so that no layout would last; "
                 f"leave out {LAYOUT.name}."
             )
+        if self.block and (self.critical or is_shared(self.params)):
+            what = "'+' with it" if self.critical else LAYOUT.name
+            return (
+                f"{PREFILL.name}=blocks takes each head's first entries by score; leave out {what}."
+            )
         if page_size(self.params) and self.selector.needs_entries:
             return f"it chooses entry by entry, not whole pages; take {LAYOUT.name}=layer."
         return ""
@@ -359,6 +370,8 @@ def _check_keys(
             own = "evicts while it generates by a policy of its own"
             reason = POLICIES[key].unfit(method.scorer) or own
             raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
+        if key == PREFILL.name and (reason := method.unfit_for_blocks()):
+            raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
         close = get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         keys = ", ".join(known) or "no keys"
@@ -370,6 +383,7 @@ def _redundant_keys(method: Method, chosen: Mapping[str, ParameterValue]) -> lis
     own = method.own_parts.items()
     plain = [key for key, name in own if chosen.get(key) in (OWN_PART, name)]
     plain += [LAYOUT.name] if LAYOUT.name in chosen and not is_shared(chosen) else []
+    plain += [PREFILL.name] if PREFILL.name in chosen and not block_size(chosen) else []
     return plain
 
 

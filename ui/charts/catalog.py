@@ -26,6 +26,7 @@ from ui.charts.layers import (
     layer_figure,
 )
 from ui.charts.layout import display_names
+from ui.charts.memory import memory_figure, read_in_blocks
 from ui.charts.points import points_chart
 from ui.charts.sweep import alpha_head_figure, alpha_layer_figure
 from ui.tables.measured import base_values, holders, names_with
@@ -172,8 +173,11 @@ SWEEP_ALPHAS = tuple(
         ("alpha-heads", "Best alpha of each KV head", alpha_head_figure),
     )
 )
+MEMORY = "memory"
+_MEMORY = _chart(
+    MEMORY, "Memory while the prompt is read", memory_figure, read_in_blocks, csv=MEMORY
+)
 PERTURBATION = tuple(chart.name for chart in _PERTURBATION)
 DIAGNOSTICS = tuple(chart.name for chart in _DIAGNOSTICS)
-CHARTS: dict[str, Chart[RunResult]] = {
-    chart.name: chart for chart in (*_PERTURBATION, *_DIAGNOSTICS, *SWEEP_CURVES, *SWEEP_ALPHAS)
-}
+_ALL = (*_PERTURBATION, *_DIAGNOSTICS, _MEMORY, *SWEEP_CURVES, *SWEEP_ALPHAS)
+CHARTS: dict[str, Chart[RunResult]] = {chart.name: chart for chart in _ALL}

@@ -193,6 +193,12 @@ def _build_advanced(parts: dict[str, Any], device: str, models: Sequence[str]) -
         for name, label in (("ignore_eos", "Ignore EOS"), ("time", "Time each method")):
             own_id = name.replace("_", "-")
             parts[name] = gr.Checkbox(label=label, info=info_of(name), elem_id=own_id)
+        parts["reference"] = gr.Checkbox(
+            value=True,
+            label="Compare with the full cache",
+            info=f"On: {info_of('reference')}. Off: no diagnostics.",
+            elem_id="reference",
+        )
         parts["analysis"] = gr.CheckboxGroup(
             ANALYSIS_CHOICES,
             value=list(DEFAULTS.analysis),

@@ -82,6 +82,7 @@ class FormValues:
     dtype: str = "auto"
     ignore_eos: bool = False
     time: bool = False
+    reference: bool = True
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
@@ -114,7 +115,7 @@ class FormValues:
         chips = (own_spec(spec, defaults, has_alpha=bool(alphas)) for spec in request.variants)
         return cls(
             **same,
-            variants=tuple(spec for spec in chips if spec != FULL),
+            variants=tuple(spec for spec in chips if spec != FULL or not request.reference),
             budget=", ".join(budgets),
             alpha=", ".join(alphas) or ALPHA,
         )
@@ -133,7 +134,9 @@ class FormValues:
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The full cache, which stands first in every run of the form, and the chips."""
+        """The full cache, which stands first in every run that has a reference, and the chips."""
+        if self.mode == "text" and not self.reference:
+            return self.variants
         is_there = any(spec.partition(":")[0].strip() == FULL for spec in self.variants)
         return self.variants if is_there else (FULL, *self.variants)
 
@@ -151,6 +154,8 @@ class FormValues:
         budgets, alphas = read_list(self.budget), self.alphas
         if "analysis" in own and max(len(budgets), len(alphas)) > 1:
             own["analysis"] = tuple(set(self.analysis) & {"bounds"})
+        if "analysis" in own and not self.reference:  # they compare with the full cache
+            own["analysis"] = ()
         return RunRequest(
             **own | {"variants": self.specs, "alphas": alphas},
             budgets=budgets or ("",),  # which is refused
@@ -216,6 +221,7 @@ def describe_advanced(form: FormValues) -> str:
         "follow-up questions": form.follow_ups,
         "past the end of text": form.ignore_eos,
         "each method timed": form.time,
+        "without the full cache": not form.reference,
         form.dtype: form.dtype != "auto",
         form.device: form.device != "auto",
     }

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import fields
 from typing import Any
 
 from ckv_core.errors import CkvError
@@ -66,8 +67,13 @@ def command(request: RunRequest) -> str:
     ]
     # A value may begin with a dash.
     words = [f"{name}={shlex.quote(value)}" for name, value in options if value]
-    flags = [name for name in ARGUMENTS if getattr(request, name, None) is True]
-    words += [f"--{name.replace('_', '-')}" for name in flags]
+    defaults = {each.name: each.default for each in fields(request)}
+    flags = {name: getattr(request, name, None) for name in ARGUMENTS}
+    words += [
+        f"--{'' if value else 'no-'}{name.replace('_', '-')}"
+        for name, value in flags.items()
+        if isinstance(value, bool) and value != defaults[name]
+    ]
     lines = " \\\n  ".join(["ckv compare --context -", *words, "--json result.json"])
     return f"printf %s {shlex.quote(request.context)} | {lines}\n"
 

@@ -78,6 +78,7 @@ PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("compare", "diagnostics", "diagnostics", RunCharts, ""),
     ("compare", "figures_line", "figures-line", Fold, ""),
     ("compare", "summary", "summary", DataTable, words_of(FIGURES_TEXT)),
+    ("compare", "memory", "memory", RunCharts, ""),
 )
 OUTPUTS = (*(name for _, name, *_ in PARTS), *sweep_area.OUTPUTS, *samples_area.OUTPUTS)
 

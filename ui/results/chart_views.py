@@ -6,13 +6,19 @@ from typing import Any
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.records.events import RunResult
-from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, SWEEP_ALPHAS, SWEEP_CURVES
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, MEMORY, PERTURBATION, SWEEP_ALPHAS, SWEEP_CURVES
 from ui.charts.chart import Chart, chart_values
 from ui.charts.points import POINTS_CHART
 from ui.services.live_runs import RunSnapshot
 
 WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
+NO_REFERENCE = "This run left the full cache out, so nothing is measured against it."
+MEMORY_TEXT = (
+    "### Memory while the prompt is read\nBytes that evictable layers hold at the end of each "
+    "block of a variant that reads the prompt by itself, counted in its tensors, and what the full "
+    "cache would hold by then; one prompt."
+)
 OVER = "Nothing was measured before this run ended."
 DIAGNOSTICS_TEXT = (
     "The paper's quantities on this prompt: what an oracle that sees the true attention would "
@@ -26,7 +32,14 @@ def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of the Perturbation charts; without charts it says why."""
     names = PERTURBATION if _is_measured(snapshot) else ()
     text = OVER if snapshot.is_final else WAITING
+    text = text if snapshot.request.reference else NO_REFERENCE
     return _value(snapshot, [CHARTS[name] for name in names], text=text)
+
+
+def memory_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the chart of memory; None where no variant reads the prompt in blocks."""
+    value = _value(snapshot, [CHARTS[MEMORY]], text=MEMORY_TEXT)
+    return value if value["charts"] else None
 
 
 def diagnostics_value(snapshot: RunSnapshot) -> dict[str, Any] | None:

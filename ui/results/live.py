@@ -111,6 +111,7 @@ def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any
         "diagnostics": diagnostics,
         "figures_line": FIGURES_LINE,
         "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
+        "memory": chart_views.memory_value(snapshot),
         "steps": next_value(snapshot),
     }
 

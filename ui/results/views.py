@@ -6,7 +6,7 @@ from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult, Stage, TokensCounted
-from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.records import PromptInfo, VariantMemory, VariantResult
 from ckv_core.records.run_request import RunRequest
 from ui.charts.layout import display_names
 from ui.looks.palette import looks_of
@@ -213,9 +213,24 @@ def _receipts(result: RunResult) -> str:
         if receipt is not None:
             lines.append(
                 f"{name}: {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
-                f"entries, {human_bytes(receipt.cache_bytes)}"
+                f"entries, {human_bytes(receipt.cache_bytes)}{_peaks(variant.memory)}"
             )
     return "\n".join(lines)
+
+
+def _peaks(memory: VariantMemory | None) -> str:
+    """What was measured of one variant alone, each figure beside its estimate."""
+    if memory is None or memory.prefill_estimate is None or memory.decode_estimate is None:
+        return ""
+    pairs = (
+        ("in prefill", memory.prefill_peak, memory.prefill_estimate),
+        ("while decoding", memory.decode_peak, memory.decode_estimate),
+    )
+    return "".join(
+        f"; peak {when} {'not measured' if peak is None else human_bytes(peak)} (estimated "
+        f"{human_bytes(estimate)})"
+        for when, peak, estimate in pairs
+    )
 
 
 def _stage_times(snapshot: RunSnapshot) -> str:

@@ -22,6 +22,7 @@ from storage.repository import is_slug
 from ui.accounts.access import Viewer, acting_as
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
+from ui.charts.memory import memory_csv
 from ui.charts.run_csv import (
     alphas_csv,
     analysis_csv,
@@ -68,6 +69,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "bounds": bounds_csv,
     "ablation": ablation_csv,
     "sweep": sweep_csv,
+    "memory": memory_csv,
     "alphas": alphas_csv,
 }
 _RESULT = tuple(field.name for field in fields(SampleResult))

@@ -50,8 +50,9 @@ def write_cache(path: Path, cache: KeptCache, masks: Sequence[Tensor | None]) ->
         _TEXT: torch.frombuffer(bytearray(cache.context.encode()), dtype=torch.uint8),
         _TOKENS: torch.tensor(cache.token_ids, dtype=torch.int32),
     }
-    for layer, (slots, mask) in enumerate(zip(cache.rows.layers, masks, strict=True)):
-        for number, group in enumerate(_groups(slots, mask, len(cache.token_ids))):
+    for layer, mask in enumerate(masks):
+        groups = _groups(cache.rows.slots(layer, 0), mask, len(cache.token_ids))
+        for number, group in enumerate(groups):
             for name, tensor in group.items():  # a copy: views of one tensor are not written
                 whole = tensor.cpu().clone(memory_format=torch.contiguous_format)
                 tensors[f"layers.{layer}.{number}.{name}"] = whole

@@ -76,16 +76,15 @@ class PromptSlots:
     def kv_heads(self) -> int:
         return self.like[0].shape[0]
 
-    @property
-    def whole_bytes(self) -> int:
-        """Bytes of the whole prompt's keys and values."""
+    def bytes_of(self, entries: int) -> int:
+        """Bytes of so many plain entries of every head."""
         width = sum(each.shape[2] * each.element_size() for each in self.like)
-        return self.kv_heads * self.prompt_len * width
+        return self.kv_heads * entries * width
 
     def row_bytes(self, row: int) -> int:
         """Bytes of the tensors that hold one row's prompt entries."""
         if row in self.whole_rows:
-            return self.whole_bytes
+            return self.bytes_of(self.prompt_len)
         total = 0
         for stack in self.stacks:
             heads = sum(slot // self.kv_heads == row for slot in stack.slots)

@@ -131,6 +131,9 @@ class LayerView(Protocol):
     kv_heads: int  # KV heads
     query_heads: int  # query heads; head h reads KV head h // (query_heads / kv_heads)
     scaling: float  # factor of the logits
+    # [kv_heads, entries] int64, places in the prompt; None where entries are all of it, in order.
+    positions: Tensor | None
+    prompt_len: int  # tokens of the whole prompt
 
     def window_attention(self, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, entries - window]."""
