@@ -63,6 +63,7 @@ format: $(VENV)/.dev ## Format the code and fix what the linters can fix
 
 bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
 	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
+	@PYTHONPATH=. $(PY) benchmarks/memory.py
 	@PYTHONPATH=. $(PY) benchmarks/app_bench.py
 
 kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own

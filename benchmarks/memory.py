@@ -33,10 +33,10 @@ def main() -> None:
     given = parser.parse_args()
     loaded = load_model(given.model)
     text = (EXAMPLE.read_text(encoding="utf-8") * 20)[: given.chars]
-    asked = {"variants": tuple(given.variants), "budgets": ("10%",), "reference": False}
-    run(loaded, context=text[:4_000], max_new_tokens=4, **asked)  # what kernels keep for good
+    wanted = {"variants": tuple(given.variants), "budgets": ("10%",), "reference": False}
+    run(loaded, context=text[:4_000], max_new_tokens=4, **wanted)  # what kernels keep for good
     results = [
-        run(loaded, context=text, max_new_tokens=32, **asked)[1] for _ in range(given.rounds)
+        run(loaded, context=text, max_new_tokens=32, **wanted)[1] for _ in range(given.rounds)
     ]
     rows = []
     for each in zip(*(result.variants for result in results), strict=True):

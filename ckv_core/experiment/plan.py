@@ -212,6 +212,8 @@ class RequestSizes:
     @property
     def reading_peak(self) -> int:
         """While the prompt is read, as `engine.memory` has it where attention is a fused kernel."""
+        if self.block:
+            return self._blocks_peak()
         shape, prompt, observers = self.shape, self.setting.prompt, self.spec.observers
         chunk = min(self.setting.chunk, prompt)
         reading = self.activations(chunk) + part_bytes(chunk, shape.query_heads, shape.head_dim)
@@ -224,9 +226,25 @@ class RequestSizes:
         return self.states + reading
 
     @property
+    def block(self) -> int:
+        """Tokens of a block where it evicts between blocks of the prompt, else 0."""
+        return self.spec.block if self.budget < self.setting.prompt else 0
+
+    def _blocks_peak(self) -> int:
+        """The budget in all layers, and of one layer four times what a pass sees."""
+        shape, setting = self.shape, self.setting
+        chunk = min(setting.chunk, self.block, setting.prompt)
+        held = min(self.budget + (self.block - 1) // setting.chunk * setting.chunk, setting.prompt)
+        entries = self.evictable * held + 4 * (held + chunk)
+        reading = self.activations(chunk) + part_bytes(chunk, shape.query_heads, shape.head_dim)
+        return entries * shape.kv_heads * self.entry + self.slid(setting.prompt) + reading
+
+    @property
     def choosing_peak(self) -> int:
         """Once it is read: scores, orders and marks, and the copy of what is kept."""
         shape, spec, prompt = self.shape, self.spec, self.setting.prompt
+        if self.block:  # it has chosen already
+            return self.held(0)
         if self.budget >= prompt and spec.store.is_plain:
             return self.states
         kinds = bool(spec.queries) + len(spec.norm_orders)

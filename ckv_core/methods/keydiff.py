@@ -1,7 +1,7 @@
 """KeyDiff: entries whose keys differ most from the head's mean key; it needs no query.
 
-The authors read the prompt in blocks and after each keep the best of what was kept and the block,
-also while generating; here, as in kvpress, all entries are scored once, when the prompt is read.
+The authors read the prompt in blocks and after each keep the best of what was kept and the block
+(`prefill=blocks:128`), also while generating; else, as in kvpress, all entries are scored once.
 Costs a mean and a cosine per key; nothing is captured.
 """
 
