@@ -164,14 +164,14 @@ def _decode(
 def _finish(
     run: Run, generation: Generation, series: dict[int, HeldSeries | None]
 ) -> Iterator[RunEvent]:
-    full = run.reference
+    full, is_there = run.reference, run.request.reference
     for row in range(len(run.specs)):
-        if row != full and generation.stopped[full] == "eos":
+        if is_there and row != full and generation.stopped[full] == "eos":
             length = len(generation.token_ids[row]) / len(generation.token_ids[full])
             yield VariantAnalysed(row, {"length_ratio": np.array([length], np.float32)})
         yield VariantFinished(
             index=row,
-            **_against(generation, row, run.reference),
+            **_against(generation, row, full),
             answer_found=answer_found(generation.text(row), run.request.answer),
             answer_scores=answer_scores(generation.text(row), run.request.answer),
             held=series.get(row),

@@ -394,18 +394,17 @@ class RunRequest:
                 "Follow-up questions need the scenario context-only, where the cache does not "
                 "depend on the question; choose that or remove them.",
             )
-        if not self.reference:
-            yield from self._misfits_without_full()
-        if self.time and not (self.reference and all(not spec.block for spec in self.specs)):
-            sentence = (
-                "Timing needs one prefill for all: keep the full cache, and no prefill=blocks."
-            )
-            yield "time", sentence
+        yield from self._misfits_of_prefills()
         for name, what in (("follow_ups", "follow-up question"), ("protect", "protected text")):
             if not all(text.strip() for text in getattr(self, name)):
                 yield name, f"A {what} is empty; write it or remove it."
 
-    def _misfits_without_full(self) -> Iterator[tuple[str, str]]:
+    def _misfits_of_prefills(self) -> Iterator[tuple[str, str]]:
+        """What needs one prefill for all variants, and the full cache."""
+        if self.time and not (self.reference and all(not spec.block for spec in self.specs)):
+            yield "time", "Timing takes one prefill for all: keep the full cache, and no blocks."
+        if self.reference:
+            return
         if self.kind == "sweep":
             yield (
                 "reference",
