@@ -150,10 +150,9 @@ def read_blocks(run: Run, spec: VariantSpec, budget: int) -> Generator[Progress,
     for layer, positions in reader.positions.items():
         mask = torch.zeros(len(positions), tokens, dtype=torch.bool, device=positions.device)
         masks[layer] = mask.scatter_(1, positions, value=True)
-    note = (
-        f"It has a prefill of its own, beside the one that others share: {len(read):,} blocks of "
-        f"{spec.block:,} tokens. Head L1 and bounds are those of its kept set in the shared one."
-    )
+    note = f"It has a prefill of its own, in {len(read):,} blocks of {spec.block:,} tokens."
+    if run.request.reference:
+        note += " Head L1 and bounds are those of its kept set in the prefill that others share."
     return Selection(
         budget,
         tuple(masks),

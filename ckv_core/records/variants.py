@@ -24,6 +24,7 @@ from ckv_core.methods.parts.store import PLAIN, Store
 from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
 
 NAME = "name"
+_IN_BLOCKS = ", blocks of "  # in a label
 _NAME = re.compile(r"\w(?:[\w .()%/-]{0,38}[\w)%])?")
 
 
@@ -131,10 +132,11 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """The label that a reader sees: its own name, or the method's and CriticalKV's reading."""
+        """The label that a reader sees: its own name, or the method's with what sets it apart."""
         if self.own_name:
             return self.own_name
-        return self.selector.label_of(self.method.label, self.params)
+        label = self.selector.label_of(self.method.label, self.params)
+        return f"{label}{_IN_BLOCKS}{self.block}" if self.block else label
 
     @property
     def budget(self) -> Budget:
@@ -314,9 +316,9 @@ def selector_of(spec: str) -> Selector | None:
 
 def keys_in_label(label: str) -> frozenset[str]:
     """Return the parameters that a label shows, so that a name need not repeat them."""
-    return frozenset(
-        {"stage2"} if label.endswith(tuple(f"({reading})" for reading in READINGS.values())) else ()
-    )
+    has_reading = label.endswith(tuple(f"({reading})" for reading in READINGS.values()))
+    shown = {"stage2": has_reading, PREFILL.name: _IN_BLOCKS in label}
+    return frozenset(key for key, is_there in shown.items() if is_there)
 
 
 def spec_without(spec: str, *keys: str) -> str:

@@ -198,7 +198,9 @@ def _time_note(snapshot: RunSnapshot) -> str:
     parts = [f"{word} {_time(ms)}" for word, ms in known.items() if ms]
     if not parts:
         return ""
-    together = f"Time of all methods together: {', '.join(parts)}. They answer side by side."
+    turns = "They took turns, each with a prefill of its own; agreement needs the full cache."
+    way = "They answer side by side." if snapshot.request.reference else turns
+    together = f"Time of all methods together: {', '.join(parts)}. {way}"
     return " ".join(filter(None, (together, alone_note(snapshot.result.variants))))
 
 

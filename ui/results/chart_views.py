@@ -14,11 +14,6 @@ from ui.services.live_runs import RunSnapshot
 WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
 NO_REFERENCE = "This run left the full cache out, so nothing is measured against it."
-MEMORY_TEXT = (
-    "### Memory while the prompt is read\nBytes that evictable layers hold at the end of each "
-    "block of a variant that reads the prompt by itself, counted in its tensors, and what the full "
-    "cache would hold by then; one prompt."
-)
 OVER = "Nothing was measured before this run ended."
 DIAGNOSTICS_TEXT = (
     "The paper's quantities on this prompt: what an oracle that sees the true attention would "
@@ -38,7 +33,7 @@ def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
 
 def memory_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     """Value of the chart of memory; None where no variant reads the prompt in blocks."""
-    value = _value(snapshot, [CHARTS[MEMORY]], text=MEMORY_TEXT)
+    value = _value(snapshot, [CHARTS[MEMORY]], text="")
     return value if value["charts"] else None
 
 
