@@ -17,6 +17,7 @@ from ckv_core.records.events import (
     VariantMeasured,
     VariantSelected,
     VariantTimed,
+    VariantTook,
 )
 from ckv_core.records.external_selection import ExternalSelection, pack
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
@@ -32,6 +33,7 @@ from ckv_core.records.records import (
     RetainedSet,
     RoundingFloor,
     Timed,
+    VariantMemory,
     VariantResult,
 )
 
@@ -228,9 +230,19 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
         for index in range(count)
     ]
     stream += [VariantTimed(index, draw(TIMED)) for index in range(draw(st.integers(0, count)))]
+    took = draw(st.integers(0, count))
+    stream += [VariantTook(index, draw(memories())) for index in range(took)]
     stream.append(RunFinished(draw(MILLISECONDS), draw(MEMORY)))
     whole = len(stream)  # half of them, for what only the last events tell
     return stream[: draw(st.just(whole) | st.integers(0, whole))]
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> VariantMemory:
+    peaks = [draw(st.none() | st.integers(0, 2**40)) for _ in range(4)]
+    read, held = zip(*draw(st.lists(st.tuples(*[st.integers(0, 2**40)] * 2), min_size=1)))
+    names = ("prefill_peak", "decode_peak", "prefill_estimate", "decode_estimate")
+    return VariantMemory(**dict(zip(names, peaks, strict=True)), read=read, held=held)
 
 
 @st.composite

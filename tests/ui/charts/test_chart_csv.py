@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ckv_core.records.records import VariantMemory
 from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result, with_changes
 from tests.factories.tables import numbers, rows_of
@@ -33,7 +34,8 @@ def measured_result():
         arrays = {name: heads * 0 + rng.random(heads.shape, np.float32) for name in BOUNDS}
         arrays["head_alpha"] = rng.random((Drawn.LAYERS, 2), np.float32)
         params = VariantSpec.parse(variant.spec).params
-        return dataclasses.replace(variant, params=params, analysis=arrays)
+        memory = VariantMemory(read=(10, 20, 30), held=(2**20, *[3 * 2**19] * 2))
+        return dataclasses.replace(variant, params=params, analysis=arrays, memory=memory)
 
     return with_changes(drawn_result(), diagnosed)
 
@@ -75,6 +77,7 @@ HOLDS = {
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
+    "memory": (lambda figure: figure.data[0].y * 2**20, column("held_bytes")),
     "sweep": (lambda figure: figure.data[0].y, column("mean", metric="agreement", minus="")),
     "alpha-layers": (lambda figure: figure.data[0].y, column("best_alpha", kv_head="")),
     "alpha-heads": (lambda figure: figure.data[0].z, column("best_alpha")),
