@@ -240,7 +240,9 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
 @st.composite
 def memories(draw: st.DrawFn) -> VariantMemory:
     peaks = [draw(st.none() | st.integers(0, 2**40)) for _ in range(4)]
-    read, held = zip(*draw(st.lists(st.tuples(*[st.integers(0, 2**40)] * 2), min_size=1)))
+    counts = st.integers(0, 2**40)
+    blocks = draw(st.lists(st.tuples(counts, counts), max_size=3))
+    read, held = (tuple(each[at] for each in blocks) for at in (0, 1))
     names = ("prefill_peak", "decode_peak", "prefill_estimate", "decode_estimate")
     return VariantMemory(**dict(zip(names, peaks, strict=True)), read=read, held=held)
 
