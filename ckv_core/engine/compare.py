@@ -43,7 +43,6 @@ from ckv_core.records.events import (
     RunFinished,
     RunPrepared,
     VariantMeasured,
-    VariantSelected,
     VariantTook,
 )
 from ckv_core.records.records import (
@@ -175,20 +174,9 @@ def _in_turn(run: Run) -> Iterator[RunEvent]:
 def _by_itself(run: Run) -> Iterator[RunEvent]:
     """A run of one variant, and the memory that it takes."""
     give_back()
-    known: VariantMemory | None = None
     before, after = Sizes.of(run).estimates
     peak = PeakMemory(*run.loaded.devices)
-    compacting = _compacted(run)
-    while True:
-        try:
-            event = next(compacting)
-        except StopIteration as end:
-            rows = end.value
-            break
-        if isinstance(event, VariantSelected):
-            known = event.memory
-        yield event
-    del compacting
+    rows, known = yield from _compacted(run)
     prefill_peak = peak.growth()
     give_back()
     peak.restart()
@@ -196,7 +184,7 @@ def _by_itself(run: Run) -> Iterator[RunEvent]:
     yield VariantTook(
         0,
         replace(
-            known or VariantMemory(),
+            known,
             prefill_peak=prefill_peak,
             decode_peak=peak.growth(),
             prefill_estimate=before,
@@ -205,14 +193,15 @@ def _by_itself(run: Run) -> Iterator[RunEvent]:
     )
 
 
-def _compacted(run: Run) -> Generator[RunEvent, None, PromptRows]:
-    """The row of a run of one variant; its prefill has no name outside."""
+def _compacted(run: Run) -> Generator[RunEvent, None, tuple[PromptRows, VariantMemory]]:
+    """The row of a run of one variant, and what it held; its prefill has no name outside."""
     prefilled = None
     if not run.reading_in_blocks:
         prefilled = yield from read_prompt(run, PrefillCache(0))
     bases = frozenset(spec.base().settings() for spec in run.specs if spec.critical)
     selections, _ = yield from choose(run, prefilled, bases)
-    return (yield from compact_rows(run, prefilled, selections))
+    rows = yield from compact_rows(run, prefilled, selections)
+    return rows, selections[0].memory or VariantMemory()
 
 
 def _sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:

@@ -88,10 +88,14 @@ def sweep_cost(
 ) -> Cost:
     """Points and seconds of a sweep, the model loaded and the prompt not yet processed."""
     points, has_bounds = len(request.points()), "bounds" in request.analysis
-    new = request.max_new_tokens
+    new, again = request.max_new_tokens, points - 1
+    if request.reference:  # else each variant has a prefill, and decodes, of its own
+        again = sum(spec.block > 0 for spec in request.specs)
+    apart = _prefill(prompt_tokens) + (0 if request.reference else new * STEP)
     return Cost(
         points=points,
         seconds=estimate_seconds(prompt_tokens, points, new, parameters, has_bounds=has_bounds)
+        + again * apart * _scale(parameters)
         + points * request.time * (TIMED_STEPS * STEP * _scale(parameters) + TIMED_BATCHES),
         prompt_tokens=prompt_tokens,
         is_counted=is_counted,
@@ -113,12 +117,15 @@ def estimate_seconds(
     A model larger than the default one takes longer by as much as it has more parameters; that
     is rough, and no smaller one is taken for faster. `points` has `full` among them.
     """
-    prefill = prompt_tokens * (PREFILL_TOKEN + prompt_tokens * PREFILL_PAIR)
     measured = points * (POINT + prompt_tokens * POINT_TOKEN)
     if has_bounds:
         measured += points * (BOUNDS + prompt_tokens * BOUNDS_TOKEN)
     decoded = max_new_tokens * (-(-points // 31) * STEP + points * STEP_ROW)
-    return _scale(parameters) * (prefill + measured + decoded)
+    return _scale(parameters) * (_prefill(prompt_tokens) + measured + decoded)
+
+
+def _prefill(tokens: int) -> float:
+    return tokens * (PREFILL_TOKEN + tokens * PREFILL_PAIR)
 
 
 def _scale(parameters: int | None) -> float:
