@@ -71,6 +71,7 @@ class Sizes:
     masks: int  # kept sets that exist at a time, bases included
     block: int  # tokens of the largest block of the variants that read the prompt in blocks
     block_budget: int  # the largest of their budgets
+    is_plain: bool  # whether what those keep stays as it was read
     shared: bool  # whether a prefill of the whole prompt is held, of all variants or one
     reference: bool  # whether it stays while they decode
     on_cuda: bool
@@ -112,6 +113,7 @@ class Sizes:
             masks=masks,
             block=max((run.specs[row].block for row in run.reading_in_blocks), default=0),
             block_budget=max((run.budgets[row] for row in run.reading_in_blocks), default=0),
+            is_plain=all(run.specs[row].store.is_plain for row in run.reading_in_blocks),
             shared=run.request.reference or len(run.reading_in_blocks) < len(run.specs),
             reference=run.request.reference,
             on_cuda=is_cuda_like(loaded.device),
@@ -178,22 +180,24 @@ class Sizes:
         return self.states + self._reading() + observing
 
     def _blocks_peak(self) -> int:
-        """While a variant reads in blocks: its budget, and one layer's entries with a block's.
+        """While one reads in blocks: all such variants' entries, and one layer's with a block.
 
-        Once more what each step of cutting them down makes of them.
+        A store encodes what was read before that is let go.
         """
         if not self.block:
             return 0
-        chunk = min(self.chunk, self.block, self.tokens)
-        held = self.block_budget + (self.block - 1) // self.chunk * self.chunk
+        info, chunk = self.info, min(self.chunk, self.block, self.tokens)
+        more = (self.block - 1) // self.chunk * self.chunk  # of a block that takes several passes
+        held = min(self.block_budget + more, self.tokens)
         one = replace(self, tokens=min(held + chunk, self.tokens))
-        slots, heads = one.tokens * self.info.kv_heads, self.info.query_heads * one.tokens
-        cutting = 4 * slots * self.entry + slots * 6 * INDEX + 5 * heads * FLOAT + one.work
-        entries = self.own_layers * min(held, self.tokens) * self.info.kv_heads
-        kept = entries * (self.entry + INDEX) + self.kept_sets + self._kept
+        seen = one.tokens * info.kv_heads * self.entry
+        room = self.own_layers * (min(more, self.tokens) * self.entry + held * INDEX)
+        kept = self._kept * (1 if self.is_plain else 2) + self.kept_sets + room * info.kv_heads
         shared = self.states + self.scores if self.shared else self._sliding
         reading = self._activations(chunk, 1) + one._chunk_attention()
-        return shared + kept + max(reading, cutting) + cutting
+        places = one.tokens * (6 * info.kv_heads * INDEX + 5 * info.query_heads * FLOAT)
+        cutting = reading // 2 + 4 * seen + places + one.work
+        return shared + kept + max(reading + 2 * seen, cutting)
 
     @property
     def _sliding(self) -> int:

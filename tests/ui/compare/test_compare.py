@@ -116,6 +116,15 @@ def test_a_request_survives_the_way_through_the_form():
     assert dataclasses.replace(back, **rest) == dataclasses.replace(asked, **rest)
 
 
+def test_without_the_full_cache_the_methods_stand_alone_and_nothing_compares():
+    form = FormValues(context="a", variants=("snapkv",), reference=False, analysis=("bounds",))
+    asked = form.request()
+    assert (asked.variants, asked.reference, asked.analysis) == (("snapkv",), False, ())
+    assert "without the full cache" in describe_advanced(form)
+    assert FormValues.from_request(asked).variants == ("snapkv",)
+    assert FormValues(context="a", variants=("snapkv",)).request().variants[0] == "full"
+
+
 def test_a_preset_for_all_stands_in_each_method_with_the_alpha_that_it_gives():
     presets = {"preset": "kvpress"}
     asked = request(variants=("full", "snapkv", "snapkv+critical", "vatp"), defaults=presets)
