@@ -196,7 +196,7 @@ def _build_advanced(parts: dict[str, Any], device: str, models: Sequence[str]) -
         parts["reference"] = gr.Checkbox(
             value=True,
             label="Compare with the full cache",
-            info=f"On: {info_of('reference')}. Off: no diagnostics.",
+            info=f"{info_of('reference')} Then there are no diagnostics.",
             elem_id="reference",
         )
         parts["analysis"] = gr.CheckboxGroup(

@@ -27,6 +27,7 @@ ENDS = "\N{MATHEMATICAL LEFT ANGLE BRACKET}end\N{MATHEMATICAL RIGHT ANGLE BRACKE
 _STOPS = {"eos": "", "length": "stopped at the limit of new tokens"}
 _TIMES = {
     "prefill": "reading the text",
+    "blocks": "reading it in blocks",
     "score": "scoring",
     "select": "choosing",
     "decode": "answering",

@@ -5,16 +5,17 @@ from typing import Any
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.verdict import verdict_of
-from ckv_core.records.events import RunResult, Stage, TokensCounted
+from ckv_core.records.events import RunResult, TokensCounted
 from ckv_core.records.records import PromptInfo, VariantMemory, VariantResult
 from ckv_core.records.run_request import RunRequest
 from ui.charts.layout import display_names
 from ui.looks.palette import looks_of
 from ui.services.live_runs import RunSnapshot
 
-_STAGE_LABELS: dict[Stage, str] = {
+_STAGE_LABELS = {
     "load": "load the model",
     "prefill": "read the text",
+    "blocks": "read it in blocks",
     "score": "score",
     "select": "choose",
     "decode": "answer",
