@@ -56,7 +56,7 @@ def _line(
 def _series(result: RunResult, index: int) -> tuple[Sequence[int], Sequence[int], list[int]]:
     """Tokens read, bytes held, and bytes of the full cache by then, one a block."""
     memory, receipt = result.variants[index].memory, result.variants[index].receipt
-    if memory is None or receipt is None or result.prompt is None:
+    if memory is None or receipt is None:
         return (), (), []
-    tokens = result.prompt.compressed_tokens
-    return memory.read, memory.held, [receipt.full_cache_bytes * n // tokens for n in memory.read]
+    full = [receipt.full_cache_bytes * n // memory.read[-1] for n in memory.read]
+    return memory.read, memory.held, full

@@ -25,7 +25,7 @@ from ckv_core.records.variants import VariantSpec
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
-from tests.reference.agnostic_scores import key_difference, key_norms, lag_relative, lagkv, lots
+from tests.reference.agnostic_scores import key_difference, lag_relative, lagkv, lots
 from tests.reference.forward import evictable_layers, forward
 from tests.reference.report import report
 
@@ -68,7 +68,6 @@ def best(method: str, row: list[int], pair, always: set[int], place) -> list[int
         return [p for at, p in enumerate(row) if at < first or at - first in kept]
     scores = {
         "keydiff": lambda: key_difference(keys),
-        "knorm": lambda: key_norms(keys),
         "streaming_llm": lambda: [float(p) for p in row],
         "random": lambda: [lots(0, place[0], place[1], place[2])[p] for p in row],
     }[method]()
@@ -90,7 +89,6 @@ def masks(held, length: int, layers: int):
     [
         ("llama", "keydiff", 0, 16),
         ("gemma3", "keydiff", 0, 33),
-        ("llama", "knorm", 0, 50),
         ("llama", "streaming_llm", 4, 33),
         ("gemma3", "random", 0, 33),
     ],
