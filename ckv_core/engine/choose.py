@@ -87,7 +87,9 @@ def choose(
         selected = select_all(*settings, run.stopwatch.now, run.should_stop)
         found |= dict(zip(others, selected, strict=True))
     chosen = [found[row] for row in range(len(specs))]
-    wanted = chosen[:scored] + [own_selection(run, prefilled, mask) for mask in run.own_masks]
+    wanted = chosen[:scored] + [
+        own_selection(run, cast(Prefill, prefilled), mask) for mask in run.own_masks
+    ]
     run.select_ms.extend(selection.elapsed_ms for selection in wanted)
     read = sum(selection.prefill_ms or 0.0 for selection in blocks.values())
     for name, spent in (
