@@ -150,9 +150,10 @@ def read_blocks(run: Run, spec: VariantSpec, budget: int) -> Generator[Progress,
     for layer, positions in reader.positions.items():
         mask = torch.zeros(len(positions), tokens, dtype=torch.bool, device=positions.device)
         masks[layer] = mask.scatter_(1, positions, value=True)
-    note = f"It has a prefill of its own, in {len(read):,} blocks of {spec.block:,} tokens."
-    if run.request.reference:
-        note += " Head L1 and bounds are those of its kept set in the prefill that others share."
+    note = (
+        f"It has a prefill of its own, in {len(read):,} blocks of {spec.block:,} tokens. Where "
+        "head L1 and bounds are measured, they are of its kept set in the prefill of the others."
+    )
     return Selection(
         budget,
         tuple(masks),

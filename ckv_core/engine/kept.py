@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -13,6 +14,7 @@ from ckv_core.engine.compare import check_length, environment, prepare, read_pro
 from ckv_core.engine.generate import answer
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.memory import check_memory
+from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.rows import prompt_rows
@@ -43,23 +45,26 @@ def keep(
     """
     run, prefills = prepare(request.comparison(), loaded, should_stop), prefills or PrefillCache(0)
     check_memory(run, prefills)
-    prefilled = yield from read_prompt(run, prefills)
+    prefilled = None
+    if not run.reading_in_blocks:
+        prefilled = yield from read_prompt(run, prefills)
     yield Progress("select", None, run.specs[0].spec)
     (spec,), info = run.specs, loaded.info
     not_measured = frozenset({spec.base().settings()} if spec.critical else ())
     (selection,), _ = yield from choose(run, prefilled, not_measured)
-    rows = prompt_rows(prefilled, [row_plan(spec, selection, prefilled)])
+    read = prefilled or cast(Prefill, selection.own)
+    rows = prompt_rows(read, [row_plan(spec, selection, read)])
     record = KeptRecord(
         model=info,
         spec=spec.spec,
         label=spec.label,
         params=resolved(run, spec, selection),
-        compressed_tokens=prefilled.prompt_len,
+        compressed_tokens=read.prompt_len,
         receipt=receipt(selection, info, rows, 0),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=environment(),
     )
-    token_ids = run.prompt.token_ids[: prefilled.prompt_len]
+    token_ids = run.prompt.token_ids[: read.prompt_len]
     cache = KeptCache(record, run.request.context, token_ids, rows)
     prefills.trim()
     yield Progress("select", None, "writing the file")

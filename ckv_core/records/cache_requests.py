@@ -28,6 +28,8 @@ class KeepRequest(OfRun):
             question=self.run.question if self.run.question.strip() else STAND_IN,
             analysis=(),
             follow_ups=(),
+            time=False,
+            reference=False,
         )
         if len(comparison.specs) != 1 or comparison.own_indices:
             raise ConfigError("A cache is kept of one variant with a SPEC; name one.")

@@ -35,6 +35,7 @@ class GivenStates:
     gathered: Tensor | None = None
     turning: Rotary | None = None
     scaling: float = 1.0
+    positions: Tensor | None = None
 
     @property
     def kv_heads(self) -> int:

@@ -92,7 +92,7 @@ def kept_file(folder: Path, spec: str = "adakv", arch: str = "llama") -> Path:
 def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
     """Slots and tensors of every stack of every layer; of a whole layer its keys and values."""
     found = []
-    for slots in cache.rows.layers:
+    for slots in (cache.rows.slots(layer, 0) for layer in range(len(cache.rows.windows))):
         if slots.whole is not None:
             found.append(([], dict(zip("kv", slots.whole, strict=True))))
         found += [(list(stack.slots), stack.segment.tensors()) for stack in slots.stacks]
@@ -101,7 +101,11 @@ def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
 
 # With sliding windows too; what a store or a layout changes is not a matter of them.
 @pytest.mark.parametrize(
-    ("arch", "spec"), [*(("llama", spec) for spec in HELD), ("gemma3", "full"), ("gemma3", "adakv")]
+    ("arch", "spec"),
+    [
+        *(("llama", spec) for spec in HELD),
+        *(("gemma3", spec) for spec in ("full", "adakv", "keydiff:prefill=blocks:64")),
+    ],
 )
 def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_comparison(
     tmp_path, monkeypatch, spec, arch
