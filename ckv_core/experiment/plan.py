@@ -127,7 +127,7 @@ class Planned:
     tokens_per_s_at_most: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Counts:
     layers: int
     kv_heads: int
@@ -318,8 +318,7 @@ def _read(key: str, form: str, row: Planned) -> Cell:
 
 def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> Table[Planned]:
     """A row per variant; a request that is longer than the model reads is in the note."""
-    tokens = setting.prompt + setting.output
-    longer = f" The model was trained for {shape.context:,} tokens, a request has {tokens:,}."
+    longer = f" The model was trained for {shape.context:,} tokens; the prompt is longer."
     columns: list[Column[Planned]] = [
         text_column("variant", "Method", lambda row: Cell(row.label, spec=row.spec)),
         text_column("spec", "SPEC", lambda row: row.spec, is_hidden=True),
@@ -328,7 +327,7 @@ def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> 
     for key, (label, unit, form) in _COLUMNS.items():
         words = f"{FORMULAS[key][0].upper()}{FORMULAS[key][1:]}."
         columns.append(Column(key, label, partial(_read, key, form), unit=unit, definition=words))
-    note = NOTE + (longer if tokens > shape.context else "")
+    note = NOTE + (longer if setting.prompt > shape.context else "")
     return Table(
         caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=note
     )

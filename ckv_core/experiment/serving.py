@@ -78,11 +78,16 @@ def _chunked_prefill(spec: VariantSpec) -> Answer:
         )
     if scorer.by_position:
         return "yes", "Positions alone decide, so entries can go chunk by chunk."
-    if spec.observers:
-        return "if", "Statistics add up chunk by chunk; the whole cache stays until the last one."
-    if spec.queries:
-        return "if", "Scores need the prompt's last queries, so the whole cache stays until then."
-    return "if", "Chosen at the prompt's end, so the whole cache stays until then."
+    if not spec.method.unfit_for_blocks():
+        return (
+            "yes",
+            "With prefill=blocks:1024 it evicts between chunks; else the whole cache stays.",
+        )
+    when = "Statistics add up chunk by chunk; the whole cache stays until the last one."
+    if not spec.observers:
+        needs = "the prompt's last queries" if spec.queries else "the whole prompt"
+        when = f"Scores need {needs}, so the whole cache stays until then."
+    return "if", when
 
 
 def _speculative(spec: VariantSpec) -> Answer:

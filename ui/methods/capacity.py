@@ -86,6 +86,8 @@ class Capacity:
             store = dropdown("plan-store", "Store", info, stores, "plain", **_SMALL)
             info = "head, layer or page:16."
             layout = text("plan-layout", "Layout", info, value="head", **_SMALL)
+            info = "whole, or blocks:1024 where a method can."
+            prefill = text("plan-prefill", "Prefill", info, value="whole", **_SMALL)
         with gr.Accordion("A model of your own", open=False, elem_id="plan-own"):
             info = "Paste its config.json; it takes the place of the model above."
             config = text("plan-config", "config.json", info, (4, 12), max_length=MAX_CONFIG_BYTES)
@@ -100,6 +102,7 @@ class Capacity:
             "budget": budget,
             "store": store,
             "layout": layout,
+            "prefill": prefill,
             "config": config,
         }
 
@@ -168,11 +171,10 @@ _SMALL: dict[str, Any] = {"min_width": 120}
 
 
 def _specs(given: object, words: Mapping[str, str]) -> list[VariantSpec]:
-    """The variants, with the form's budget, store and layout where they say nothing and can."""
+    """The variants, with the form's budget, store and the like where they leave them out."""
     names = given if isinstance(given, list | tuple) else []
-    defaults = {"budget": words["budget"], "store": words["store"], "layout": words["layout"]}
-    plain = {"store": "plain", "layout": "head"}
-    wanted = {key: text for key, text in defaults.items() if text and text != plain.get(key)}
+    plain = {"budget": "", "store": "plain", "layout": "head", "prefill": "whole"}
+    wanted = {key: words[key] for key, word in plain.items() if words[key] not in ("", word)}
     with about("variants"):
         if len(names) > MAX_PLANNED:
             raise ConfigError(f"Up to {MAX_PLANNED} methods can be planned at a time.")

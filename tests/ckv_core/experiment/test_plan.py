@@ -15,6 +15,7 @@ from ckv_core.experiment.plan import (
     parse_bytes,
     plan,
 )
+from ckv_core.experiment.serving import served
 from ckv_core.models.catalog import KNOWN, planned_shape
 from ckv_core.models.geometry import read_geometry, skeleton
 from ckv_core.models.shape import CHUNK, ModelShape, shape_of_text
@@ -161,6 +162,13 @@ def test_the_plan_of_an_8b_model_at_128k_is_what_bandwidth_and_memory_allow():
         used = row.weights_bytes + (row.requests - 1) * row.kv_bytes_per_request
         used += row.peak_prefill_bytes
         assert used <= setting.memory < used + row.kv_bytes_per_request
+    # Evicting between blocks, no prompt is ever held as a whole, so that more fit beside one.
+    whole, blocks = (
+        planned(f"keydiff:budget=10%{end}", setting) for end in ("", ",prefill=blocks:1024")
+    )
+    assert blocks.kv_bytes_per_request == whole.kv_bytes_per_request
+    assert blocks.peak_prefill_bytes < 0.15 * whole.peak_prefill_bytes
+    assert blocks.requests > 1.3 * whole.requests
     assert planned("full", Setting(memory=GIB, prompt=131_072)).requests == 0
     assert FORMULAS.keys() <= {*Planned.__slots__}
 
@@ -204,6 +212,30 @@ def test_the_command_gives_the_contracts_numbers_and_refuses_in_one_line(capsys,
     for arguments in wrong:
         assert main([*asked, *arguments]) > 0
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "verdicts"),
+    [
+        # prefix cache, pages, tensor parallel, chunked prefill, speculative decoding, CUDA graphs
+        ("full", "yes yes yes yes yes yes"),
+        ("snapkv", "no if yes if yes yes"),
+        ("adakv", "no if if if yes if"),
+        ("pyramidkv", "no if yes if yes if"),
+        ("knorm", "if if yes yes yes yes"),
+        ("knorm:rule=pyramid", "if if yes if yes if"),
+        ("kvzip", "if if if if yes if"),
+        ("headkv", "no if if if yes if"),
+        ("h2o", "no no yes if no if"),
+        ("tova", "no yes if if no if"),
+        ("streaming_llm", "if yes yes yes yes yes"),
+        ("streaming_llm:rolling=on", "no yes yes yes no if"),
+    ],
+)
+def test_what_a_server_can_do_follows_from_the_parts(spec, verdicts):
+    answers = served(VariantSpec.parse(spec)).values()
+    assert " ".join(verdict for verdict, _ in answers) == verdicts
+    assert all(reason.endswith(".") for _, reason in answers)
 
 
 def test_sizes_are_read_with_their_units():
