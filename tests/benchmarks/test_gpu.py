@@ -67,7 +67,7 @@ def test_a_row_reads_what_it_keeps_and_the_full_cache_is_each_rows_own(quick):
     assert side.row_bytes(gpu.FULL, 1.0) == 120 * width
     assert side.row_bytes("snapkv", 0.5) == 60 * width
     assert side.row_bytes("adakv:store=int4", 0.5) < 60 * width
-    plain = gpu.Transformers(gpu.build(quick), 120, pressed=False)
+    plain = gpu.Transformers(gpu.build(quick), 120)
     assert plain.row_bytes(gpu.FULL, 1.0) == 120 * width
 
 

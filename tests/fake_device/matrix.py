@@ -169,7 +169,13 @@ def timed() -> dict[str, object]:
     return {"times": [plain(variant.time) for variant in result.variants]}
 
 
-STEPPED = ("full", "snapkv", "adakv", *(f"adakv:store={each}" for each in STORES), "tova", "h2o")
+STEPPED = (
+    "full",
+    "snapkv",
+    "adakv",
+    *(f"adakv:store={each}" for each in STORES),
+    "tova:store=int4",
+)
 
 
 def stepped(spec: str, fakes: FakeDevices) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """EvictingSlots: one layer's entries of one row that goes on evicting while it generates.
 
 Prompt and generated entries lie at exactly the size of what is held. Until the first eviction
-those of the prompt stay in their store's segments, which other decodings share; then plain ones
-join the generated ones, so that heads of equal length are one tensor.
+those of the prompt stay in their segments, which other decodings share; then plain ones join the
+generated ones, so that heads of equal length are one tensor. Beside a store's own segments plain
+ones, such as each head's newest entries, join them from the start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,16 @@ class Piece:
             segment=self.segment.take(at),
             positions=self.positions[at],
             carried={name: each[at] for name, each in self.carried.items()},
+        )
+
+    def stretch(self, segment: Segment, first: int) -> "Piece":
+        """The part of it that such a segment holds, from its entry `first` on."""
+        at = slice(first, first + segment.length)
+        return replace(
+            self,
+            segment=segment,
+            positions=self.positions[:, at],
+            carried={name: each[:, at] for name, each in self.carried.items()},
         )
 
     def followed_by(
@@ -156,15 +167,23 @@ class EvictingSlots:
         if prompt.whole is not None:
             held = [(PlainSegment(*prompt.whole), range(self._kv_heads))]
         self._fixed: list[Piece] = []  # of the prompt: nothing is added to them
+        grown: list[Piece] = []
+        is_plain = all(isinstance(segment, PlainSegment) for segment, _ in held)
         for segment, heads in held:
             index = everyone[list(heads)]
             positions = mask[index].nonzero()[:, 1].view(len(heads), segment.length)
             own = {name: each[index].gather(1, positions) for name, each in carried.items()}
-            self._fixed.append(Piece(tuple(heads), index, segment, positions, own))
-        nothing = everyone.new_empty(self._kv_heads, 0)
-        none = {name: each[:, :0] for name, each in carried.items()}
-        heads = range(self._kv_heads)
-        self._growing = [Piece(tuple(heads), everyone, PlainSegment(keys, values), nothing, none)]
+            whole, first = Piece(tuple(heads), index, segment, positions, own), 0
+            for part in segment.stretches:
+                joins = isinstance(part, PlainSegment) and not is_plain
+                (grown if joins else self._fixed).append(whole.stretch(part, first))
+                first += part.length
+        joined = {head for piece in grown for head in piece.heads}
+        if rest := [head for head in range(self._kv_heads) if head not in joined]:
+            index, empty = everyone[rest], PlainSegment(keys[rest], values[rest])
+            none = {name: each[index, :0] for name, each in carried.items()}
+            grown.append(Piece(tuple(rest), index, empty, index[:, None][:, :0], none))
+        self._growing = merged(grown)
         self._pending = self._growing  # with the entries of the last pass
         self._next = prompt.prompt_len
         self._rotary = rotary

@@ -43,9 +43,12 @@ class Segment(ABC):
     def take(self, heads: Tensor) -> Segment:
         """Only these heads, in this order; [heads] int64."""
 
-    @abstractmethod
     def keep(self, places: Tensor) -> Segment:
-        """Only these entries of each head, [heads, kept] int64, and no memory of the others."""
+        """Only these entries of each head, [heads, kept] int64, and no memory of the others.
+
+        Of each of its stretches by itself, where it has several.
+        """
+        raise NotImplementedError
 
     # --- many heads of unequal count at once -------------------------------------------------
 
@@ -274,12 +277,6 @@ class ResidualSegment(Segment):
 
     def take(self, heads: Tensor) -> Segment:
         return ResidualSegment(self.older.take(heads), self.newest.take(heads))
-
-    def keep(self, places: Tensor) -> Segment:
-        """As many older entries stay so in every head; the others of a head become plain."""
-        count = int((places < self.older.length).sum(1).min())
-        rest = PlainSegment(*self.decoded()).keep(places[:, count:])
-        return ResidualSegment(self.older.keep(places[:, :count]), rest) if count else rest
 
 
 _INT8_MOST = 127

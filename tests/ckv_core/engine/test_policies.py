@@ -1,6 +1,6 @@
 """Rows that evict while they generate equal a masked full cache; of other prompts too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ckv_core.engine.cache.evicting import EvictingSlots
-from ckv_core.engine.cache.slots import Keep
+from ckv_core.engine.cache.slots import Keep, PromptSlots
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import next_tokens
 from ckv_core.engine.rows import Acting, PolicyRow, PromptRows, RowPlan, prompt_rows
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
+from ckv_core.methods.parts.store import PLAIN, PlainSegment, ResidualSegment, Segment, Store
 from ckv_core.models.loaded import LoadedModel
 from tests.factories.decoding import CLOSE, masked, prefilled, selected, started
 from tests.factories.models import LONGROPE_ORIGINAL, plain_model, prompt_ids, tiny_model
@@ -113,7 +113,11 @@ class Turned(Store):
     def encode(
         self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
     ) -> Segment:
-        return _Turned(PLAIN.encode(-keys, -values, parameters))
+        early = keys.shape[1] - 3 * (keys.shape[1] % 4 > 0)  # of most counts the newest stay plain
+        turned = _Turned(PLAIN.encode(-keys[:, :early], -values[:, :early], parameters))
+        if early == keys.shape[1]:
+            return turned
+        return ResidualSegment(turned, PlainSegment(keys[:, early:], values[:, early:]))
 
 
 POLICIES: dict[str, tuple[StepPolicy, Callable[[], LiteralPolicy]]] = {
@@ -176,7 +180,10 @@ def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
         decoder.read(question)
         grown = [part.grown_bytes for part in decoder.context.parts]
         actual = [decoder.feed(torch.tensor(fed)[:, at : at + 1]) for at in range(STEPS)]
-    assert grown == [_grown(part, len(question)) for part in decoder.context.parts]
+    beside = [0, *(_plain_beside(layers) for layers in rows.alone.values())]
+    pairs = zip(decoder.context.parts, beside, strict=True)
+    assert grown == [_grown(part, len(question)) + more for part, more in pairs]
+    assert any(beside)
     parts = {part.places[0]: part for part in decoder.context.parts if isinstance(part, PolicyRow)}
     for row, (_, policy, _) in enumerate(ROWS):
         logits, held = expected(arch, rows, row, policy, (token_ids, question, fed[row]))
@@ -196,6 +203,12 @@ def _grown(part: Any, read: int) -> int:
         for layer in part.layers
     ]
     return sum(tails) * 2 * 2 * 16 * 4  # KV heads, keys and values, dimensions, float32
+
+
+def _plain_beside(layers: Sequence[PromptSlots]) -> int:
+    """Bytes of the plain entries beside a store's own, which the generated ones join."""
+    segments = [stack.segment for layer in layers for stack in layer.stacks]
+    return sum(part.nbytes for each in segments for part in each.stretches[1:])
 
 
 def _decoded(loaded: LoadedModel, rows: PromptRows, fed: Tensor) -> Tensor:

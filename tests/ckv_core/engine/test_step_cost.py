@@ -102,7 +102,7 @@ def test_a_step_makes_no_mask_for_sliding_layers():
     assert waits.total() == 1
 
 
-@pytest.mark.parametrize("h2o", ["h2o", "h2o:store=int8"])
+@pytest.mark.parametrize("h2o", ["h2o", "h2o:store=int8", "h2o:store=int4,residual=8"])
 def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers(h2o):
     _, waits, layers = counted_step(("snapkv", "tova", h2o))
     assert layers > 1
