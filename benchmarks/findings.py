@@ -6,6 +6,7 @@ ablation on each with the default model, and prints the tables of docs/findings.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from benchmarks.tables import table
 from ckv_core.engine.compare import compare
 from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.stats import interval_note, mean_interval
-from ckv_core.experiment.sweep import AlphaOptimum, alpha_optima
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.records.events import RunResult
@@ -65,6 +65,21 @@ ABLATION_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final
 ROUNDING = 1e-4
 
 
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """Which of the fixed alphas serves best, and what one per KV head saves in hindsight.
+
+    Attributes:
+        alphas: tried, rising.
+        best: alpha with the least head L1 summed over all heads.
+        head_gain: share of that sum that the best alpha of each KV head would save.
+    """
+
+    alphas: tuple[float, ...]
+    best: float
+    head_gain: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
     """One base and budget on one text.
@@ -81,7 +96,7 @@ class Measured:
     final: dict[str, float]
     kl: dict[str, float]
     chosen: Float32Array
-    optimum: AlphaOptimum
+    optimum: Optimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,28 +137,38 @@ def measure(
         raise RuntimeError("The run has no prompt.")
     left = iter(result.variants)
     found = [{step: next(left) for step in steps} for steps in specs]
-    optima = alpha_optima(result)
-    read = {at: read_setting(steps, optima) for at, steps in zip(settings, found, strict=True)}
+    read = {at: read_setting(steps) for at, steps in zip(settings, found, strict=True)}
     return Text(prompt["kind"], result.prompt.tokens, read)
 
 
-def read_setting(variants: dict[str, VariantResult], optima: Sequence[AlphaOptimum]) -> Measured:
-    """One base and budget; its optimum is the one of CriticalKV's own spec and budget."""
+def read_setting(variants: dict[str, VariantResult]) -> Measured:
+    """One base and budget."""
     perturbations = {
         step: variant.perturbation for step, variant in variants.items() if variant.perturbation
     }
-    critical = variants["CriticalKV"]
-    budget = critical.receipt.budget_tokens if critical.receipt else 0
-    name = critical.spec.partition(":")[0]
-    own = (each for each in optima if each.spec.partition(":")[0] == name)
-    (optimum,) = (each for each in own if each.budget.amount == budget)
+    chosen = variants["alpha per KV head"].analysis["head_alpha"]
     return Measured(
         heads={step: found.head_l1 for step, found in perturbations.items()},
         final={step: found.final_hidden_l1 for step, found in perturbations.items()},
         kl={step: found.kl for step, found in perturbations.items()},
-        chosen=variants["alpha per KV head"].analysis["head_alpha"],
-        optimum=optimum,
+        chosen=chosen,
+        optimum=optimum_of(variants, chosen.shape[1]),
     )
+
+
+def optimum_of(variants: dict[str, VariantResult], kv_heads: int) -> Optimum:
+    """Of CriticalKV's own alpha and the others of the ablation."""
+    tried = {
+        float(variant.params["alpha"]): variant.perturbation.head_l1.astype(np.float64)
+        for step, variant in variants.items()
+        if (step == "CriticalKV" or re.fullmatch(r"alpha [\d.]+", step)) and variant.perturbation
+    }
+    alphas = tuple(sorted(tried))
+    heads = np.stack([tried[alpha] for alpha in alphas])
+    sums = heads.reshape(*heads.shape[:2], kv_heads, -1).sum(axis=-1)
+    totals = np.nansum(sums, axis=(1, 2))
+    best = int(totals.argmin())
+    return Optimum(alphas, alphas[best], 1 - float(np.nansum(sums.min(axis=0)) / totals[best]))
 
 
 def interval(values: Sequence[float], unit: str = "") -> str:
@@ -217,7 +242,7 @@ def ablation_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
 def alpha_rows(texts: Sequence[Measured]) -> list[tuple[str, str]]:
     """Which alphas `+critical_auto` takes, and what an alpha per KV head gains."""
     chosen = [text.chosen for text in texts]
-    best = [text.optimum.best_fixed for text in texts]
+    best = [text.optimum.best for text in texts]
     saved = [
         1 - _mean(text.heads["alpha per KV head"]) / _mean(text.heads[_step(text.optimum)])
         for text in texts
@@ -274,10 +299,10 @@ def _share(heads: NDArray[np.bool_]) -> float:
     return float(heads.mean())
 
 
-def _step(optimum: AlphaOptimum) -> str:
+def _step(optimum: Optimum) -> str:
     """The ablation's label of the best fixed alpha."""
-    own = VariantSpec.parse(optimum.spec).params["alpha"]
-    return "CriticalKV" if optimum.best_fixed == own else f"alpha {optimum.best_fixed:g}"
+    own = VariantSpec.parse("snapkv+critical").params["alpha"]
+    return "CriticalKV" if optimum.best == own else f"alpha {optimum.best:g}"
 
 
 def main() -> None:

@@ -28,8 +28,7 @@ from ckv_core.errors import PromptError
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import summary_table
-from ckv_core.experiment.sweep import curves
-from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
+from ckv_core.experiment.sweep import curves, sweep_points, sweep_savings
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
 from ckv_core.records.grid import sweep_cost
@@ -83,7 +82,6 @@ def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> N
         print_table(sweep_points(result))
         plain = [not curve.first.identity.settings.critical for curve in curves(result)]
         print_table(sweep_savings(result, *(at for at, is_plain in enumerate(plain) if is_plain)))
-        print_table(sweep_alphas(result))
         print_evidence(result, evidence, answer)
         return
     if table := summary_table(result, ended=True, groups=_ANALYSED):

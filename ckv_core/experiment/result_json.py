@@ -12,7 +12,7 @@ from ckv_core.experiment.ablation import ablation_of
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.points import POINT_METRICS, Curve
 from ckv_core.experiment.savings import Saving, savings
-from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
+from ckv_core.experiment.sweep import curves, matched_metrics
 from ckv_core.records.chain import check_chain
 from ckv_core.records.codec import measured_json, number_json, plain
 from ckv_core.records.events import RunResult
@@ -37,7 +37,7 @@ def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
-    """Evidence, bounds, ablation and, of a sweep, curves, savings and best alphas.
+    """Evidence, bounds, ablation and, of a sweep, curves and savings.
 
     A list is empty where the run has no such thing, also where an imported run says what nothing
     can be read off.
@@ -52,7 +52,6 @@ def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, A
         "ablation": _ablation(result),
         "curves": _curves(lines),
         "savings": _savings(result, lines),
-        "alpha_optima": _alpha_optima(result),
     }
 
 
@@ -143,16 +142,6 @@ def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
         "outcomes": [each.match.outcome for each in needed],
         "saved": [_number(each.share) for each in needed],
     }
-
-
-def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
-    if result.kind != "sweep" or result.model is None:
-        return []
-    chosen = "alphas best_fixed layer_alpha head_alpha layer_gain head_gain"
-    return [
-        {"spec": each.spec, "budget": each.budget.amount} | _fields(each, chosen)
-        for each in alpha_optima(result)
-    ]
 
 
 def _fields(found: object, names: str) -> dict[str, Any]:

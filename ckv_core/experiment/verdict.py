@@ -15,7 +15,6 @@ from ckv_core.experiment.names import display_names
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import in_type, within_floor
 from ckv_core.experiment.sentences import counted, listed, percent, spread
-from ckv_core.experiment.sweep import AlphaOptimum
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
@@ -327,30 +326,6 @@ def _of_several_budgets(result: RunResult) -> Verdict | None:
         findings=(*_exceptions(grid, lines), *_findings(result.variants, states, counts)),
         cautions=(*_outcome_cautions(result, counts), sentences.MORE_SAMPLES, *_rounding(result)),
     )
-
-
-def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
-    """What the best fixed alpha does to the outcome, and what the others do; empty if unknown."""
-    full = full_of(result.variants)
-    by_answer = tally(result.variants).by_answer
-    states = {
-        a: state_of(result.variants[i], by_answer=by_answer)
-        for a, i in zip(optimum.alphas, optimum.indices, strict=True)
-    }
-    own = states.pop(optimum.best_fixed)
-    if full is None or own is None:
-        return ""
-    words = {
-        "kept": "answers" if by_answer else "same text",
-        "lost": "does not answer" if by_answer else "another text",
-        "cut": "cut before an answer",
-    }
-    others = [f"{alpha:g}" for alpha, each in states.items() if each == "kept"]
-    does = "do" if len(others) != 1 else "does"
-    rest = f"{listed(others)} {does}" if others else "no other does"
-    if own == "kept":
-        rest = f"so {does} {listed(others)}" if others else "no other does"
-    return f"{words[own]}; {rest}"
 
 
 def _smallest_budget(grid: Grid, lines: Sequence[Line]) -> str:

@@ -245,5 +245,4 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     expect(rows).to_have_count(POINTS + 1)
     expect(rows).to_have_text(points, use_inner_text=True)
     see_chart(page, "#sweep-curves", "sweep")
-    see_chart(page, "#sweep-alpha-charts", "alpha-heads")
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)

@@ -317,7 +317,7 @@ class Swept:
 
 
 def sweep_result(*, generated: bool = False, better: float = 0.5, plain: float = 1.0) -> RunResult:
-    """A sweep whose curves, savings and best alphas are known.
+    """A sweep whose curves and savings are known.
 
     `better` scales CriticalKV's L1, `plain` SnapKV's.
     """

@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import plotly.graph_objects as go
 
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sweep import alpha_optima
-from ckv_core.experiment.sweep_tables import optimum_name
 from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
@@ -28,7 +25,6 @@ from ui.charts.layers import (
 from ui.charts.layout import display_names
 from ui.charts.memory import memory_figure, read_in_blocks
 from ui.charts.points import points_chart
-from ui.charts.sweep import alpha_head_figure, alpha_layer_figure
 from ui.tables.measured import base_values, holders, names_with
 
 Controls = Callable[[RunResult], list[Control]]
@@ -116,9 +112,8 @@ def _chart(
     """
 
     def draw(result: RunResult, chosen: Choices) -> go.Figure:
-        given: dict[str, Any] = {**chosen}
-        given |= {name: int(given[name]) for name in ("variant", "optimum") if name in given}
-        return figure(result, **given)
+        variant = {"variant": int(chosen["variant"])} if "variant" in chosen else {}
+        return figure(result, **{**chosen, **variant})
 
     found = needs if callable(needs) else lambda result: holders(result, needs)
     return Chart(
@@ -129,12 +124,6 @@ def _chart(
         draw=draw,
         controls=controls,
     )
-
-
-def _optima(result: RunResult) -> list[Control]:
-    optima = alpha_optima(result) if result.kind == "sweep" else []
-    names = [(str(at), optimum_name(each)) for at, each in enumerate(optima)]
-    return [Control("optimum", "Method and budget", names)] if names else []
 
 
 def _kept(result: RunResult) -> list[VariantResult]:
@@ -166,18 +155,11 @@ _CURVES: Chart[RunResult] = points_chart(
 SWEEP_CURVES = (
     replace(_CURVES, has_data=lambda result: result.kind == "sweep" and _CURVES.has_data(result)),
 )
-SWEEP_ALPHAS = tuple(
-    _chart(name, title, figure, _optima, _optima, csv="alphas")
-    for name, title, figure in (
-        ("alpha-layers", "Best alpha of each layer", alpha_layer_figure),
-        ("alpha-heads", "Best alpha of each KV head", alpha_head_figure),
-    )
-)
 MEMORY = "memory"
 _MEMORY = _chart(
     MEMORY, "Memory while the prompt is read", memory_figure, read_in_blocks, csv=MEMORY
 )
 PERTURBATION = tuple(chart.name for chart in _PERTURBATION)
 DIAGNOSTICS = tuple(chart.name for chart in _DIAGNOSTICS)
-_ALL = (*_PERTURBATION, *_DIAGNOSTICS, _MEMORY, *SWEEP_CURVES, *SWEEP_ALPHAS)
+_ALL = (*_PERTURBATION, *_DIAGNOSTICS, _MEMORY, *SWEEP_CURVES)
 CHARTS: dict[str, Chart[RunResult]] = {chart.name: chart for chart in _ALL}

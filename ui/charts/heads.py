@@ -1,6 +1,5 @@
 """Grids of layers x heads: a variant's figure, against its base where it has one; and alphas."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -86,18 +85,8 @@ def chosen_alphas_figure(result: RunResult, variant: int) -> go.Figure:
     known = values[~np.isnan(values)]
     at_zero = f"{(known == 0).mean():.0%}" if known.size else "none"
     subtitle = f"n = {known.size:,} KV heads, {at_zero} of them at 0"
-    return alpha_grid(new_figure(f"{name}: alphas", subtitle), values, (0, 0.25, 0.5, 0.75, 1))
-
-
-def alpha_grid(figure: go.Figure, values: Float32Array, ticks: Sequence[float]) -> go.Figure:
-    """Draw alphas into a figure.
-
-    Args:
-        figure: empty, with its title.
-        values: [layers, kv_heads]; NaN in layers not evicted.
-        ticks: alphas named beside the colours; the last one is their end.
-    """
-    colorbar = {**colorbar_of("alpha"), "tickvals": list(ticks)}
+    figure, ticks = new_figure(f"{name}: alphas", subtitle), [0, 0.25, 0.5, 0.75, 1]
+    colorbar = {**colorbar_of("alpha"), "tickvals": ticks}
     _add_heat(figure, values, (0, ticks[-1]), colorbar, "g", "KV head %{x}: alpha")
     return _as_grid(figure, values, "KV head")
 

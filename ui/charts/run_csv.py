@@ -5,12 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sweep import alpha_optima
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
 from ckv_core.records.records import Float32Array
 from ui.charts.layers import entry_counts
-from ui.tables.csv_text import Cell, csv_text, number, short
+from ui.tables.csv_text import Cell, csv_text, short
 from ui.tables.measured import floor_values, values_of
 from ui.tables.points import points_csv
 
@@ -56,25 +55,6 @@ def analysis_csv(result: RunResult) -> str:
 def sweep_csv(result: RunResult) -> str:
     """Every metric of every point: a line per value."""
     return points_csv(together([result]))
-
-
-def alphas_csv(result: RunResult) -> str:
-    """Data of the alpha charts: one line per layer, KV head empty, and one per KV head."""
-    return csv_text(
-        ("spec", "budget", "layer", "kv_head", "best_alpha"),
-        (
-            (
-                each.spec,
-                str(each.budget),
-                place[0],
-                place[1] if len(place) > 1 else None,
-                number(alpha),
-            )
-            for each in alpha_optima(result)
-            for values in (each.layer_alpha, each.head_alpha)
-            for place, alpha in np.ndenumerate(values)
-        ),
-    )
 
 
 def _candidates(result: RunResult) -> Iterator[tuple[Cell, ...]]:

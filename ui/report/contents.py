@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.sweep_tables import sweep_points, sweep_savings
+from ckv_core.experiment.sweep import sweep_points, sweep_savings
 from storage.records import RunNotes
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Choices
@@ -33,7 +33,7 @@ from ui.report.charts import Draw, chart_figures, embedded_charts
 from ui.results import block as page
 from ui.results import sweep_area, views
 from ui.results.answers import answers_value, follow_ups_value
-from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
+from ui.results.chart_views import curves_value, diagnostics_value, perturbation_value
 from ui.results.fidelity import strips_value, teacher_forced_value
 from ui.results.grid import chosen_value, grid_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
@@ -120,7 +120,6 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         contents.add("grid", "### Methods by budgets", grid, chosen)
         contents.add_charts("curves", sweep_area.CURVES_TEXT, curves_value(run), draw)
         contents.add("savings", sweep_area.SAVINGS_TEXT, (DataTable, savings))
-        contents.add_charts("alphas", sweep_area.ALPHA_TEXT, alphas_value(run), draw)
         contents.add("points", sweep_area.POINTS_TEXT, (DataTable, points))
     else:
         answers = ((Answers, answers_value(run)), (FollowUpAnswers, follow_ups_value(run)))

@@ -6,7 +6,7 @@ from typing import Any
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.records.events import RunResult
-from ui.charts.catalog import CHARTS, DIAGNOSTICS, MEMORY, PERTURBATION, SWEEP_ALPHAS, SWEEP_CURVES
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, MEMORY, PERTURBATION, SWEEP_CURVES
 from ui.charts.chart import Chart, chart_values
 from ui.charts.points import POINTS_CHART
 from ui.services.live_runs import RunSnapshot
@@ -49,12 +49,6 @@ def curves_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of a sweep's curves; without charts it says why."""
     text = OVER if snapshot.is_final else CURVES_WAITING
     return _value(snapshot, SWEEP_CURVES if is_swept(snapshot) else (), text=text)
-
-
-def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
-    """Value of a sweep's alpha charts; None until all points are measured or without alphas."""
-    value = _value(snapshot, SWEEP_ALPHAS if is_swept(snapshot) else (), text="")
-    return value if value["charts"] else None
 
 
 def several_value(slugs: str, found: Points) -> dict[str, Any]:

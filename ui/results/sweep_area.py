@@ -7,8 +7,11 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
-from ckv_core.experiment.sweep import alpha_optima, curves
-from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
+from ckv_core.experiment.sweep import (
+    curves,
+    sweep_points,
+    sweep_savings,
+)
 from ui.components.base import (
     ChosenCell,
     DataTable,
@@ -36,12 +39,6 @@ SAVINGS_TEXT = (
     "### Budget savings\n"
     "How many [[entry|entries]] a method needs to be as close to the full cache as another one."
 )
-ALPHA_TEXT = (
-    "### Which alpha\n"
-    "The alpha, of those tried, that moves the attention outputs least; it need not be the one "
-    "that answers best. It is chosen afterwards, so the gain is an upper limit for any rule that "
-    "picks one of them per head."
-)
 POINTS_TEXT = "### All points\nA column's name sorts by it."
 POINT_KEPT_TEXT = (
     "### Kept tokens\n"
@@ -55,7 +52,7 @@ _FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("chosen", "chosen-cell", ChosenCell, ""),
     ("point_kept", "point-kept", KeptTokens, POINT_KEPT_TEXT),
 )
-_SECTIONS = ("quality", "best_alphas", "all_points")
+_SECTIONS = ("quality", "all_points")
 OUTPUTS = (*(name for name, *_ in _FIRST), *_SECTIONS)
 
 
@@ -86,12 +83,9 @@ class SweepArea:
                 [], label="Match the quality of", visible=False, elem_id="sweep-reference"
             )
             self._savings = DataTable(elem_id="sweep-savings")
-        with section("Which alpha", "sweep-best-alphas") as best_alphas:
-            self._alphas = DataTable(elem_id="sweep-alphas", section=ALPHA_TEXT)
-            self._alpha_charts = RunCharts(elem_id="sweep-alpha-charts")
         with section("All points", "sweep-all-points") as all_points:
             self._points = DataTable(elem_id="sweep-points", section=POINTS_TEXT)
-        sections = (quality, best_alphas, all_points)
+        sections = (quality, all_points)
         self.outputs |= dict(zip(_SECTIONS, sections, strict=True))
 
     def wire(self, services: Services, slug: Component) -> None:
@@ -107,13 +101,10 @@ class SweepArea:
 
             return handler
 
-        matched, (quality, best_alphas, all_points) = (
-            self._matched,
-            (self.outputs[name].expand for name in _SECTIONS),
-        )
+        matched = self._matched
+        quality, all_points = (self.outputs[name].expand for name in _SECTIONS)
         events: list[tuple[Any, Callable[..., list[Any]], list[Any], list[Any]]] = [
             (quality, _quality, [], [self._curves, matched, self._savings]),
-            (best_alphas, _alphas, [], [self._alphas, self._alpha_charts]),
             (all_points, _points, [], [self._points]),
             (matched.input, _savings, [matched], [self._savings]),
         ]
@@ -124,11 +115,7 @@ class SweepArea:
 def sweep_values(view: RunSnapshot) -> dict[str, Any]:
     """The area of one sample at several budgets; a section is seen once there is something."""
     is_swept = view.is_final and chart_views.is_swept(view)
-    seen = (
-        is_swept,
-        is_swept and bool(alpha_optima(view.result)),
-        view.is_final and bool(view.result.variants),
-    )
+    seen = (is_swept, view.is_final and bool(view.result.variants))
     return {
         "grid": grid_value(view),
         "further": next_value(view),
@@ -156,10 +143,6 @@ def _quality(view: RunSnapshot) -> list[Any]:
 
 def _savings(view: RunSnapshot, reference: object) -> list[Any]:
     return [sweep_value(view.result, sweep_savings(view.result, reference))]
-
-
-def _alphas(view: RunSnapshot) -> list[Any]:
-    return [sweep_alphas(view.result).value(), chart_views.alphas_value(view)]
 
 
 def _points(view: RunSnapshot) -> list[Any]:

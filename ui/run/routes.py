@@ -24,7 +24,6 @@ from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
 from ui.charts.memory import memory_csv
 from ui.charts.run_csv import (
-    alphas_csv,
     analysis_csv,
     follow_ups_csv,
     sweep_csv,
@@ -70,7 +69,6 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "ablation": ablation_csv,
     "sweep": sweep_csv,
     "memory": memory_csv,
-    "alphas": alphas_csv,
 }
 _RESULT = tuple(field.name for field in fields(SampleResult))
 SAMPLE_TABLES: dict[str, Callable[[Reading], str]] = {

@@ -15,7 +15,7 @@ from ckv_core.experiment.ablation import ablation, ablation_of
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import MAX_PAIRS, derived_json, to_json
 from ckv_core.experiment.savings import savings
-from ckv_core.experiment.sweep import alpha_optima, curves, matched_metrics
+from ckv_core.experiment.sweep import curves, matched_metrics
 from ckv_core.records.chain import check_chain, mean_tightness, over_half
 from ckv_core.records.codec import from_json, measured_json
 from ckv_core.records.events import RunResult
@@ -33,9 +33,7 @@ SWEEP = RunRequest(
     alphas=("0", "0.25", "0.5"),
 )
 PAGE = (Path(__file__).resolve().parents[3] / "docs/result_json.md").read_text(encoding="utf-8")
-NOTHING = {
-    name: [] for name in ("evidence", "bounds", "ablation", "curves", "savings", "alpha_optima")
-}
+NOTHING = {name: [] for name in ("evidence", "bounds", "ablation", "curves", "savings")}
 HOSTILE = (None, 7, "x", [], [[[]]], {"evidence": {"text": "<img src=x onerror=alert(1)>"}})
 
 
@@ -114,21 +112,6 @@ def test_curves_have_every_figure_of_every_point():
         assert told == (line.first.curve_spec, line.first.alpha, "tokens")
         points = [(budget.amount, own.index) for budget, own in line.rows]
         assert list(zip(row["budgets"], row["variants"], strict=True)) == points
-
-
-def test_best_alphas_are_those_of_the_sweep_page():
-    result = swept(SWEEP)
-    rows = read(result)["alpha_optima"]
-    assert len(rows) == len(alpha_optima(result)) == 3
-    for row, each in zip(rows, alpha_optima(result), strict=True):
-        assert (row["spec"], row["budget"]) == (each.spec, each.budget.amount)
-        assert tuple(row["alphas"]) == each.alphas
-        assert row["best_fixed"] == each.best_fixed
-        assert row["layer_alpha"] == [plain(alpha) for alpha in each.layer_alpha.tolist()]
-        heads = [[plain(alpha) for alpha in layer] for layer in each.head_alpha.tolist()]
-        assert row["head_alpha"] == [None if None in layer else layer for layer in heads]
-        assert row["head_alpha"] == [[0.0, 0.5], None]
-        assert (row["layer_gain"], row["head_gain"]) == (each.layer_gain, each.head_gain)
 
 
 def test_the_ablation_is_the_one_that_is_shown():

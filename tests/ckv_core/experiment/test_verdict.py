@@ -7,8 +7,8 @@ import pytest
 
 from ckv_core.experiment.savings import savings
 from ckv_core.experiment.sentences import counted, listed, percent, spread
-from ckv_core.experiment.sweep import alpha_optima, curves, nobody_answers
-from ckv_core.experiment.verdict import alpha_outcome, verdict_of
+from ckv_core.experiment.sweep import curves, nobody_answers
+from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from tests.factories.runs import array, measured, receipt, run_of, variant
@@ -389,23 +389,3 @@ def test_no_saving_is_said_where_no_point_answers():
         texts.append([saving.text for saving in found])
     assert (nobody_answers(silent), nobody_answers(heard)) == (True, False)
     assert texts == [["2 or less", "2", "4"], ["2 or less", "2, 50 % less", "4, 50 % less"]]
-
-
-@pytest.mark.parametrize(
-    ("ends", "said"),
-    [
-        ("yyn", "answers; so does 0.25"),
-        ("ynn", "answers; no other does"),
-        ("nyy", "does not answer; 0.25 and 0.5 do"),
-        ("nnn", "does not answer; no other does"),
-        ("cny", "cut before an answer; 0.5 does"),
-    ],
-)
-def test_the_alpha_of_least_perturbation_says_what_it_does_to_the_answer(ends, said):
-    points = [
-        point(f"snapkv+critical:alpha={alpha}", end, head_l1=1 + at)
-        for at, (alpha, end) in enumerate(zip(("0", "0.25", "0.5"), ends, strict=True))
-    ]
-    result = replace(run_of(point("full", "y"), *points), kind="sweep")
-    (optimum,) = alpha_optima(result)
-    assert alpha_outcome(result, optimum) == said

@@ -1,15 +1,13 @@
-"""What the points of a sweep say: curves, savings, best alphas, and their files."""
+"""What the points of a sweep say: curves, savings and points."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ckv_core.experiment.sweep import SWEPT, alpha_optima
-from ckv_core.experiment.sweep_tables import sweep_alphas, sweep_points, sweep_savings
+from ckv_core.experiment.sweep import SWEPT, sweep_points, sweep_savings
 from tests.factories.runs import Swept, sweep_result, with_changes
 from ui.charts.catalog import CHARTS, figure_of
-from ui.charts.run_csv import alphas_csv
 
 
 def drawn(result, quantity, **choices):
@@ -94,45 +92,7 @@ def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
     assert "sigma_over_half" in keys_of(value(sweep_points, result, ""))
 
 
-# --- best alphas ----------------------------------------------------------------------------
-
-
-def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
-    row = value(sweep_alphas, sweep_result())["rows"][0]["cells"]
-    assert row["method"]["text"] == "CriticalKV-SnapKV (paper) budget 64"
-    assert row["n"]["value"] == (Swept.LAYERS - 1) * Swept.KV_HEADS
-    assert row["KV head"]["text"] == "14.3%"
-
-
-def test_one_alpha_has_no_optimum_and_a_comparison_no_sweep_charts():
-    result = sweep_result()
-    result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
-    assert alpha_optima(result) == []
-    assert value(sweep_alphas, result)["rows"] == []
-    assert figure_of(result, "alpha-heads", {}) is None
-    plain = replace(sweep_result(), kind="compare")
-    assert drawn(plain, "final") is figure_of(plain, "alpha-heads", {}) is None
-
-
-def test_each_method_and_budget_has_its_alpha_charts():
-    result = sweep_result()
-    first, unknown = (figure_of(result, "alpha-heads", {"optimum": at}) for at in ("0", "x"))
-    assert first.data[0].z.shape == (Swept.LAYERS, Swept.KV_HEADS)
-    assert first == unknown
-    figure = figure_of(result, "alpha-layers", {"optimum": "3"})
-    assert len(figure.data[0].x) == Swept.LAYERS
-    assert f"n = {Swept.LAYERS - 1} layers" in figure.layout.title.subtitle.text
-
-
 # --- points and files -----------------------------------------------------------------------
-
-
-def test_the_file_has_a_row_for_each_alpha():
-    result = sweep_result()
-    alphas = alphas_csv(result).splitlines()
-    assert len(alphas) == 1 + len(Swept.BUDGETS) * Swept.LAYERS * (1 + Swept.KV_HEADS)
-    assert '"snapkv+critical","64",0,2,0.5' in alphas
-    assert f'"snapkv+critical","64",{Swept.WHOLE_LAYER},2,""' in alphas
 
 
 def test_a_reference_answer_that_the_prompt_lacks_is_said():

@@ -124,11 +124,11 @@ def test_the_strips_are_inside(report):
 def test_a_sweep_has_its_curves_and_points(files):
     report = opened(files["sweep"].read_bytes())
     names = [section["name"] for section in report.page["sections"]]
-    assert names == ["verdict", "grid", "curves", "savings", "alphas", "points", "run"]
+    assert names == ["verdict", "grid", "curves", "savings", "points", "run"]
     assert len(report.value("points")["rows"]) > 10
     figures = [name for name in report.files if name.startswith(f"/data/{SWEEP_SLUG}/figure/")]
     names = {name.rpartition("/")[2] for name in figures}
-    assert names == {"sweep", "alpha-layers", "alpha-heads"}
+    assert names == {"sweep"}
 
 
 def test_a_run_that_failed_early_has_its_settings():
@@ -349,7 +349,7 @@ def test_no_serious_accessibility_rule_is_broken(visit):
 def test_a_sweep_shows_its_curves_and_points(visit):
     page = visit("sweep").page
     expect(page.locator("#points tbody tr").first).to_be_visible()
-    see(page, page.locator(":is(#curves, #alphas) .ckv-chart"))
+    see(page, page.locator("#curves .ckv-chart"))
 
 
 def test_the_policy_stops_what_would_slip_through(browser, files, faults):

@@ -6,7 +6,7 @@ import pytest
 
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.regimes import Regimes, regimes_of
-from ckv_core.experiment.sweep_tables import sweep_points, sweep_savings
+from ckv_core.experiment.sweep import sweep_points, sweep_savings
 from ckv_core.experiment.verdict import verdict_of
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
