@@ -1,6 +1,6 @@
 """The diagnostics's quantities at the measured step: distances, bounds and oracles per variant."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,6 @@ from ckv_core.methods.parts.critical import ALPHA, CRITICAL
 from ckv_core.records.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from ckv_core.records.records import Float32Array
-from ckv_core.records.variants import VariantSpec
 
 
 def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) -> dict[str, Tensor]:
@@ -89,93 +88,17 @@ def sigma_oracle(attention: Tensor, counts: Tensor) -> Tensor:
     return mass.gather(-1, last)[:, 0]
 
 
-_BLOCK_SHARE = 32  # each round of the greedy oracle drops 1/32 of what it may still drop
-_CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] product
-
-
 def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
     """Keep the protected entries and the best of the others; ties go to the earlier entry.
 
     Args:
         score: [kv_heads, entries].
-        protected: [entries] bool, kept in any case.
+        protected: [entries] or [1, entries] bool, kept in any case.
         counts: [kv_heads] int64 of True in each row of the result, protected ones included.
     """
     order = score.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, ranks) < counts[:, None]
-
-
-def greedy_mask(
-    attention: Tensor,
-    values: Tensor,
-    output_weight: Tensor,
-    protected: Tensor,
-    candidates: Tensor,
-    count: int,
-) -> Tensor:
-    """A greedy search for the smallest head L1 chooses what one KV head keeps.
-
-    From the candidates kept, each round computes for every entry that may go the sum over the
-    query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the
-    smallest; ties drop the later one.
-
-    Args:
-        attention: [group_size, entries] of the KV head's query heads, rows sum to 1.
-        values: [entries, value_dim].
-        output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
-        protected: [entries] bool, never dropped.
-        candidates: [entries] bool, the set to begin with; holds the protected ones.
-        count: entries to keep, the protected ones included.
-
-    Returns:
-        [entries] bool with `count` True.
-    """
-    # Sums that nearly cancel: in float32 the rounding of a CPU's kernels would choose.
-    attention, values = attention.double(), values.double()
-    attention = attention / attention.sum(-1, keepdim=True)
-    mask = candidates.clone()
-    remaining = (candidates & ~protected).nonzero()[:, 0]
-    most = count - int(protected.sum())  # read once: each round would wait for the device
-    target = attention @ values
-    kept = attention * candidates
-    kept_sum, kept_mass = kept @ values, kept.sum(-1)
-    while (excess := len(remaining) - most) > 0 and len(remaining):
-        losses = torch.cat(
-            [
-                _losses(
-                    attention[:, part], values[part], output_weight, target, kept_sum, kept_mass
-                )
-                for part in torch.split(remaining, _CANDIDATES)
-            ]
-        )
-        block = min(-(-len(remaining) // _BLOCK_SHARE), excess)
-        order = losses.argsort(descending=True, stable=True)
-        dropped = remaining[order[-block:]]
-        mask[dropped] = False
-        remaining = remaining[order[:-block]].sort().values
-        kept_sum -= attention[:, dropped] @ values[dropped]
-        kept_mass -= attention[:, dropped].sum(-1)
-    return mask
-
-
-def _losses(
-    attention: Tensor,
-    values: Tensor,
-    output_weight: Tensor,
-    target: Tensor,
-    kept_sum: Tensor,
-    kept_mass: Tensor,
-) -> Tensor:
-    """Head L1 of the group without each candidate, [candidates]."""
-    tiny = torch.finfo(attention.dtype).tiny
-    without = kept_sum[:, None] - attention[..., None] * values
-    mass = (kept_mass[:, None] - attention).clamp_min(tiny)
-    moved = target[:, None] - without / mass[..., None]
-    return (moved.to(output_weight.dtype) @ output_weight).abs().sum(-1).sum(0)
-
-
-_SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that it keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +131,14 @@ class _LayerStep:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One variant in one layer: N, N' and what it never drops, with the tail."""
+    """One variant in one layer: N and N' [kv_heads, entries] bool, and what it never drops.
 
-    row: int  # of the variant
-    # mask, stage_one: [kv_heads, entries] bool.
+    The latter, [1, entries] bool, is one row for all KV heads; all with the tail.
+    """
+
     mask: Tensor
     stage_one: Tensor
-    protected: Tensor  # [entries] bool
-    key: Hashable  # variants that share it protect the same entries
-
-    @property
-    def counts(self) -> Tensor:
-        return self.mask.sum(-1)
+    protected: Tensor
 
 
 def analyse(
@@ -247,47 +166,29 @@ def analyse(
     stages = [
         stage_one(spec, prefilled, selections[row]) for row, spec in zip(rows, specs, strict=True)
     ]
-    info, wanted = run.loaded.info, run.request.analysis
+    info = run.loaded.info
     arrays: list[dict[str, Float32Array]] = [{} for _ in rows]
-    if "bounds" in wanted:
-        for row, spec, found in zip(rows, specs, arrays, strict=True):
-            found.update(_hidden(step, run.reference, row))
-            if "alpha" in spec.params:
-                found["stage1_alpha"] = np.array([spec.params["alpha"]], np.float32)
+    for row, spec, found in zip(rows, specs, arrays, strict=True):
+        found.update(_hidden(step, run.reference, row))
+        if "alpha" in spec.params:
+            found["stage1_alpha"] = np.array([spec.params["alpha"]], np.float32)
     for done, layer in enumerate(info.evictable_layers):
         yield Progress("analyse", done / len(info.evictable_layers), f"layer {layer + 1}")
-        _check(run)
+        if run.should_stop():
+            raise RunCancelledError
         with run.stopwatch.measure("analyse"):
             full = FullLayer.of(decoder, prefilled, layer, run.reference)
             state = _LayerStep.of(full, PromptLayer(prefilled, layer))
-            kept = [
-                _kept(state, row, run.specs[row], selections[row].keep_masks[layer], stage[layer])
-                for row, stage in zip(rows, stages, strict=True)
-            ]
-            if "bounds" in wanted:
-                outputs = step.heads[layer]
-                for found, variant in zip(arrays, kept, strict=True):
-                    moved = outputs[run.reference] - outputs[variant.row]
-                    _put(found, layer, info.layers, _measure(state, variant, moved))
-            if "greedy" in wanted:
-                for found, losses in zip(arrays, _greedy(run, state, kept), strict=True):
-                    _put(found, layer, info.layers, {"oracle_greedy_l1": losses})
+            outputs = step.heads[layer]
+            for row, stage, found in zip(rows, stages, arrays, strict=True):
+                sets = selections[row].keep_masks[layer], stage[layer]
+                kept = _Kept(
+                    *map(full.extend, (*sets, protected_mask(run.specs[row], full.prompt_len)))
+                )
+                moved = outputs[run.reference] - outputs[row]
+                _put(found, layer, info.layers, _measure(state, kept, moved))
     for row, found in zip(rows, arrays, strict=True):
         yield VariantAnalysed(row, found)
-
-
-def _check(run: Run) -> None:
-    if run.should_stop():
-        raise RunCancelledError
-
-
-def _kept(
-    state: _LayerStep, row: int, spec: VariantSpec, mask: Tensor | None, stage: Tensor | None
-) -> _Kept:
-    extend = state.full.extend
-    protected = extend(protected_mask(spec, state.full.prompt_len))[0]
-    key = (*spec.protected_counts.items(), spec.passages)
-    return _Kept(row, extend(mask), extend(stage), protected, key)
 
 
 def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
@@ -300,7 +201,7 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
     measured["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
     scores = {"attention": state.attention, "critical": state.attention * state.norms}
     for name, score in scores.items():
-        best = oracle_mask(score.mean(1), variant.protected, variant.counts)
+        best = oracle_mask(score.mean(1), variant.protected, variant.mask.sum(-1))
         measured[f"oracle_{name}_l1"] = state.head_l1(best)
     full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
     moves = torch.stack([state.full.moved_heads(variant.mask), cascaded])
@@ -310,40 +211,6 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
         measured |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
         measured |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
     return {name: value for name, value in measured.items() if name in ANALYSIS_ARRAYS}
-
-
-def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
-    """Head L1 of each variant's greedy oracle, [query_heads].
-
-    The search of a KV head begins with the entries of largest A v, three times as many as the
-    variant keeps there. Where one of the two ranked oracles does better, its set is taken.
-    """
-    kv_heads, _, entries = state.attention.shape
-    scores = [state.attention.mean(1), (state.attention * state.norms).mean(1)]
-    searched: dict[tuple[Hashable, int, int], Tensor] = {}
-    best_losses = []
-    for variant in kept:
-        most = (variant.counts * _SEARCH_FACTOR).clamp_max(entries)
-        start = oracle_mask(scores[1], variant.protected, most)
-        keys = [(variant.key, head, count) for head, count in enumerate(variant.counts.tolist())]
-        for key in keys:
-            if key not in searched:
-                _check(run)
-                head, group = key[1], state.attention.shape[1]
-                searched[key] = greedy_mask(
-                    state.attention[head],
-                    state.values[head],
-                    state.weights[head * group : (head + 1) * group],
-                    variant.protected,
-                    start[head],
-                    key[2],
-                )
-        masks = [oracle_mask(score, variant.protected, variant.counts) for score in scores]
-        masks.append(torch.stack([searched[key] for key in keys]))
-        losses = torch.stack([state.head_l1(mask) for mask in masks]).view(3, kv_heads, -1)
-        best = losses.sum(-1).argmin(0)
-        best_losses.append(losses[best, torch.arange(kv_heads, device=best.device)].flatten())
-    return best_losses
 
 
 def _put(

@@ -534,13 +534,6 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
             "head L1 if each head kept the entries with the largest true A v (group mean)",
             "ours",
         ),
-        "oracle_greedy_l1": (
-            "Oracle: greedy",
-            "head L1 of a set found by dropping again and again the 1/32 of the candidates "
-            "without which the group's true head L1 is smallest; of either other oracle where"
-            " that is better",
-            "ours",
-        ),
     },
     ("selection", "kv_head", "1"): {
         "head_alpha": (

@@ -35,8 +35,8 @@ SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 Kind = Literal["compare", "sweep"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
-# own continuation; greedy: the slow oracle. See metrics.py.
-Analysis = Literal["bounds", "forced", "greedy"]
+# own continuation. See metrics.py.
+Analysis = Literal["bounds", "forced"]
 ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")

@@ -48,7 +48,7 @@ def run(request: RunRequest, arch: str = "llama") -> RunResult:
 
 @cache
 def analysed(arch: str, scenario: Scenario) -> RunResult:
-    analysis = ("bounds", "greedy", "forced")
+    analysis = ("bounds", "forced")
     return run(replace(BASE, scenario=scenario, analysis=analysis), arch)
 
 

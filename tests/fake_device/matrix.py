@@ -82,7 +82,7 @@ def _request(specs: tuple[str, ...], scenario: str, *, analysed: bool) -> RunReq
         scenario=scenario,  # type: ignore[arg-type]
         max_new_tokens=10 if any("every" in spec for spec in specs) else 4,
         ignore_eos=True,
-        analysis=("bounds", "greedy", "forced") if analysed else (),
+        analysis=("bounds", "forced") if analysed else (),
         follow_ups=("Who left?",) if analysed and scenario == "context-only" else (),
     )
 

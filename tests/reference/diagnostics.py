@@ -41,26 +41,6 @@ class Searched(Heads):
             best[part, order[:count]] = True
         return best
 
-    def searched(self, head: int, fixed: list[bool], start: Tensor, count: int) -> Tensor:
-        """What the greedy search from `start` keeps in one KV head."""
-        part = slice(head * self.group, (head + 1) * self.group)
-        kept = start.clone()
-        while int(kept.sum()) > count:
-            free = [i for i in kept.nonzero()[:, 0].tolist() if not fixed[i]]
-            if not free:
-                break
-            without = kept.repeat(len(free), 1)
-            without[range(len(free)), free] = False
-            loss = torch.zeros(len(free), dtype=torch.float64)
-            for h in range(part.start, part.stop):
-                a = self.attention[h] * without
-                moved = self.attention[h] - a / a.sum(-1, keepdim=True)
-                loss += (moved @ self.values[h] @ self.weights[h]).abs().sum(-1)
-            worst = sorted(range(len(free)), key=lambda i: (float(loss[i]), -free[i]))
-            block = min(-(-len(free) // 32), int(kept.sum()) - count)
-            kept[[free[i] for i in worst[:block]]] = False
-        return kept
-
 
 @dataclass
 class Literal:
@@ -183,20 +163,8 @@ def _bounds(heads: Heads, keep: Tensor, first: Tensor) -> Mapping[str, Tensor]:
 
 def _oracles(heads: Searched, keep: Tensor, fixed: list[bool]) -> Mapping[str, Tensor]:
     counts = keep[:: heads.group].sum(-1).tolist()
-    most = [min(3 * count, keep.shape[1]) for count in counts]
-    start = heads.best(heads.attention * heads.norms, fixed, most)[:: heads.group]
-    searched = torch.stack(
-        [heads.searched(head, fixed, start[head], count) for head, count in enumerate(counts)]
-    )
     losses = {
         "attention": heads.losses(heads.best(heads.attention, fixed, counts)),
         "critical": heads.losses(heads.best(heads.attention * heads.norms, fixed, counts)),
-        "greedy": heads.losses(searched.repeat_interleave(heads.group, 0)),
     }
-    per_group = {name: loss.view(len(counts), -1) for name, loss in losses.items()}
-    least = [
-        min(per_group.values(), key=lambda loss: float(loss[head].sum()))[head]
-        for head in range(len(counts))
-    ]
-    losses["greedy"] = torch.cat(least)
     return {f"oracle_{name}_l1": loss for name, loss in losses.items()}

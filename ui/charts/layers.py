@@ -28,10 +28,10 @@ Against = Literal["value", "reduction", "ratio"]
 Counts = NDArray[np.int64]
 ORACLES = tuple(q for q in ANALYSIS_ARRAYS.values() if q.group == "oracle")
 FLOOR_LOOK = Look(TEXT_COLOR, "line-ew", "2px,2px")
-# One colour, as the three are of one kind.
+# One colour, as both are of one kind.
 ORACLE_LOOKS = tuple(
     Look(SPARE[0][0], f"{shape}-open", dash)
-    for shape, dash in (("pentagon", "longdash"), ("hexagram", "longdashdot"), ("star", "dot"))
+    for shape, dash in (("pentagon", "longdash"), ("hexagram", "longdashdot"))
 )
 
 

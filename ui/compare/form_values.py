@@ -14,6 +14,7 @@ from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.grid import sweep_cost
 from ckv_core.records.run_request import (
+    ANALYSES,
     DEFAULT_MODEL,
     DEFAULT_TOLERANCE,
     FULL,
@@ -32,7 +33,6 @@ from storage.repository import is_slug
 from ui.compare.offers import FIRST_CHIPS
 
 ALPHA = str(PARAMETERS["alpha"].default)
-OFFERED_ANALYSES = ("bounds", "forced")  # the greedy oracle takes minutes a variant
 CHARS_PER_TOKEN = 4
 MOST_RUNS = 100  # in an address
 
@@ -77,7 +77,7 @@ class FormValues:
     budget: str = "20%"
     alpha: str = ALPHA
     max_new_tokens: int = 64
-    analysis: tuple[str, ...] = OFFERED_ANALYSES
+    analysis: tuple[str, ...] = ANALYSES
     follow_ups: str = ""
     dtype: str = "auto"
     ignore_eos: bool = False
@@ -232,7 +232,7 @@ def describe_advanced(form: FormValues) -> str:
 
 
 def _offered_analyses(names: Sequence[object]) -> tuple[str, ...]:
-    return tuple(name for name in OFFERED_ANALYSES if name in names)
+    return tuple(name for name in ANALYSES if name in names)
 
 
 def read_specs(chosen: object) -> tuple[str, ...]:

@@ -1,19 +1,18 @@
 """The chain of bounds that the paper proves, oracles by their definition, the rounding floor."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.engine import diagnostics, generate
+from ckv_core.engine import generate
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import Decoder
-from ckv_core.engine.diagnostics import bounds, greedy_mask, oracle_mask
+from ckv_core.engine.diagnostics import bounds, oracle_mask
 from ckv_core.engine.first_step import FullLayer
 from ckv_core.experiment.rounding import within_floor
 from ckv_core.experiment.verdict import verdict_of
@@ -107,61 +106,6 @@ def test_an_oracle_keeps_what_it_must_and_the_best_of_the_rest(case, count):
         fixed = [i for i in range(ENTRIES) if protected[i]][: int(counts[head])]
         expected = sorted(fixed + best[:spare])
         assert mask[head].nonzero()[:, 0].tolist() == expected
-
-
-def literal_greedy(case: Case, head: int, protected: int, start: int) -> list[set[int]]:
-    """Kept sets after each round of the search, by definition."""
-    least = 5
-    kept, sets = set(range(start)), [set(range(start))]
-    while len(kept) > least and len(kept) > protected:
-        losses = {}
-        for candidate in sorted(kept - set(range(protected))):
-            mask = torch.zeros(2, ENTRIES, dtype=torch.bool)
-            mask[:, list(kept - {candidate})] = True
-            losses[candidate] = float(case.l1(mask)[2 * head : 2 * head + 2].sum())
-        block = min(-(-len(losses) // 8), len(kept) - least)
-        worst_first = sorted(losses, key=lambda i: (losses[i], -i))
-        kept = kept - set(worst_first[:block])
-        sets.append(kept)
-    return sets
-
-
-@patch.object(diagnostics, "_BLOCK_SHARE", 8)  # so that a small case drops several at a time
-@settings(max_examples=25, deadline=None)
-@given(cases, st.integers(1, 4), st.integers(5, ENTRIES))
-def test_the_greedy_oracle_follows_its_definition(case, protected, start):
-    fixed = torch.zeros(ENTRIES, dtype=torch.bool)
-    fixed[:protected] = True
-    candidates = torch.arange(ENTRIES) < start
-    for head in range(2):
-        part = slice(2 * head, 2 * head + 2)
-        for kept in literal_greedy(case, head, protected, start):
-            mask = greedy_mask(
-                case.attention[part],
-                case.values[head],
-                case.weights[part],
-                fixed,
-                candidates,
-                len(kept),
-            )
-            assert set(mask.nonzero()[:, 0].tolist()) == kept
-
-
-def test_large_values_that_nearly_cancel_do_not_change_what_the_oracle_keeps():
-    """In float32 differences of one millionth of the values were rounding."""
-    case, fixed = Case(5, 2.0, 0.3), torch.zeros(ENTRIES, dtype=torch.bool)
-    fixed[:2] = True
-    single = case.attention.float(), (case.values + 1e5).float()
-    case.attention, case.values = (part.double() for part in single)
-    case.attention /= case.attention.sum(-1, keepdim=True)
-    candidates = torch.ones(ENTRIES, dtype=torch.bool)
-    with patch.object(diagnostics, "_BLOCK_SHARE", 8):
-        for head in range(2):
-            part = slice(2 * head, 2 * head + 2)
-            given_parts = single[0][part], single[1][head], case.weights[part].float()
-            for kept in literal_greedy(case, head, 2, ENTRIES):
-                mask = greedy_mask(*given_parts, fixed, candidates, len(kept))
-                assert set(mask.nonzero()[:, 0].tolist()) == kept
 
 
 # --- attention below the smallest float ---------------------------------------------------

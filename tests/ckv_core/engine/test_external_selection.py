@@ -46,7 +46,7 @@ def test_positions_of_a_method_give_exactly_what_the_method_gave(arch, scenario)
         BASE,
         scenario=scenario,
         variants=("full", "snapkv", "adakv"),
-        analysis=("bounds", "greedy", "forced"),
+        analysis=("bounds", "forced"),
         follow_ups=("And who did not?",) if scenario == "context-only" else (),
     )
     before = run(asked, arch)

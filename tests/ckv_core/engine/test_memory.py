@@ -90,7 +90,7 @@ def plain(wide_model) -> RunResult:
     ("analysis", "follow_ups"),
     [
         (("forced",), ()),
-        (("bounds", "greedy", "forced"), ("Who left?", "When did the ferry leave?")),
+        (("bounds", "forced"), ("Who left?", "When did the ferry leave?")),
     ],
 )
 def test_the_diagnostics_on_a_wide_vocabulary_stays_below_the_estimate(

@@ -230,16 +230,6 @@ def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent(
     assert services.lineages == [None, Lineage(SLUG, "fork")]
 
 
-def test_a_run_with_the_greedy_oracle_is_made_again_without_it_as_a_fork():
-    asked = dataclasses.replace(TYPED.request(), analysis=("bounds", "greedy"))
-    services = FakeServices(snapshot(request=asked))
-    page = compare_page(services)
-    opened = page.open(open_request(**{"from": SLUG}))
-    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
-    assert services.started == [dataclasses.replace(asked, analysis=("bounds",))]
-    assert services.lineages == [Lineage(SLUG, "fork")]
-
-
 def test_external_selections_of_a_run_are_said_to_be_left_out_and_make_a_fork():
     asked = dataclasses.replace(TYPED.request(), own_indices=read_external_selection(OWN))
     services = FakeServices(snapshot(request=asked))
