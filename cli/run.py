@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +19,8 @@ from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_file import read_study
-from ckv_core.experiment.study_runner import Cost, cost, open_samples, part_of, run_study
-from ckv_core.records.events import Progress
+from ckv_core.experiment.study_runner import open_samples, part_of, run_study
+from ckv_core.records.grid import cost, duration
 from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from storage import repository
 from storage.database import Database, opened
@@ -30,7 +29,6 @@ from storage.records import StoredStudy
 
 if TYPE_CHECKING:
     from ckv_core.experiment.study_engine import LocalEngine
-    from ckv_core.models.steps import Step
 
 LONG_S = 1800.0  # a study that takes longer asks first
 
@@ -90,9 +88,12 @@ def _run(
         stored = database.read_with(repository.load_samples, slug)
         part = part_of(stored, number, of)  # in the stored order, which is random
         standing = database.read_with(repository.done_keys, slug)
-        if not _agreed(_show_cost(study, part, standing, engine), is_sure=yes):
-            say("Nothing was run.", to_error=True)
-            return 1
+        seconds = _show_cost(study, part, standing, engine)
+        if not yes and seconds >= LONG_S and sys.stdin.isatty():  # somebody confirms a long one
+            say("Run it? y for yes: ", to_error=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                say("Nothing was run.", to_error=True)
+                return 1
         for progress in run_study(
             engine,
             study,
@@ -102,7 +103,7 @@ def _run(
             lambda model, versions: store.served_by(slug, model, dict(versions)),
         ):
             left = progress.seconds_left
-            rest = "" if left is None else f", about {_duration(left)} left"
+            rest = "" if left is None else f", about {duration(left)} left"
             show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
         running.clear_progress()
         store.end(slug)
@@ -125,13 +126,9 @@ def _engine(
         return
     from ckv_core.experiment.study_engine import LocalEngine
 
-    engine = LocalEngine(study.model, device, _report)
+    engine = LocalEngine(study.model, device, running.show_step)
     running.clear_progress()
     yield engine
-
-
-def _report(step: "Step") -> None:
-    running.show_progress(Progress("load", step.fraction, step.sentence))
 
 
 def _given_samples(study: RunRequest, path: str, database: Database) -> tuple[Sample, ...] | None:
@@ -161,38 +158,24 @@ def _show_cost(
     samples: Sequence[Sample],
     standing: set[Key],
     engine: "Cluster | LocalEngine",
-) -> Cost:
+) -> float:
+    """Say what is to be computed; returns its seconds."""
     todo = open_samples(study, samples, standing)
-    counts = {sample.id: len(points) for sample, points in todo}
     if not todo:
         say("Nothing is left to run.", to_error=True)
-        return cost(study, {}, counts)
+        return 0.0
     sizes = engine.sizes(study, [sample for sample, _ in todo])
-    needed = cost(study, sizes, counts, engine.parameters)
+    known = [(sizes[s.id].tokens, len(points)) for s, points in todo if s.id in sizes]
+    needed = cost(study, known, parameters=engine.parameters)
     seconds = needed.seconds / engine.workers
     each = f" for each of {engine.workers} workers" if engine.workers > 1 else ""
     say(
         f"{needed.samples:,} samples, {needed.points:,} results to come; {needed.tokens:,} prompt "
-        f"tokens, at most {needed.longest:,} each; about "
-        f"{_duration(seconds)}, going by the default model on two CPU cores{each}. Ctrl-C "
-        "stops; the same command runs the rest.",
+        f"tokens, at most {needed.longest:,} each; about {duration(seconds)}, going by the default "
+        f"model on two CPU cores{each}. Ctrl-C stops; the same command runs the rest.",
         to_error=True,
     )
-    return replace(needed, seconds=seconds)
-
-
-def _agreed(needed: Cost, *, is_sure: bool) -> bool:
-    """Whether to run: somebody at a terminal confirms a long one."""
-    if is_sure or needed.seconds < LONG_S or not sys.stdin.isatty():
-        return True
-    say("Run it? y for yes: ", to_error=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+    return seconds
 
 
 # --- what a study says ------------------------------------------------------------------

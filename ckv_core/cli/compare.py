@@ -31,7 +31,7 @@ from ckv_core.experiment.summary import summary_table
 from ckv_core.experiment.sweep import curves, sweep_points, sweep_savings
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
-from ckv_core.records.grid import sweep_cost
+from ckv_core.records.grid import cost
 from ckv_core.records.metrics import Group
 from ckv_core.records.passages import spans_of
 from ckv_core.records.records import PromptInfo, VariantResult
@@ -66,8 +66,8 @@ def _compare(
     if sought:
         check_evidence(running.tokenised(request, loaded), sought)
     if is_sweep:
-        tokens, size = running.tokenised(request, loaded).tokens, loaded.parameters
-        say(sweep_cost(request, tokens, is_counted=True, parameters=size).text, to_error=True)
+        points = [(running.tokenised(request, loaded).tokens, len(request.points()))]
+        say(cost(request, points, parameters=loaded.parameters).text, to_error=True)
     result = running.run(request, loaded, load_ms)
     show = partial(print_run, result, request.answer, sought)
     running.deliver(json, lambda: to_json(result, (*sought, request.answer)), show)

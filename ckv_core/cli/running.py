@@ -26,11 +26,7 @@ def load(request: WorkRequest) -> tuple["LoadedModel", float]:
     from ckv_core.models.loading import load_model
 
     start = time.perf_counter()
-
-    def report(step: "Step") -> None:
-        show_progress(Progress("load", step.fraction, step.sentence))
-
-    loaded = load_model(request.model, request.device, request.dtype, report=report)
+    loaded = load_model(request.model, request.device, request.dtype, report=show_step)
     return loaded, (time.perf_counter() - start) * 1000
 
 
@@ -71,6 +67,11 @@ def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
     share = "" if event.fraction is None else f" {event.fraction:4.0%}"
     show_line(f"{event.stage}{share} {event.detail}")
+
+
+def show_step(step: "Step") -> None:
+    """The same of a step of loading a model."""
+    show_progress(Progress("load", step.fraction, step.sentence))
 
 
 def clear_progress() -> None:

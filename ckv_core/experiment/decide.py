@@ -161,13 +161,13 @@ def decide(
     nothing_right = np.sort(losses(full, np.zeros((1, 1, len(full))), sources)[0], axis=-1)
     can_show_loss = bool(log_e_loses(nothing_right, step / STEPS)[0, 0] >= _ENOUGH)
     to_show = _sources_for((1 + nothing_right[0, 0]) / (1 + step / STEPS), 1)
-    keeps = _claims_once(high, former) if once else _claims_keeps(high, former)
-    loses = _none if once else _claims_loses(low, former)
+    keeps = _each_once(lambda tried: _keeps_at(high, tried, former, once=once) >= _ENOUGH)
+    loses = _each_once(lambda tried: closed(log_e_loses(low, tried), former) >= _ENOUGH)
 
     def point(method: int, budget: int) -> PointDecision:
         at = (method, budget)
-        most = _first(lambda tried: bool(keeps(tried, at)))
-        least = _first(lambda tried: not loses(tried, at)) - 1
+        most = _first(lambda step: bool(keeps(step)[at]))
+        least = -1 if once else _first(lambda step: not loses(step)[at]) - 1
         state: State = "undecided"
         if most <= step and can_show_loss:
             state = "keeps"
@@ -273,44 +273,24 @@ def least_tolerance(n: int, methods: int, lost: int = 0) -> float | None:
     return float(scipy.optimize.brentq(short, 1e-6, (STEPS - 1) / STEPS))
 
 
-_Claims = Callable[[int, tuple[int, int]], np.bool_ | bool]  # of a tolerance in thousandths
+def _keeps_at(high: Values, tolerance: float, former: int, *, once: bool) -> Values:
+    """Log E of "keeps" for each point, [methods, budgets], tested from the largest budget down.
+
+    `once`: in its place -log p of the exact binomial test, which counts the sources that lose
+    anything, with Bonferroni's correction.
+    """
+    if not once:
+        return closed(log_e_keeps(high, tolerance)[:, ::-1], former)[:, ::-1]
+    p = scipy.stats.binom.cdf((high > 0).sum(-1), high.shape[-1], tolerance)[:, ::-1]
+    worst = np.maximum.accumulate(p, axis=1)[:, ::-1] * (len(p) + former)
+    with np.errstate(divide="ignore"):
+        found: Values = -np.log(worst)
+    return found
 
 
-def _claims_keeps(high: Values, former: int) -> _Claims:
-    @cache
-    def tried(step: int) -> NDArray[np.bool_]:
-        evidence = log_e_keeps(high, step / STEPS)[:, ::-1]  # from the largest budget down
-        shown: NDArray[np.bool_] = closed(evidence, former)[:, ::-1] >= _ENOUGH
-        return shown
-
-    return lambda step, at: tried(step)[at]
-
-
-def _claims_loses(low: Values, former: int) -> _Claims:
-    @cache
-    def tried(step: int) -> NDArray[np.bool_]:
-        shown: NDArray[np.bool_] = closed(log_e_loses(low, step / STEPS), former) >= _ENOUGH
-        return shown
-
-    return lambda step, at: tried(step)[at]
-
-
-def _claims_once(high: Values, former: int) -> _Claims:
-    """By the exact binomial test, which counts the sources that lose anything; Bonferroni."""
-    lost, n = (high > 0).sum(-1), high.shape[-1]
-
-    @cache
-    def tried(step: int) -> NDArray[np.bool_]:
-        p = scipy.stats.binom.cdf(lost, n, step / STEPS)[:, ::-1]
-        worst = np.maximum.accumulate(p, axis=1)[:, ::-1]
-        shown: NDArray[np.bool_] = worst <= ALPHA / (len(p) + former)
-        return shown
-
-    return lambda step, at: tried(step)[at]
-
-
-def _none(_step: int, _at: tuple[int, int]) -> bool:
-    return False
+def _each_once(shown: Callable[[float], NDArray[np.bool_]]) -> Callable[[int], NDArray[np.bool_]]:
+    """What holds at a tolerance in thousandths, [methods, budgets], computed once for each."""
+    return cache(lambda step: shown(step / STEPS))
 
 
 def _first(is_so: Callable[[int], bool]) -> int:

@@ -14,7 +14,6 @@ from ckv_core.experiment.scores import is_before_answer, score
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import Outcome, RunResult
-from ckv_core.records.grid import estimate_seconds
 from ckv_core.records.outcomes import raise_sentence
 from ckv_core.records.records import ModelInfo, VariantResult
 from ckv_core.records.run_request import FULL, Point, RunRequest
@@ -66,21 +65,6 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What is left of a study.
-
-    Attributes:
-        seconds: expected of two CPU cores like those that the rates were measured on.
-    """
-
-    samples: int
-    points: int
-    tokens: int
-    longest: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a study is.
 
@@ -111,28 +95,6 @@ def open_samples(
         for each in samples
     ]
     return [(sample, left) for sample, left in todo if left]
-
-
-def cost(
-    study: RunRequest,
-    sizes: Mapping[str, PromptSize],
-    counts: Mapping[str, int],
-    parameters: int | None = None,
-) -> Cost:
-    """What is to be computed: open points `counts` of prompts of these sizes, both by sample."""
-    open_sizes = {key: sizes[key] for key, count in counts.items() if count and key in sizes}
-    seconds = sum(
-        estimate_seconds(size.tokens, counts[key], study.max_new_tokens, parameters)
-        for key, size in open_sizes.items()
-    )
-    tokens = [size.tokens for size in open_sizes.values()]
-    return Cost(
-        samples=len(open_sizes),
-        points=sum(counts.values()),
-        tokens=sum(tokens),
-        longest=max(tokens, default=0),
-        seconds=seconds,
-    )
 
 
 def run_study(
@@ -213,7 +175,7 @@ class _PendingSample:
         return [
             _failed(self.sample, point, self.refused[point])
             if point in self.refused
-            else _scored(self.study, self.sample, point, variants[point], outcome)
+            else _result(self.study, self.sample, point, variants[point], outcome)
             for point in self.points
         ]
 
@@ -221,10 +183,16 @@ class _PendingSample:
 def _pending(
     study: RunRequest, sample: Sample, points: Sequence[Point], model: Model
 ) -> _PendingSample:
-    refused: Mapping[Point, CkvError]
+    """A point is refused where its budget does not hold what is always kept of the prompt."""
+    refused: dict[Point, CkvError] = {}
     try:
         request = study.of_sample(sample.context, sample.question, points)
-        refused = _unfit(request, model.size(request))
+        size = model.size(request)
+        for point, spec in zip(request.points(), request.specs, strict=True):
+            try:
+                spec.check_prompt(size.compressed, size.question)
+            except ConfigError as error:
+                refused[point] = error
     except RunCancelledError:  # stopped while it was counted, which is no result
         raise
     except CkvError as error:
@@ -242,17 +210,6 @@ def failed_sample(
     return [_failed(sample, point, (refused or {}).get(point, reason)) for point in points]
 
 
-def _unfit(request: RunRequest, size: PromptSize) -> dict[Point, CkvError]:
-    """Why points cannot run on a prompt of this size: the budget holds not what is always kept."""
-    reasons: dict[Point, CkvError] = {}
-    for point, spec in zip(request.points(), request.specs, strict=True):
-        try:
-            spec.check_prompt(size.compressed, size.question)
-        except ConfigError as error:
-            reasons[point] = error
-    return reasons
-
-
 def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
     return SampleResult(
         sample=sample.id,
@@ -264,21 +221,15 @@ def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
     )
 
 
-def _scored(
-    study: RunRequest, sample: Sample, point: Point, variant: VariantResult, run: RunResult
-) -> SampleResult:
-    try:
-        return _result(study, sample, point, variant, run)
-    except CkvError as error:
-        return _failed(sample, point, error)
-
-
 def _result(
     study: RunRequest, sample: Sample, point: Point, variant: VariantResult, run: RunResult
 ) -> SampleResult:
     receipt, moved = variant.receipt, variant.perturbation
     is_full = point.variant == FULL
-    found: float | None = score(variant.text, sample, study.metric)
+    try:
+        found: float | None = score(variant.text, sample, study.metric)
+    except CkvError as error:
+        return _failed(sample, point, error)
     if variant.stopped == "length" and is_before_answer(
         variant.text, found or 0.0, sample, study.metric
     ):

@@ -45,32 +45,34 @@ def at_points(request: RunRequest, specs: Sequence[str]) -> RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """An estimate of what a sweep takes, before it runs."""
+    """An estimate of what a run takes, before it runs.
 
-    points: int  # variants, the full cache among them
-    seconds: float  # estimate; the default model's where the size of another one is not known
-    prompt_tokens: int  # counted by the model, or a guess
-    is_counted: bool  # which of the two
-    model: str  # as the request names it
-    parameters: int | None  # of the model; None where it is not known
+    Attributes:
+        samples, points: to be computed; the full cache of each sample is a point too.
+        tokens, longest: of all prompts, and of the longest.
+        seconds: the default model's on two CPU cores where the size of another is not known.
+        is_counted: whether the model counted the tokens, or they are a guess.
+        model: as the request names it.
+        parameters: of the model; None where it is not known.
+    """
 
-    @property
-    def amount(self) -> str:
-        """`29 points on 2,000 prompt tokens`."""
-        tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
-        return f"{self.points} points on {tokens}"
-
-    @property
-    def duration(self) -> str:
-        """`12 seconds` or `4 minutes`."""
-        if self.seconds < 90:
-            count = max(1, round(self.seconds))
-            return "1 second" if count == 1 else f"{count} seconds"
-        return f"{round(self.seconds / 60)} minutes"
+    samples: int
+    points: int
+    tokens: int
+    longest: int
+    seconds: float
+    is_counted: bool
+    model: str
+    parameters: int | None
 
     @property
     def text(self) -> str:
-        return f"{self.amount}: about {self.duration}, estimated from {self.basis}."
+        """`29 points on 2,000 prompt tokens: about 4 min`, and what it is estimated from."""
+        guessed = "" if self.is_counted else " or so"
+        return (
+            f"{self.points} points on {self.tokens:,} prompt tokens{guessed}: about "
+            f"{duration(self.seconds)}, estimated from {self.basis}."
+        )
 
     @property
     def basis(self) -> str:
@@ -83,25 +85,46 @@ class Cost:
         return times
 
 
-def sweep_cost(
-    request: RunRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
+def cost(
+    request: RunRequest,
+    open_points: Sequence[tuple[int, int]],
+    *,
+    is_counted: bool = True,
+    parameters: int | None = None,
 ) -> Cost:
-    """Points and seconds of a sweep, the model loaded and the prompt not yet processed."""
-    points, has_bounds = len(request.points()), "bounds" in request.analysis
-    new, again = request.max_new_tokens, points - 1
-    if request.reference:  # else each variant has a prefill, and decodes, of its own
-        again = sum(spec.block > 0 for spec in request.specs)
-    apart = _prefill(prompt_tokens) + (0 if request.reference else new * STEP)
+    """What is to be computed: of each sample its prompt's tokens, and how many of its points."""
+    has_bounds, new, scale = (
+        "bounds" in request.analysis,
+        request.max_new_tokens,
+        _scale(parameters),
+    )
+    timed = request.time * (TIMED_STEPS * STEP * scale + TIMED_BATCHES)
+    blocks = sum(spec.block > 0 for spec in request.specs)
+    decoding = 0 if request.reference else new * STEP
+
+    def seconds(tokens: int, points: int) -> float:
+        """Variants without a reference have a prefill, and decode, of their own."""
+        again = min(blocks, points) if request.reference else points - 1
+        together = estimate_seconds(tokens, points, new, parameters, has_bounds=has_bounds)
+        return together + again * scale * (_prefill(tokens) + decoding) + points * timed
+
     return Cost(
-        points=points,
-        seconds=estimate_seconds(prompt_tokens, points, new, parameters, has_bounds=has_bounds)
-        + again * apart * _scale(parameters)
-        + points * request.time * (TIMED_STEPS * STEP * _scale(parameters) + TIMED_BATCHES),
-        prompt_tokens=prompt_tokens,
+        samples=len(open_points),
+        points=sum(points for _, points in open_points),
+        tokens=sum(tokens for tokens, _ in open_points),
+        longest=max((tokens for tokens, _ in open_points), default=0),
+        seconds=sum(seconds(*each) for each in open_points),
         is_counted=is_counted,
         model=request.model,
         parameters=parameters,
     )
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def estimate_seconds(

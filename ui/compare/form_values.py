@@ -12,7 +12,7 @@ from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.records.external_selection import MAX_VARIANTS
-from ckv_core.records.grid import sweep_cost
+from ckv_core.records.grid import cost, duration
 from ckv_core.records.run_request import (
     ANALYSES,
     DEFAULT_MODEL,
@@ -209,9 +209,9 @@ def describe_variants(form: FormValues) -> str:
     if not request.context.strip():
         return f"{counted}. Add a text to see how long it takes."
     tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
-    cost = sweep_cost(request, tokens, is_counted=False)
+    found = cost(request, [(tokens, count)], is_counted=False)
     other = "" if request.model == DEFAULT_MODEL else " with the default model"
-    return f"{counted}, about {cost.duration}{other} on two CPU cores."
+    return f"{counted}, about {duration(found.seconds)}{other} on two CPU cores."
 
 
 def describe_advanced(form: FormValues) -> str:

@@ -17,10 +17,9 @@ from ckv_core.experiment.sentences import can_confirm, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study
 from ckv_core.experiment.study_file import study_values
-from ckv_core.experiment.study_runner import Cost
+from ckv_core.records.grid import Cost, duration
 from ckv_core.records.run_request import FULL, RunRequest
 from ui.compare.form_values import FormValues, file_name, mapping
-from ui.results.progress import duration
 
 MOST_CHARS = 4_000_000
 FIRST_CHARS = 2**16  # of the first line, for the names of its columns

@@ -10,7 +10,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.grid import Grid, read_grid
-from ckv_core.records.grid import sweep_cost
+from ckv_core.records.grid import cost
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import spec_without
 from storage.records import Lineage
@@ -34,7 +34,7 @@ def next_value(view: RunSnapshot) -> dict[str, Any] | None:
     value: dict[str, Any] = {"find": "", "links": links, "refused": "", "started": ""}
     if wanted := at_searched(view.request):
         tokens = view.result.prompt.tokens
-        value["find"] = sweep_cost(wanted, tokens, is_counted=True).text
+        value["find"] = cost(wanted, [(tokens, len(wanted.points()))]).text
     return value
 
 

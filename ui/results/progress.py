@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from ckv_core.records.events import STAGES, Progress, Stage
+from ckv_core.records.grid import duration
 from storage.records import ResultCounts
 from ui.services.live_runs import RunSnapshot
 
@@ -55,13 +56,6 @@ def progress_sentence(view: RunSnapshot, counts: ResultCounts) -> str:
         parts.append(f"about {duration(now.seconds_left)} left")
     ends = " What a cluster is working on ends first." if view.state == "stopping" else ""
     return f"{', '.join(parts)}. {view.reason}{ends}".rstrip()
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _samples_state(view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:

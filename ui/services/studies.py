@@ -13,8 +13,8 @@ from ckv_core.experiment.harness import LM_EVAL, harness_samples
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import write_study
-from ckv_core.experiment.study_runner import Cost, PromptSize, cost
 from ckv_core.experiment.tasks import make_samples
+from ckv_core.records.grid import Cost, cost
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from storage import repository
@@ -101,11 +101,9 @@ class Studies:
         }
         characters = sum(len(s.context) + len(s.question) for s in samples if s.id in counted)
         rate = sum(size.tokens for size in counted.values()) / max(1, characters)
-        sizes = {
-            sample.id: PromptSize(round(rate * (len(sample.context) + len(sample.question))), 0)
-            for sample in samples
-        }
-        return cost(study, sizes | counted, dict.fromkeys(sizes, len(study.points())))
+        tokens = {s.id: round(rate * (len(s.context) + len(s.question))) for s in samples}
+        tokens |= {name: size.tokens for name, size in counted.items()}
+        return cost(study, [(count, len(study.points())) for count in tokens.values()])
 
     def start(self, study: RunRequest, samples: tuple[Sample, ...]) -> str:
         """Save a study, or lead the one of that name on, and have it run; returns its slug."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.records.grid import DEFAULT_PARAMETERS, at_points, estimate_seconds, sweep_cost
+from ckv_core.records.grid import DEFAULT_PARAMETERS, at_points, cost, estimate_seconds
 from ckv_core.records.run_request import MAX_SWEEP_POINTS, Point, RunRequest
 
 GRID = RunRequest(
@@ -64,11 +64,13 @@ def test_a_large_window_needs_no_more_than_its_own_budgets():
 
 @given(st.integers(1, 100_000), st.integers(1, 255), st.integers(0, 1000))
 def test_more_of_anything_costs_more(tokens, points, new):
-    cost = estimate_seconds(tokens, points, new)
-    assert cost < estimate_seconds(tokens + 1, points, new)
-    assert cost < estimate_seconds(tokens, points + 1, new)
-    assert cost < estimate_seconds(tokens, points, new + 1)
-    assert estimate_seconds(tokens, points, new, 3 * DEFAULT_PARAMETERS) == pytest.approx(3 * cost)
+    seconds = estimate_seconds(tokens, points, new)
+    assert seconds < estimate_seconds(tokens + 1, points, new)
+    assert seconds < estimate_seconds(tokens, points + 1, new)
+    assert seconds < estimate_seconds(tokens, points, new + 1)
+    assert estimate_seconds(tokens, points, new, 3 * DEFAULT_PARAMETERS) == pytest.approx(
+        3 * seconds
+    )
 
 
 def test_one_budget_and_alpha_are_a_comparison_and_several_are_points():
@@ -109,15 +111,15 @@ def test_many_samples_have_the_points_of_one_with_budgets_that_rise():
 
 def test_the_cost_says_what_it_is_made_of():
     other = replace(GRID, model="another/model")
-    cheap = sweep_cost(GRID, 100, is_counted=True)
+    cheap = cost(GRID, [(100, 11)])
     assert cheap.text.startswith("11 points on 100 prompt tokens: about ")
-    guessed = sweep_cost(other, 100, is_counted=True)
+    guessed = cost(other, [(100, 11)])
     assert guessed.basis.endswith("a larger model takes longer")
-    small = sweep_cost(other, 100, is_counted=True, parameters=DEFAULT_PARAMETERS // 2)
+    small = cost(other, [(100, 11)], parameters=DEFAULT_PARAMETERS // 2)
     assert small.seconds == cheap.seconds
     bounded = replace(GRID, analysis=("bounds",))
-    assert sweep_cost(bounded, 100, is_counted=True).seconds > cheap.seconds
-    large = sweep_cost(other, 100, is_counted=True, parameters=1000 * DEFAULT_PARAMETERS)
+    assert cost(bounded, [(100, 11)]).seconds > cheap.seconds
+    large = cost(other, [(100, 11)], parameters=1000 * DEFAULT_PARAMETERS)
     assert large.basis.endswith("times 1,000.0 for this model's size")
 
 

@@ -141,7 +141,7 @@ def test_a_preset_for_all_stands_in_each_method_with_the_alpha_that_it_gives():
     ("changes", "told"),
     [
         ({}, "5 variants. Add a text"),
-        ({"context": "a text", "variants": ()}, "1 variant, about 3 seconds on two CPU cores."),
+        ({"context": "a text", "variants": ()}, "1 variant, about 3 s on two CPU cores."),
         ({"context": "a text", "model": "x/y"}, "with the default model on two CPU cores."),
         ({"budget": "10%, 20%"}, "9 points. Add a text"),
     ],
