@@ -33,8 +33,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ckv_core.base.home import home_folder
+from ckv_core.base.whole_file import beside
 from ckv_core.errors import StorageError
-from storage.sqlite import beside, check_whole, copy_database, sqlite_file
+from storage.sqlite import check_whole, copy_database, sqlite_file
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,9 +4,7 @@ It is whole or not there, and never empty without a word.
 """
 
 import errno
-import glob
 import os
-import secrets
 import shutil
 import sqlite3
 import sys
@@ -21,6 +19,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import asbool
 
+from ckv_core.base.whole_file import beside
 from ckv_core.errors import StorageError
 
 if sys.platform == "linux":
@@ -57,26 +56,6 @@ def check_whole(file: Path) -> None:
             f"The database {file} has a second name (a hard link), and SQLite would keep a journal "
             "for each; make one of them a copy."
         )
-
-
-@contextmanager
-def beside(target: Path) -> Iterator[Path]:
-    """A free name in the folder of `target`; gone afterwards unless it was moved.
-
-    What a killed process left under such a name is removed first; where that process still lives,
-    it fails when it moves its file.
-    """
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    _remove(target.parent, f".{target.name}.", "*.part")
-    try:
-        yield part
-    finally:
-        _remove(target.parent, part.name, "")
-
-
-def _remove(folder: Path, name: str, pattern: str) -> None:
-    for path in folder.glob(f"{glob.escape(name)}{pattern}*"):  # with SQLite's journals
-        path.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:

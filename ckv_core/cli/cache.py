@@ -14,11 +14,11 @@ from ckv_core.cli.options import JsonOption, check_json_path, command, request_o
 from ckv_core.cli.tables import indented, print_table
 from ckv_core.errors import CkvError
 from ckv_core.experiment.kept_table import kept_table
-from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.codec import record_json
 from ckv_core.records.events import Generated, RunEvent, RunFinished
 from ckv_core.records.kept_folder import KeptEntry, KeptFolder
 from ckv_core.records.kept_record import read_record
+from ckv_core.records.work_requests import AskRequest, KeepRequest
 
 app = Typer(name="cache", help="Compress a context once, ask it many times.")
 NameArgument = Annotated[str, Argument(metavar="NAME", help="of the kept cache")]

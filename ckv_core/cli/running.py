@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ckv_core.base.terminal import say, show_line
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
-from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished, RunResult
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import WorkRequest
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.loaded import LoadedModel

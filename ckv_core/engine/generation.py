@@ -15,9 +15,9 @@ from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.rows import Rows
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.cache_requests import AskRequest
 from ckv_core.records.events import Generated
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import AskRequest
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
 _INCOMPLETE = "\ufffd"  # what a tokenizer prints for a character whose bytes are not all there

@@ -21,10 +21,10 @@ from ckv_core.engine.rows import prompt_rows
 from ckv_core.engine.select import receipt
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished
 from ckv_core.records.kept_folder import write_whole
 from ckv_core.records.kept_record import KeptRecord
+from ckv_core.records.work_requests import AskRequest, KeepRequest
 
 
 @torch.inference_mode()

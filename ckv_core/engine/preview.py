@@ -13,7 +13,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.select import retained_set
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Generated, RunEvent, VariantsChose
-from ckv_core.records.preview import PreviewRequest
+from ckv_core.records.work_requests import PreviewRequest
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ Runs of one sample (`runs.together`) and of many (`samples.read_results`) are re
 No torch.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -115,7 +115,7 @@ class Pair:
 
     row: Row
     other: Row
-    differences: Mapping[str, Difference]
+    differences: dict[str, Difference]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,9 +159,28 @@ class Points:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Each row against its base, then each against the full cache; p adjusted over all."""
-        found = [*_with_bases(self.rows), *_with_full(self.rows)]
-        return _with_holm([pair for pair in found if pair.differences])
+        """Each row against its base, then each against the full cache; p adjusted over all.
+
+        Against the full cache only in metrics that it has of its own; in others it is at 0 or 1.
+        """
+        by_identity = {row.identity: row for row in self.rows}
+        full = next((row for row in self.rows if not row.place), None)
+        own = [key for key in COMPARED if POINT_METRICS[key].has_own_full]
+        found = [
+            _pair(row, by_identity[base], COMPARED)
+            for row in self.rows
+            if (base := row.identity.base) in by_identity and base is not None
+        ]
+        found += [_pair(row, full, own) for row in self.rows if full is not None and row.place]
+        pairs = [pair for pair in found if pair.differences]
+        for key in COMPARED:
+            tested = [
+                pair for pair in pairs if getattr(pair.differences.get(key), "p", None) is not None
+            ]
+            p_values = [pair.differences[key].p or 0.0 for pair in tested]
+            for pair, adjusted in zip(tested, holm(p_values), strict=True):
+                pair.differences[key] = replace(pair.differences[key], holm_p=adjusted)
+        return pairs
 
     @property
     def regimes(self) -> Regimes:
@@ -203,23 +222,6 @@ def varied_units(curves: Sequence[Curve], key: str) -> list[str]:
     return [unit for unit in BUDGET_UNITS if unit in wide]
 
 
-def _with_bases(rows: Sequence[Row]) -> Iterator[Pair]:
-    by_identity = {row.identity: row for row in rows}
-    for row in rows:
-        base = row.identity.base
-        if base is not None and base in by_identity:
-            yield _pair(row, by_identity[base], COMPARED)
-
-
-def _with_full(rows: Sequence[Row]) -> Iterator[Pair]:
-    """Only in metrics that the full cache has of its own; in others it is at 0 or 1."""
-    full = next((row for row in rows if not row.place), None)
-    own = [key for key in COMPARED if POINT_METRICS[key].has_own_full]
-    for row in rows if full else ():
-        if full is not None and row.place:
-            yield _pair(row, full, own)
-
-
 def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:
     known: dict[str, Difference] = {}
     for key in keys:
@@ -230,21 +232,3 @@ def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:
         if found is not None:
             known[key] = found
     return Pair(row=row, other=other, differences=known)
-
-
-def _with_holm(pairs: Sequence[Pair]) -> list[Pair]:
-    """Each p also adjusted over all pairs that are compared in its metric."""
-    adjusted: dict[str, Iterator[float]] = {}
-    for key in COMPARED:
-        known = [pair.differences[key].p for pair in pairs if key in pair.differences]
-        adjusted[key] = iter(holm([p for p in known if p is not None]))
-    return [
-        replace(
-            pair,
-            differences={
-                key: each if each.p is None else replace(each, holm_p=next(adjusted[key]))
-                for key, each in pair.differences.items()
-            },
-        )
-        for pair in pairs
-    ]

@@ -18,6 +18,7 @@ from ckv_core.records.outcomes import cut_note, writes_same_text
 from ckv_core.records.records import RoundingFloor, VariantResult
 from ckv_core.records.variants import spec_without
 
+REPEATS = "{} left out: a newer run has the same variant on the same prompt, and that counts once."
 _NAMED = 4  # SPECs in a sentence; of more it says how many
 
 
@@ -52,7 +53,12 @@ def together(results: Sequence[RunResult]) -> Points:
     _check_models(results)
     scenarios = frozenset(run.prompt.scenario for run in results if run.prompt)
     joined: dict[Identity, _Joined] = {}
-    prompts, repeats = _prompts(results), 0
+    keys: dict[Hashable, int] = {}
+    prompts = [  # a number per run, equal where the prompt is the same; one without is alone
+        keys.setdefault((p.scenario, p.compressed_tokens, p.token_ids) if p else at, at)
+        for at, p in enumerate(run.prompt for run in results)
+    ]
+    repeats = 0
     for run, prompt in zip(results, prompts, strict=True):
         # Means over both scenarios would be of neither.
         more = {"scenario": run.prompt.scenario} if run.prompt and len(scenarios) > 1 else {}
@@ -68,7 +74,8 @@ def together(results: Sequence[RunResult]) -> Points:
             "and parameters on each prompt, in the same scenario."
         )
     rows = _rows(joined, is_one=len(results) == 1)
-    notes = [_repeats_note(repeats)] if repeats else []
+    left = "1 result is" if repeats == 1 else f"{repeats:,} results are"
+    notes = [REPEATS.format(left)] if repeats else []
     if len(scenarios) > 1:
         notes.append("The runs mix the scenarios regular and context-only: a row each.")
     model = results[0].model
@@ -79,16 +86,6 @@ def together(results: Sequence[RunResult]) -> Points:
         notes=[*notes, *_notes(n, rows)] if len(results) > 1 else [],
         scenarios=scenarios,
     )
-
-
-def _prompts(results: Sequence[RunResult]) -> list[int]:
-    """A number per run, equal where the prompt is the same; a run without one is alone."""
-    keys: dict[Hashable, int] = {}
-    return [
-        keys.setdefault((p.scenario, p.compressed_tokens, p.token_ids) if p else at, at)
-        for at, run in enumerate(results)
-        for p in [run.prompt]
-    ]
 
 
 def _check_models(results: Sequence[RunResult]) -> None:
@@ -115,20 +112,22 @@ def _rows(joined: Mapping[Identity, _Joined], *, is_one: bool) -> list[Row]:
     for identity, spec in specs.items():
         curves.setdefault(identity.settings, spec_without(spec, "budget"))
     in_bytes = all(same.budget.unit == "mib" for same in joined if same.budget)
+
+    def budget(identity: Identity, first: VariantResult) -> Budget | None:
+        """In one run as resolved; an external selection has none."""
+        if not is_one or in_bytes:
+            return identity.budget
+        tokens = first.receipt.budget_tokens if first.receipt and first.method != "full" else 0
+        return Budget(float(tokens), "tokens") if tokens else None
+
     return [
         replace(
             _row(identity, each, specs[identity], curves[identity.settings]),
             place=places.get(identity.settings, 0),
-            budget=_resolved(each.first) if is_one and not in_bytes else identity.budget,
+            budget=budget(identity, each.first),
         )
         for identity, each in joined.items()
     ]
-
-
-def _resolved(variant: VariantResult) -> Budget | None:
-    """In tokens; None of the full cache, and of an external selection, which has none."""
-    tokens = variant.receipt.budget_tokens if variant.receipt else 0
-    return Budget(float(tokens), "tokens") if tokens and variant.method != "full" else None
 
 
 def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row:
@@ -137,6 +136,11 @@ def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row
     receipts = [each.receipt for each in variants if each.receipt is not None]
     bytes_of = [[r.cache_bytes for r in receipts], [r.full_cache_bytes for r in receipts]]
     floors = {at: floor_by_metric(floor) for at, floor in joined.floors.items()}
+
+    def known(key: str) -> dict[Hashable, float]:
+        read = {prompt: POINT_METRICS[key].read(variant) for prompt, variant in by_prompt.items()}
+        return {at: value for at, value in read.items() if value is not None and not isnan(value)}
+
     return Row(
         identity=identity,
         name=curve_name(joined.first.label, identity.settings.alpha, spec),
@@ -147,7 +151,7 @@ def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row
         place=0,
         n=len(variants),
         budget=identity.budget,
-        read=lambda key: _known(key, by_prompt),
+        read=known,
         floors={
             key: {at: floor[key] for at, floor in floors.items() if key in floor}
             for key in ("final", "kl")
@@ -160,11 +164,6 @@ def _row(identity: Identity, joined: _Joined, spec: str, curve_spec: str) -> Row
         variants=tuple(variants),
         index=joined.index,
     )
-
-
-def _known(key: str, by_prompt: Mapping[int, VariantResult]) -> dict[Hashable, float]:
-    read = {prompt: POINT_METRICS[key].read(variant) for prompt, variant in by_prompt.items()}
-    return {at: value for at, value in read.items() if value is not None and not isnan(value)}
 
 
 def _notes(n: int, rows: Sequence[Row]) -> Iterator[str]:
@@ -195,12 +194,4 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str:
         f"The runs' alphas of stage 1 differ ({', '.join(f'{a:g}' for a in sorted(alphas))}), and "
         "sigma, theta-hat and relaxed theta of methods without CriticalKV with them; average runs "
         "of one alpha to read these."
-    )
-
-
-def _repeats_note(repeats: int) -> str:
-    left = "1 result is" if repeats == 1 else f"{repeats:,} results are"
-    return (
-        f"{left} left out: a newer run has the same variant on the same prompt, and that counts "
-        "once."
     )

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ckv_core.base.home import home_folder
+from ckv_core.base.whole_file import beside
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.kept_record import KeptRecord, check_file, read_record
 
@@ -126,13 +127,9 @@ def _bytes_of(folder: Path) -> int:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file written beside its place and moved there; CkvError where that fails."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with _reported(path, "written"):
-            write(beside)
-            beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with _reported(path, "written"), beside(path) as part:
+        write(part)
+        part.replace(path)
 
 
 def _entry(path: Path) -> KeptEntry:

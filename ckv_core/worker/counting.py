@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import PromptError
 from ckv_core.models.steps import Report, Step
-from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import WorkRequest
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import RunEvent
-from ckv_core.records.preview import PreviewRequest
+from ckv_core.records.work_requests import PreviewRequest, WorkRequest
 
 # --- to the worker ----------------------------------------------------------------------
 

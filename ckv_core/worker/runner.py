@@ -17,9 +17,8 @@ from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
-from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.records.events import RunEvent
-from ckv_core.records.preview import PreviewRequest
+from ckv_core.records.work_requests import AskRequest, KeepRequest, PreviewRequest, WorkRequest
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this

@@ -19,8 +19,8 @@ from ckv_core.errors import (
 )
 from ckv_core.methods.plug_ins import fault
 from ckv_core.models.steps import STALL_S, Report, Step
-from ckv_core.records.cache_requests import WorkRequest
 from ckv_core.records.events import Progress, RunEvent, RunFinished
+from ckv_core.records.work_requests import WorkRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,

@@ -24,8 +24,8 @@ from ckv_core.records.events import (
     VariantMeasured,
     VariantsChose,
 )
-from ckv_core.records.preview import UNTIL, Until
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import UNTIL, Until
 from storage.repository import is_slug
 from ui.results.answers import answers_value
 from ui.results.progress import state_value

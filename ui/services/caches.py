@@ -10,11 +10,11 @@ from typing import Literal
 from uuid import uuid4
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.events import Generated, Progress
 from ckv_core.records.kept_folder import KeptEntry, KeptFolder
 from ckv_core.records.kept_record import read_record
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import AskRequest, KeepRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 from ui.accounts.access import Access

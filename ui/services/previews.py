@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.records.events import RunEvent
-from ckv_core.records.preview import PreviewRequest, Until
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import PreviewRequest, Until
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 from storage.records import Lineage

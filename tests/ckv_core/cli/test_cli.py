@@ -88,7 +88,6 @@ def test_several_budgets_and_alphas_say_what_they_cost_and_print_tables(capsys, 
     printed = capsys.readouterr()
     assert re.search(r"^7 points on [\d,]+ prompt tokens: about ", printed.err, re.M)
     assert "Budget needed for equal quality" in printed.out
-    assert "Best alphas" in printed.out
     assert "Token F1" not in printed.out
     scored = [*arguments, "--answer", "Nobody", "--max-new-tokens", "2"]
     assert cli.main(["compare", *scored]) == 0

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ckv_core.cli.tables import number, share
@@ -192,20 +191,3 @@ def test_sweep_prints_the_budgets_of_equal_quality(show):
     for row in ("SnapKV .*64 or less", "SnapKV .*160, 38 % less", "AdaKV .*192, 200 % more"):
         assert re.search(rf"^{row}", part, re.M)
     assert "by Answer found" not in head  # nothing lies between yes and no
-
-
-def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show):
-    by_alpha = {"0.5": ([1, 1, 4, 4], [3, 3, 3, 3]), "0.0": ([2, 2, 2, 2], [6, 6, 2, 2])}
-    points = [
-        variant(f"snapkv+critical:alpha={alpha},budget=64", measured(np.array(heads), 1, 1))
-        for alpha, heads in by_alpha.items()
-    ]
-    (found,) = table(show("compare", points, more=SEVERAL), "Best alphas").values()
-    assert found == {
-        "Alphas tried": "0, 0.5",
-        "Alpha of least head L1": "0.5",
-        "Outcome at it": "-",
-        "Gain, an alpha per layer (head L1 saved)": "9.1%",
-        "Gain, an alpha per KV head (head L1 saved)": "27.3%",
-        "n (KV heads)": "4",
-    }

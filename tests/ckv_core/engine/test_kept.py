@@ -19,12 +19,12 @@ from ckv_core.engine.cache.kept import KeptCache, read_cache
 from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
-from ckv_core.records.cache_requests import AskRequest, KeepRequest
 from ckv_core.records.events import Progress, RunFinished
 from ckv_core.records.kept_record import METADATA_KEY, read_record
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
+from ckv_core.records.work_requests import AskRequest, KeepRequest
 from tests.factories.events import folded
 from tests.factories.models import SPECS, half_model, tiny_model
 from tests.reference.report import report

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.models.steps import Report, Step
-from ckv_core.records.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.records.events import (
     Generated,
     Progress,
@@ -17,9 +16,9 @@ from ckv_core.records.events import (
     RunPrepared,
     TokensCounted,
 )
-from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.records import ModelInfo, PromptInfo
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import AskRequest, KeepRequest, PreviewRequest, WorkRequest
 from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import bare, model_info, prompt_info
 

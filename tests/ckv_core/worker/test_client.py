@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from ckv_core.records.events import RunPrepared
-from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import PreviewRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, ModelStatus, Reply
 from tests.ckv_core.worker.reply_log import Log

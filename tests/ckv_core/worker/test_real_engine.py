@@ -10,9 +10,9 @@ import pytest
 
 from ckv_core.models.steps import silent
 from ckv_core.records.events import TokensCounted
-from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.records import RetainedSet, VariantResult
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import PreviewRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,

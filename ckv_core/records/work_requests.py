@@ -1,9 +1,9 @@
-"""Requests about kept compressed caches: to keep one, and to answer from one. No torch."""
+"""What an engine works on beside a run: previews, and kept caches to make and to ask. No torch."""
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, OfRun, RunRequest, check_text
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
@@ -12,6 +12,17 @@ EVICTS_LATER = (
     "{label} goes on evicting while it generates, so its state is more than what it kept of the "
     "context; keep another variant."
 )
+
+
+Until = Literal["kept", "step", "answers"]
+UNTIL: tuple[Until, ...] = get_args(Until)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewRequest(OfRun):
+    """A comparison that is only looked at; it gives way to every job that is recorded."""
+
+    until: Until = "answers"  # what comes last: kept sets, figures of the first step, or texts
 
 
 @dataclass(frozen=True, kw_only=True)
