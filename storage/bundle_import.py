@@ -1,21 +1,49 @@
-"""Stores the runs of a bundle, or of a file of results: all of them or none."""
+"""Takes in a file of runs: reads it, which may be damaged or hostile, and stores all or none.
 
-from contextlib import suppress
+A bundle is a zip as storage/bundle.py writes it; else it is one result JSON. Reading is bounded, no
+path is taken from the file, and a large one is read in a process of its own.
+"""
+
+import base64
+import hashlib
+import io
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from ckv_core.errors import StorageError
-from ckv_core.records.events import FloorMeasured, RunEvent, RunFinished, RunPrepared
+from ckv_core.base.checked import read, wrong
+from ckv_core.base.json_text import JsonBounds, NoJsonError
+from ckv_core.base.read_apart import SMALL_BYTES, Data, TooMuchError, read_apart
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.records.codec import from_json
+from ckv_core.records.events import FloorMeasured, RunEvent, RunFinished, RunPrepared, RunResult
+from ckv_core.records.external_selection import MAX_TEXT_CHARS
+from ckv_core.records.grid import at_points
+from ckv_core.records.run_request import RunRequest
 from storage import audit, library, recorder, repository
-from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
+from storage.bundle import (
+    FROM_RESULT,
+    IMPORTED,
+    MAX_RUN_BYTES,
+    MAX_RUNS,
+    MAX_TOTAL_BYTES,
+    BundledRun,
+    is_same_content,
+)
 from storage.database import Database
-from storage.import_reader import reading
-from storage.models import ALIVE, Run
-from storage.records import Lineage
+from storage.models import ALIVE, END_STATES, SLUG_LENGTH, Run
+from storage.recorder import first_words
+from storage.records import SLUG, Lineage, RunNotes, StoredRun
 from storage.usage import usage_of
 
 LISTED = 5
@@ -23,6 +51,178 @@ LINKED_AT_ONCE = 50
 # An import that is killed leaves runs that are purged once this has passed.
 STAGED = timedelta(days=1)
 STAGED_UNTIL = datetime.max.replace(tzinfo=UTC)
+UNFINISHED = "The imported file holds a run that did not end."
+MAX_RATIO = 250  # of one entry; repeated position lists reach about 30
+# The largest run that can be exported has 10 million positions in half a million rows.
+BOUNDS = JsonBounds(containers=2**20, values=2**24)
+ZIP_SIGN = b"PK"
+_NAME = re.compile(rf"runs/({SLUG})\.json", re.ASCII)
+_ENCRYPTED = 0x1
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
+@contextmanager
+def reading(data: bytes) -> Iterator[Iterable[BundledRun]]:
+    """The runs of a hostile zip, JSON text, or JSON a line, all checked; to be gone through once.
+
+    Of a large file one run at a time is in memory. StorageError if it is wrong, or takes too much.
+    """
+    if _is_small(data):
+        yield list(runs_of(data))
+        return
+    try:
+        with read_apart(runs_of, data) as runs:
+            yield runs
+    except TooMuchError as error:
+        _refuse(str(error)[0].lower() + str(error)[1:-1])
+    except OSError as error:
+        _refuse(f"the server cannot keep it for reading ({error.strerror})")
+
+
+def runs_of(data: Data) -> Iterator[BundledRun]:
+    """The runs of a file, one by one; raises as `reading`."""
+    data = data.encode() if isinstance(data, str) else data
+    try:
+        if not data.startswith(ZIP_SIGN):
+            yield _read_result(data)
+            return
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            yield from _read_archive(archive)
+    except NoJsonError as error:
+        _refuse(f"a file in it is not valid JSON ({error})")
+    except ConfigError as error:
+        _refuse(str(error).rstrip("."))
+    except _ZIP_ERRORS:
+        _refuse("it is not a whole zip file")
+
+
+def _is_small(data: bytes) -> bool:
+    """Whether it has at most SMALL_BYTES, packed and unpacked."""
+    if len(data) > SMALL_BYTES:
+        return False
+    if not data.startswith(ZIP_SIGN):
+        return True
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            # No more than that is unpacked, whatever there is.
+            return sum(entry.file_size for entry in archive.infolist()) <= SMALL_BYTES
+    except Exception:
+        return True  # the reader knows what is wrong with it
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise StorageError(f"The file was refused, nothing was imported: {reason}.")
+
+
+# --- bundles ----------------------------------------------------------------------------
+
+
+def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
+    entries, total = archive.infolist(), 0
+    if not 1 <= len(entries) <= MAX_RUNS or len({each.filename for each in entries}) < len(entries):
+        _refuse(f"it has no run, a name twice, or more than {MAX_RUNS:,} runs")
+    for entry in entries:
+        if (named := _NAME.fullmatch(entry.filename)) is None:
+            _refuse("a file in it is no run, which is called runs/SLUG.json")
+        text = _read(archive, entry)
+        total += len(text)
+        if total > MAX_TOTAL_BYTES:
+            _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
+        yield _bundled(BOUNDS.read(text), named[1])
+
+
+def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """One entry, never more of it than one run may have, whatever its header declares."""
+    if entry.flag_bits & _ENCRYPTED:
+        _refuse("it is encrypted")
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        _refuse("a file in it is a link")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        _refuse("it is compressed in an unusual way")
+    if entry.file_size > MAX_RUN_BYTES:
+        _refuse(f"a file in it is over {MAX_RUN_BYTES // 2**20} MiB")
+    if entry.file_size > MAX_RATIO * max(entry.compress_size, 4096):
+        _refuse("it is compressed too much to be a bundle")
+    with archive.open(entry) as file:
+        text = file.read(MAX_RUN_BYTES + 1)
+    if len(text) != entry.file_size:
+        _refuse("a file in it is not as long as it declares")
+    return text
+
+
+def _bundled(document: object, slug: str) -> BundledRun:
+    run = read(StoredRun, document, "run")
+    if run.slug != slug:
+        raise wrong("run", ("slug",), f"{slug} is expected", run.slug)
+    if run.state not in END_STATES:
+        raise wrong("run", ("state",), f"one of {', '.join(END_STATES)} is expected", run.state)
+    _check_variants(run.result)
+    lineage = cast("dict[str, Any]", document).get("lineage")
+    return BundledRun(
+        replace(run, owner=None),
+        read(RunNotes, document, "run"),
+        None if lineage is None else read(Lineage, lineage, "run", at=("lineage",)),
+    )
+
+
+def _check_variants(result: RunResult) -> None:
+    if len({variant.spec for variant in result.variants}) < len(result.variants):
+        raise ConfigError("Two of its variants have the same SPEC.")
+
+
+# --- files of results -------------------------------------------------------------------
+
+
+def _read_result(data: bytes) -> BundledRun:
+    """The run of a result file, which has the same slug each time.
+
+    The result does not have the question and the settings as typed: the context is read from the
+    tokens' texts.
+    """
+    if len(data) > MAX_RUN_BYTES:
+        _refuse(f"a result takes up to {MAX_RUN_BYTES // 2**20} MiB")
+    try:
+        result = from_json(BOUNDS.read(data))
+    except NoJsonError as error:
+        _refuse(f"it is neither a bundle nor a result JSON ({error})")
+    _check_variants(result)
+    if result.model is None or result.prompt is None:
+        _refuse("it has no model and prompt, so there is nothing to show")
+    begin, end = result.prompt.context_tokens
+    request = RunRequest(
+        context="".join(result.prompt.pieces[begin:end]),
+        scenario=result.prompt.scenario,
+        model=result.model.name,
+        variants=tuple(variant.spec for variant in result.variants),
+        max_new_tokens=max((len(variant.token_ids) for variant in result.variants), default=0),
+    )
+    if result.kind == "sweep":
+        request = at_points(request, request.variants)
+    if len(request.context) > MAX_TEXT_CHARS:
+        _refuse(f"its text has over {MAX_TEXT_CHARS:,} characters")
+    run = StoredRun(
+        slug=base64.b32encode(hashlib.sha256(data).digest()).decode().lower()[:SLUG_LENGTH],
+        title=first_words(request.context) or "Imported result",
+        state="done" if result.finished else "failed",
+        reason="" if result.finished else UNFINISHED,
+        created_at=datetime.now(UTC),
+        request=request,
+        result=result,
+    )
+    return BundledRun(run, has_times=False)
+
+
+# --- storing ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from ckv_core.experiment.export import read_export
 from ckv_core.experiment.study_file import read_study
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.kept_record import read_record
-from storage.import_reader import reading
+from storage.bundle_import import reading
 from tests.storage.bundles import sealed
 from ui.api.routes import _read_object
 from ui.compare.form_values import FormValues

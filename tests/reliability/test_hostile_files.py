@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from storage.import_reader import MAX_RATIO
+from storage.bundle_import import MAX_RATIO
 from tests.e2e.app_runner import scripted_app
 from tests.storage.bundles import sealed
 

@@ -9,8 +9,7 @@ from ckv_core.errors import StorageError
 from ckv_core.experiment.result_json import to_json
 from storage import library
 from storage.bundle import MAX_RUNS, is_same_content, run_json, write_bundle
-from storage.bundle_import import ImportReport, import_bundle
-from storage.import_reader import UNFINISHED
+from storage.bundle_import import UNFINISHED, ImportReport, import_bundle
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from tests.factories.events import assert_same_result, big_events

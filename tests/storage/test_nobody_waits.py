@@ -14,8 +14,7 @@ from ckv_core.errors import StorageError
 from ckv_core.records.events import RunFinished
 from storage import audit, bundle_import, credentials, database, library, recorder, sqlite
 from storage.bundle import write_bundle
-from storage.bundle_import import import_bundle
-from storage.import_reader import runs_of
+from storage.bundle_import import import_bundle, runs_of
 from storage.library import list_runs, purge_deleted, restore_runs
 from storage.models import AuditEntry, Credential
 from storage.recorder import Recorder
