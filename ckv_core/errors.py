@@ -78,6 +78,11 @@ def about(field: str) -> Iterator[None]:
         raise
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a foreign error's message, else its type; at most 200 characters."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 def in_short(error: BaseException) -> str:
     """Type and message of a foreign error as at most 200 characters of one line."""
     try:

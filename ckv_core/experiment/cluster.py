@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, first_line
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import (
     PromptSize,
@@ -89,10 +89,9 @@ class Cluster:
                 **here,
             )
         except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
             raise ConfigError(
-                f"No Ray cluster answers at {address!r}: {reason} CKV_CLUSTER is local, auto or an "
-                "address such as ray://host:10001."
+                f"No Ray cluster answers at {address!r}: {first_line(error)} CKV_CLUSTER is local, "
+                "auto or an address such as ray://host:10001."
             ) from None
         ray.put(None)  # imports pydantic here; a thread would fail beside the pages' import of it
         logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ckv_core.base.home import home_folder
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, first_line
 from ckv_core.experiment.study import MAX_ANSWER_CHARS, MAX_ANSWERS, Sample
 from ckv_core.records.run_request import RunRequest, check_context
 
@@ -93,7 +93,7 @@ def harness_score(text: str, sample: Sample) -> float:
     except Exception as error:  # a task is a program of others, and may raise at will
         raise CkvError(
             f"lm_eval's task {name!r} does not score a text by {metric!r} "
-            f"({type(error).__name__}: {_first_line(error)})."
+            f"({type(error).__name__}: {first_line(error)})."
         ) from None
     if not (math.isfinite(score) and 0 <= score <= 1):
         raise CkvError(
@@ -149,7 +149,7 @@ def _load(name: str) -> Any:
         return index.load(name)["tasks"][name]
     except Exception as error:  # no network, no data set, a task's own program
         raise ConfigError(
-            f"lm_eval cannot load the task {name!r} ({type(error).__name__}: {_first_line(error)})."
+            f"lm_eval cannot load the task {name!r} ({type(error).__name__}: {first_line(error)})."
         ) from None
 
 
@@ -209,7 +209,3 @@ def _cut(text: str, task: Any) -> str:
     for stop in [until] if isinstance(until, str) else until:
         text = text.partition(stop)[0] if stop else text
     return text
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

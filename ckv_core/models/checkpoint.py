@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from ckv_core.base.home import models_folder
-from ckv_core.errors import ModelError
+from ckv_core.errors import ModelError, first_line
 from ckv_core.models.default_model import hub_snapshot, prepare_default_model
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.run_request import DEFAULT_MODEL
@@ -157,7 +157,8 @@ def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Check
             f"connect to a network, or give {DEFAULT_MODEL} or a local folder."
         ) from error
     except (HfHubHTTPError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{hub_id!r} could not be downloaded ({reason}); try again.") from error
+        raise ModelError(
+            f"{hub_id!r} could not be downloaded ({first_line(error)}); try again."
+        ) from error
     check_folder(hub_id, snapshot, with_weights=with_weights)
     return Checkpoint(hub_id, snapshot)

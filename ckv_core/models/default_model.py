@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from ckv_core.base.home import models_folder
-from ckv_core.errors import ModelError, RunCancelledError
+from ckv_core.errors import ModelError, RunCancelledError, first_line
 from ckv_core.models.steps import Meter, Report, Step, read_limit_s
 from ckv_core.models.store import Manifest, hash_file, prepare, write_manifest
 from ckv_core.records.run_request import DEFAULT_MODEL, HUB_ID
@@ -68,8 +68,7 @@ def copy_from_hub(target: Path, report: Report) -> str:
     except RunCancelledError:
         raise
     except Exception as error:  # its errors have no common base, and pip can still serve
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"The Hugging Face Hub gave no {HUB_ID} ({reason}).") from error
+        raise ModelError(f"The Hugging Face Hub gave no {HUB_ID} ({first_line(error)}).") from error
     if not (snapshot / "model.safetensors").is_file():
         raise ModelError(f"The Hugging Face Hub's copy of {HUB_ID} has no model.safetensors.")
     for path in snapshot.iterdir():

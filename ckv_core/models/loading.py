@@ -34,6 +34,7 @@ from ckv_core.errors import (
     ConfigError,
     ModelError,
     ModelTooLargeError,
+    first_line,
     is_device_lost,
     is_out_of_memory,
 )
@@ -208,8 +209,7 @@ def _unreadable(checkpoint: Checkpoint, part: str, error: Exception) -> ModelErr
             f"{checkpoint.name!r} needs Python code from its repository, which is never run here; "
             "choose a model that transformers has built in."
         )
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ModelError(f"The {part} of {checkpoint.name!r} cannot be read ({reason}).")
+    return ModelError(f"The {part} of {checkpoint.name!r} cannot be read ({first_line(error)}).")
 
 
 def gpus() -> list[torch.device]:

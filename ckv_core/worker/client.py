@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec
 
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
 from ckv_core.worker.fair_queue import FairQueue
@@ -29,6 +30,21 @@ FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 30.0
 START_S = 300.0  # importing the engine, on a slow disk
 WARM = "warm"  # id of a job that loads a model ahead
+
+
+P = ParamSpec("P")
+
+
+def _posted(
+    step: Callable[Concatenate["WorkerClient", P], None],
+) -> Callable[Concatenate["WorkerClient", P], None]:
+    """A method for any thread, which the client's own thread takes as a step."""
+
+    @wraps(step)
+    def post(self: "WorkerClient", *values: P.args, **named: P.kwargs) -> None:
+        self._inbox.put(partial(step, self, *values, **named))
+
+    return post
 
 
 class WorkerClient:
@@ -105,22 +121,6 @@ class WorkerClient:
     def order(self) -> tuple[str, ...]:
         """Ids of the jobs that run, if any do, and of the waiting ones as they will run."""
         return self._queue.order()
-
-    def cancel(self, job_id: str) -> None:
-        """Remove a queued job, stop a running one; nothing if it is over."""
-        self._inbox.put(partial(self._cancel, job_id))
-
-    def warm(self, model: str) -> None:
-        """Load a model ahead of its first run, in place of one that still waits for that.
-
-        ModelStatus replies report it. Runs come first: a load waits for them, and stops for one of
-        another model.
-        """
-        self._inbox.put(partial(self._warm, model))
-
-    def cancel_warm(self, model: str) -> None:
-        """Stop loading a model ahead; the load of a run is not stopped."""
-        self._inbox.put(partial(self._cancel_warm, model))
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel all jobs and end the worker; returns within the time, leaves no process."""
@@ -210,7 +210,9 @@ class WorkerClient:
             self._task.stop(reason, self._cancel_grace_s)
             self._worker.send(Cancel(self._task.job.job_id))
 
-    def _cancel(self, job_id: str) -> None:
+    @_posted
+    def cancel(self, job_id: str) -> None:
+        """Remove a queued job, stop a running one; nothing if it is over."""
         if self._queue.remove(job_id) or self._previews.remove(job_id):
             self._report(JobEnd(job_id, "cancelled"))
             self._dispatch()
@@ -218,7 +220,13 @@ class WorkerClient:
             self._task.comes_again = False
             self._stop_task("")
 
-    def _warm(self, model: str) -> None:
+    @_posted
+    def warm(self, model: str) -> None:
+        """Load a model ahead of its first run, in place of one that still waits for that.
+
+        ModelStatus replies report it. Runs come first: a load waits for them, and stops for one of
+        another model.
+        """
         if model in self._hung:
             self._report(ModelStatus(model, False, self._hung[model], failed=True))
             return
@@ -227,7 +235,9 @@ class WorkerClient:
         self._wish = Job(WARM, LoadRequest(model))
         self._dispatch()
 
-    def _cancel_warm(self, model: str) -> None:
+    @_posted
+    def cancel_warm(self, model: str) -> None:
+        """Stop loading a model ahead; the load of a run is not stopped."""
         if self._wish is not None and self._wish.request.model == model:
             self._wish = None
             self._report(ModelStatus(model, False, f"Loading {model} was cancelled."))

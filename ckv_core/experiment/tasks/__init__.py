@@ -9,8 +9,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.tasks.aggregation import AGGREGATION_TASKS
 from ckv_core.experiment.tasks.base import Prompt, Task
-from ckv_core.experiment.tasks.needles import NEEDLE_TASKS
-from ckv_core.experiment.tasks.turns import TURNS
+from ckv_core.experiment.tasks.needles import NEEDLE_TASKS, TURNS
 
 TASKS: dict[str, Task] = {task.name: task for task in (*NEEDLE_TASKS, *AGGREGATION_TASKS, TURNS)}
 _DEPTHS = 10  # of a needle that is alone: in the middle of tenths of the text, in turn

@@ -119,3 +119,32 @@ NEEDLE_TASKS = tuple(
     Task(name=name, summary=summary, generate=generate, tokens_a_part=tokens)
     for name, (generate, summary, tokens) in _SETTINGS.items()
 )
+
+
+# --- several questions to one context -------------------------------------------------------
+
+QUESTIONS = 4
+
+
+def turns(rng: random.Random, parts: int, _place: float, question: int) -> Prompt:
+    """Prose with four numbers, each under its own name; the question is about one of them."""
+    keys, values = names(rng, QUESTIONS), numbers(rng, QUESTIONS)
+    lines = [*islice(prose(rng), parts)]
+    for at, (key, value) in enumerate(zip(keys, values, strict=True)):
+        place = round((at + 0.5) / QUESTIONS * len(lines))
+        lines.insert(place, f"The ticket number of the {key} is {value}.")
+    return Prompt(
+        " ".join(lines),
+        f"What is the ticket number of the {keys[question]}?",
+        (values[question],),
+        {"depth": round((question + 0.5) / QUESTIONS, 3)},
+    )
+
+
+TURNS = Task(
+    name="multi_turn",
+    summary="four questions to one context; its samples of one text count as one",
+    generate=turns,
+    tokens_a_part=16,
+    questions=QUESTIONS,
+)

@@ -16,7 +16,7 @@ from ckv_core.experiment.cluster import LOST, TRIES, Cluster
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_engine import LocalEngine
 from ckv_core.experiment.study_runner import run_study
-from ckv_core.experiment.tasks.turns import TURNS
+from ckv_core.experiment.tasks.needles import TURNS
 from ckv_core.records.run_request import RunRequest
 
 # Ray warns of its own settings.
