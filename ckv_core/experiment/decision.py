@@ -126,6 +126,9 @@ def decide_study(
         headline, details = sentences.NOT_ENOUGH if results else sentences.NO_RESULT, []
         if full.outcomes.get("cut") and full_score is None:
             headline = sentences.FULL_CUT.format(study.max_new_tokens)
+    weak = None
+    if full_score is not None and full_score.mean < sentences.LEAST_FULL:
+        weak = sentences.WEAK_FULL.format(100 * full_score.mean, 100 * sentences.LEAST_FULL)
     sources, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
     can_show = sentences.can_confirm(sources, count, study.tolerance / 100, what)
     return Decision(
@@ -138,7 +141,7 @@ def decide_study(
         methods=tuple(methods),
         cautions=(
             *_about_results(study, results),
-            *_about_full(full_score),
+            *([] if weak is None else [weak]),
             *_about_order(study, samples, places, len(results), what),
         ),
     )
@@ -247,11 +250,6 @@ def _about_results(study: RunRequest, results: Collection[SampleResult]) -> Iter
             count = sentences.counted(reasons.total(), "result")
             [(reason, _)] = reasons.most_common(1)
             yield sentences.FAILED.format(count, sentences.FAILS[for_good], reason)
-
-
-def _about_full(full: Interval | None) -> Iterator[str]:
-    if full is not None and full.mean < sentences.LEAST_FULL:
-        yield sentences.WEAK_FULL.format(100 * full.mean, 100 * sentences.LEAST_FULL)
 
 
 def _about_order(

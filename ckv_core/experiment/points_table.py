@@ -54,7 +54,12 @@ def points_table(
     ]
     every: tuple[Column[Row], ...] = (
         text_column("variant", "Variant", lambda row: row.name),
-        Column("budget", "Budget", _budget, unit="requested"),
+        Column(
+            "budget",
+            "Budget",
+            lambda row: Cell(str(row.budget), row.budget.amount) if row.budget else None,
+            unit="requested",
+        ),
         *(_counts(points) if many else (_OUTCOME,)),
         *scores,
         *((_SAME_TEXT,) if many else ()),
@@ -96,10 +101,6 @@ def difference_text(key: str, difference: Difference) -> str:
         return text + difference.level_note
     after = f", {difference.holm_p:.2g} after Holm" if difference.holm_p != difference.p else ""
     return f"{text}; +{difference.higher} -{difference.lower}, p = {difference.p:.2g}{after}"
-
-
-def _budget(row: Row) -> Cell | None:
-    return Cell(str(row.budget), row.budget.amount) if row.budget else None
 
 
 def _outcome(row: Row) -> Cell | None:

@@ -13,7 +13,6 @@ from ckv_core.experiment.points import POINT_METRICS, Curve, Points
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
-    Values,
     matching_budget,
     matching_range,
 )
@@ -116,9 +115,12 @@ def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> 
         return
     values = np.array([[row.values(key)[at] for at in sources] for row in rows])
     amounts, metric = [budget.amount for budget, _ in own], POINT_METRICS[key]
+    # Sums of the same scores in another order are to be equal.
+    means = [float(f"{mean:.12g}") for mean in values.mean(1)]
     for at, (budget, row) in enumerate(others, start=len(own)):
         low = high = None
-        match = _match(amounts, values.mean(1), at, lower=metric.better == "lower")
+        points = list(zip(amounts, means, strict=False))
+        match = matching_budget(points, means[at], lower=metric.better == "lower")
         floors = row.floors.get(key, {})
         if any(row.values(key)[each] <= floors.get(each, -1.0) for each in sources):
             match = Match(None, "rounding")
@@ -136,13 +138,6 @@ def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> 
             high=high,
             is_moot=is_moot,
         )
-
-
-def _match(amounts: list[float], means: Values, target: int, *, lower: bool) -> Match:
-    # Sums of the same scores in another order are to be equal.
-    rounded = [float(f"{mean:.12g}") for mean in means]
-    points = list(zip(amounts, rounded, strict=False))
-    return matching_budget(points, rounded[target], lower=lower)
 
 
 def saving_rows(

@@ -147,6 +147,11 @@ class Table(Generic[Item]):
     def value(self, looks: Mapping[int, Any] | None = None) -> dict[str, Any]:
         """Value of the component DataTable; `looks` is how the variants of a place are drawn."""
         rows, known = zip_longest(self.items, self.marks, self.places, self.equal), looks or {}
+
+        def cells(item: Item) -> dict[str, Any]:
+            found = {column.key: column.cell(item) for column in self.columns}
+            return {key: cell.page for key, cell in found.items() if cell}
+
         return {
             "caption": self.caption,
             "columns": [
@@ -155,7 +160,7 @@ class Table(Generic[Item]):
                 for column in self.columns
             ],
             "rows": [
-                {"look": known.get(at), "regime": mark or "", "cells": self._cells(item)}
+                {"look": known.get(at), "regime": mark or "", "cells": cells(item)}
                 | ({"equal": True} if equal else {})
                 for item, mark, at, equal in rows
             ],
@@ -166,7 +171,3 @@ class Table(Generic[Item]):
             "first": self.first,
             "lines": self.has_lines,
         }
-
-    def _cells(self, item: Item) -> dict[str, Any]:
-        cells = {column.key: column.cell(item) for column in self.columns}
-        return {key: cell.page for key, cell in cells.items() if cell}

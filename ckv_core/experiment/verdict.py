@@ -137,10 +137,14 @@ def _of_one_budget(result: RunResult) -> Verdict | None:
         is_alone = all(variant.method == "full" for variant in result.variants)
         alone = sentences.ONLY_FULL.format(does)
         return Verdict(headline=alone if is_alone else sentences.NO_METHOD_FINISHED)
+    missed = [*states.values()].count("lost")
+    causes: tuple[str, ...] = ()
+    if counts.by_answer and counts.full == "answered" and missed:
+        causes = (sentences.EVICTION_DID.format("the miss" if missed == 1 else "every miss"),)
     return Verdict(
         headline=_headline(result, counts, [*states]),
         groups=(*_baseline(result, counts), *_groups(result, counts, states)),
-        causes=tuple(_causes(counts, states)),
+        causes=causes,
         findings=tuple(_findings(result.variants, states, counts)),
         cautions=tuple(_cautions(result, counts, states)),
     )
@@ -221,13 +225,6 @@ def _note(variant: VariantResult, by_answer: bool) -> str:
     elif variant.agreement is not None and by_answer:
         parts.append("same text")
     return ", ".join(parts)
-
-
-def _causes(counts: Tally, states: Mapping[int, State]) -> Iterator[str]:
-    """That it was eviction, where the full cache answers and a method does not."""
-    missed = [state for state in states.values() if state == "lost"]
-    if counts.by_answer and counts.full == "answered" and missed:
-        yield sentences.EVICTION_DID.format("the miss" if len(missed) == 1 else "every miss")
 
 
 def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> Iterable[str]:
