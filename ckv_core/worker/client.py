@@ -41,7 +41,7 @@ def _posted(
     """A method for any thread, which the client's own thread takes as a step."""
 
     @wraps(step)
-    def post(self: "WorkerClient", *values: P.args, **named: P.kwargs) -> None:
+    def post(self: "WorkerClient", /, *values: P.args, **named: P.kwargs) -> None:
         self._inbox.put(partial(step, self, *values, **named))
 
     return post
