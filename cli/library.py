@@ -129,7 +129,7 @@ def _export(
     json: JsonOption = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="a report that opens offline")] = None,
     without: Annotated[
-        str, Option(metavar="PARTS", help="left out of a run's report: kept,charts,strips")
+        str, Option(metavar="PARTS", help="left out of a run's report: kept,charts")
     ] = "",
     kvpress: Annotated[
         Path | None, Option(metavar="FILE", help="a run's variants as Python for kvpress")

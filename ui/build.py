@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from ckv_core.errors import ConfigError
-from ckv_core.models.catalog import list_models
+from ckv_core.models.catalog import KNOWN, list_models
 from ui.accounts.turns import Turns
 from ui.api.endpoints import Api
 from ui.api.routes import api_routes
@@ -68,9 +68,7 @@ NO_MCP = (
 
 
 def build_app(services: Services, settings: Settings) -> gr.Blocks:
-    models = [model.name for model in list_models()]
-    if settings.model not in models:
-        models.insert(0, settings.model)
+    models = [*dict.fromkeys([settings.model, *(each.name for each in list_models()), *KNOWN])]
     app: gr.Blocks
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as app:
         _header("/")

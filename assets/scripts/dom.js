@@ -11,7 +11,7 @@ export function percent(share) {
   return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)}%`;
 }
 
-export const SVG = "http://www.w3.org/2000/svg";
+const SVG = "http://www.w3.org/2000/svg";
 
 /**
  * Make an element, as in `make("p.ckv-hint", { title }, [text, link])`; no HTML ever.

@@ -70,61 +70,33 @@ def _is_causal_checkpoint(folder: Path) -> bool:
     return causal and next(folder.glob("*.safetensors"), None) is not None
 
 
-FLOAT32_BYTES = 4  # what `--dtype auto` is on a CPU
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestedModel:
-    """A small public model that runs here."""
-
-    shape: ModelShape
-    license: str  # of the weights
-
-    @property
-    def name(self) -> str:
-        """What a run request takes."""
-        return self.shape.name
-
-    @property
-    def weights_bytes(self) -> int:
-        return self.shape.parameters * FLOAT32_BYTES
-
-    @property
-    def token_bytes(self) -> int:
-        """Keys and values of one prompt token in float32."""
-        shape = self.shape
-        return 2 * shape.layers * shape.kv_heads * shape.head_dim * FLOAT32_BYTES
-
-
-# What their config.json on the Hugging Face Hub has, in this order, and the licence of those that
-# are small enough to be suggested. `ckv plan` knows them by name, and takes any config besides.
+# What their config.json on the Hugging Face Hub has, in this order. The form offers them, `ckv plan`
+# knows them by name and takes any config besides.
 _KEYS = (
     "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads "
     "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings"
 )
 _MODELS = f"""
+{DEFAULT_MODEL}               llama 30 576 1536 9 3 49152 8192 1
+HuggingFaceTB/SmolLM2-360M-Instruct llama 32 960 2560 15 5 49152 8192 1
+Qwen/Qwen2.5-0.5B-Instruct          qwen2 24 896 4864 14 2 151936 32768 1
+Qwen/Qwen2.5-1.5B-Instruct          qwen2 28 1536 8960 12 2 151936 32768 1
+HuggingFaceTB/SmolLM2-1.7B-Instruct llama 24 2048 8192 32 32 49152 8192 1
+Qwen/Qwen3-4B-Instruct-2507         qwen3 36 2560 9728 32 8 151936 262144 1
+Qwen/Qwen2.5-7B-Instruct            qwen2 28 3584 18944 28 4 152064 32768 0
 meta-llama/Llama-3.1-8B-Instruct    llama 32 4096 14336 32 8 128256 131072 0
 Qwen/Qwen3-8B                       qwen3 36 4096 12288 32 8 151936 40960 0
-{DEFAULT_MODEL}               llama 30 576 1536 9 3 49152 8192 1 Apache-2.0
-HuggingFaceTB/SmolLM2-360M-Instruct llama 32 960 2560 15 5 49152 8192 1 Apache-2.0
-Qwen/Qwen2.5-0.5B-Instruct          qwen2 24 896 4864 14 2 151936 32768 1 Apache-2.0
-Qwen/Qwen2.5-1.5B-Instruct          qwen2 28 1536 8960 12 2 151936 32768 1 Apache-2.0
-HuggingFaceTB/SmolLM2-1.7B-Instruct llama 24 2048 8192 32 32 49152 8192 1 Apache-2.0
-Qwen/Qwen3-4B-Instruct-2507         qwen3 36 2560 9728 32 8 151936 262144 1 Apache-2.0
-Qwen/Qwen2.5-7B-Instruct            qwen2 28 3584 18944 28 4 152064 32768 0 Apache-2.0
 """
 
 
-def _known() -> Iterator[tuple[ModelShape, str]]:
-    """Shapes, and licences or nothing."""
+def _known() -> Iterator[ModelShape]:
     for name, kind, *words in map(str.split, _MODELS.strip().splitlines()):
-        *sizes, tied = map(int, words[:8])
+        *sizes, tied = map(int, words)
         config = dict(zip(_KEYS.split(), (kind, *sizes, bool(tied)), strict=True))
-        yield ModelShape.of(config, name), "".join(words[8:])
+        yield ModelShape.of(config, name)
 
 
-KNOWN = {shape.name: shape for shape, _ in _known()}
-SUGGESTED = tuple(SuggestedModel(shape, license) for shape, license in _known() if license)
+KNOWN = {shape.name: shape for shape in _known()}
 
 
 def planned_shape(name: str, *, with_paths: bool = True) -> ModelShape:

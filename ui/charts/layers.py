@@ -1,5 +1,6 @@
 """A line or a bar per variant: perturbation, entries kept by layer, fidelity by token."""
 
+import html
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -162,15 +163,19 @@ def fidelity_figure(result: RunResult) -> go.Figure:
     unit = ARRAYS["forced_kl"].unit_name
     traces, positions = [], 0
     for index in holders(result, "forced_kl"):
-        arrays, look = result.variants[index].analysis, looks[index]
-        kl = arrays["forced_kl"]
+        variant, look = result.variants[index], looks[index]
+        arrays, kl = variant.analysis, variant.analysis["forced_kl"]
         positions = len(kl)
         tokens = np.arange(1, positions + 1, dtype=np.int16)
         other = arrays.get("forced_top1", np.ones_like(kl)) == 0
+        # The full cache's first choices are its own text; a run may hold no such variant.
+        texts = [step.reference[0].text if step.reference else "" for step in variant.forced_steps]
+        words = [f"{at} {html.escape(repr(text))}" for at, text in enumerate(texts, 1)]
         of: dict[str, Any] = {"legendgroup": str(index)}
-        hover = f"token %{{x}}: %{{y:.4g}} {unit}"
+        more: dict[str, Any] = {"x": tokens, "mode": "lines", "customdata": words}
+        more["hovertemplate"] = f"token %{{customdata}}: %{{y:.4g}} {unit}"
         traces += [
-            variant_line(look, names[index], kl, x=tokens, mode="lines", hovertemplate=hover, **of),
+            variant_line(look, names[index], kl, **more, **of),
             crosses(tokens[other], kl[other], look.color, showlegend=False, hoverinfo="skip", **of),
         ]
     return line_chart(

@@ -9,13 +9,12 @@ import gradio as gr
 from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, meaning
 from ui.compare.controls import dropdown, number, text
 from ui.compare.form_values import CONTROL_NAMES, FormValues
-from ui.compare.offers import chips_offer, models_value
+from ui.compare.offers import chips_offer
 from ui.compare.samples_form import SAMPLE_AREAS, build_samples
 from ui.compare.text_form import build_text
 from ui.components.base import (
     MethodChips,
     ModelLine,
-    ModelList,
     Notice,
     RunNotice,
     SetupLink,
@@ -71,7 +70,6 @@ class Form:
     areas: list[Any]
     context_bar: gr.HTML
     model_line: gr.HTML
-    model_list: gr.HTML
     slides: list[gr.HTML]
     advanced_line: gr.HTML
     variants_line: gr.HTML
@@ -126,7 +124,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
             with gr.Column(elem_id="advanced-area"):
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-                    model_list = _build_advanced(parts, settings.device, models)
+                    _build_advanced(parts, settings.device)
                 advanced_line = Notice(elem_id="advanced-line")
             with gr.Row(elem_id="actions"):
                 run = gr.Button("Run", variant="primary", elem_id="run")
@@ -137,7 +135,6 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
         areas=[parts[name] for name in AREAS],
         context_bar=context_bar,
         model_line=model_line,
-        model_list=model_list,
         slides=[budget_slide, alpha_slide],
         advanced_line=advanced_line,
         variants_line=variants_line,
@@ -168,8 +165,8 @@ def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, 
     return slide
 
 
-def _build_advanced(parts: dict[str, Any], device: str, models: Sequence[str]) -> gr.HTML:
-    """What a first run does not need; returns the list of suggested models."""
+def _build_advanced(parts: dict[str, Any], device: str) -> None:
+    """What a first run does not need."""
     info = "Methods that know the question keep what it needs; others serve any question."
     parts["scenario"] = gr.Radio(
         SCENARIO_CHOICES,
@@ -206,4 +203,3 @@ def _build_advanced(parts: dict[str, Any], device: str, models: Sequence[str]) -
             info=ANALYSIS_INFO,
             elem_id="analysis",
         )
-    return ModelList(models_value(models), elem_id="model-list")

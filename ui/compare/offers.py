@@ -1,16 +1,13 @@
-"""What the forms offer: variants as a list and by class, and models. Pure: no Gradio, no torch."""
+"""What the forms offer: variants as a list and by class. Pure: no Gradio, no torch."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import psutil
-
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES, Method
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
-from ckv_core.models.catalog import SUGGESTED
 from ckv_core.records.run_request import FULL
 from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import look_of
@@ -139,22 +136,3 @@ def _specs(method: Method) -> list[str]:
     named = {f"{method.name}+{each.name}": each.offers for each in method.selectors[1:]}
     endings = [f"{name}:{end}" if end else name for name, ends in named.items() for end in ends]
     return [method.name, *endings]
-
-
-def models_value(ready: Collection[str]) -> dict[str, Any]:
-    """Value of the ModelList component; `ready` names the models that are here already."""
-    return {
-        "memory": int(psutil.virtual_memory().total),
-        "rows": [
-            {
-                "name": model.name,
-                "parameters": model.shape.parameters,
-                "context": model.shape.context,
-                "license": model.license,
-                "weights": model.weights_bytes,
-                "token": model.token_bytes,
-                "ready": model.name in ready,
-            }
-            for model in SUGGESTED
-        ],
-    }

@@ -9,7 +9,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, about
 from ckv_core.experiment.study import MAX_SAMPLES
-from ckv_core.models.catalog import KNOWN, SUGGESTED
+from ckv_core.models.catalog import KNOWN
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
@@ -132,12 +132,8 @@ class ComparePage:
 
     def _wire_model(self) -> None:
         form, model = self.form, self.form.controls["model"]
-        picked = form.model_list.pick(pick_model, None, [model], **AT_ONCE)
-        for load in (
-            model.input(self.warm, [model], None, **AT_ONCE),
-            picked.then(self.warm, [model], None, **AT_ONCE),
-        ):
-            load.then(self.watch_model, [model], [form.model_line], **SHARED)
+        load = model.input(self.warm, [model], None, **AT_ONCE)
+        load.then(self.watch_model, [model], [form.model_line], **SHARED)
         form.model_line.stop(self.stop_loading, None, None, **AT_ONCE)
 
     def _wire_variants(self) -> None:
@@ -417,12 +413,6 @@ def status_value(status: ModelStatus) -> dict[str, Any]:
         where = words.removeprefix(f"{status.model} is ready").rstrip(".").replace("cpu", "CPU")
         words = f"Ready{where}{reads}"
     return notice_value(words, tone) | wrong | {"loading": loading, "fraction": status.fraction}
-
-
-def pick_model(event: gr.EventData) -> Any:
-    """The model that was chosen in the list of suggestions."""
-    name = event_field(event, "name")
-    return name if any(model.name == name for model in SUGGESTED) else gr.skip()
 
 
 def add_ablation(chosen: object, event: gr.EventData) -> list[Any]:

@@ -100,9 +100,6 @@ A row is {"own", "help", "from", "values"}: our column, the file's or empty, and
 A choice goes to #study-columns as `ours=theirs`.
 """
 
-ModelList = component(__file__, "model_list/model_list")
-"""Shows the models that `ui.compare.model_list.models_value` gives; triggers `pick` with {name}."""
-
 MethodChips = component(__file__, "method_chips/method_chips")
 """The chosen methods as chips with a menu each; the value is a list of SPECs.
 
@@ -192,13 +189,6 @@ result (ui/results/sliders.py), None or missing for none; what they would give c
 
 FollowUpAnswers = component(__file__, "answers/follow_ups")
 """Shows {"questions"}, each {"question", "columns", "rows"} as above; hidden without any."""
-
-FidelityStrips = component(__file__, "fidelity/fidelity")
-"""Shows {"strips"}, each {"index", "look", "name", "address"}; hidden without any.
-
-The address answers {"tokens", "top1", "kl", "rank", "steps"}; a step is {"full", "variant"}, both
-lists of {"text", "probability"}, best first.
-"""
 
 KeptTokens = component(__file__, "kept_tokens/kept_tokens")
 """Fetches and shows the retained sets of a run; a friendly line while the value is None.

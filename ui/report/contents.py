@@ -20,7 +20,6 @@ from ui.components.base import (
     ChosenCell,
     DataTable,
     Facts,
-    FidelityStrips,
     FollowUpAnswers,
     KeptTokens,
     OutcomeGrid,
@@ -34,19 +33,14 @@ from ui.results import block as page
 from ui.results import sweep_area, views
 from ui.results.answers import answers_value, follow_ups_value
 from ui.results.chart_views import curves_value, diagnostics_value, perturbation_value
-from ui.results.fidelity import strips_value, teacher_forced_value
 from ui.results.grid import chosen_value, grid_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.services.live_runs import RunSnapshot
 from ui.tables.points import summary_value, sweep_value
 from ui.tables.samples import facts_rows
 
-Group = Literal["kept", "charts", "strips"]
-GROUPS: dict[Group, str] = {
-    "kept": "kept tokens and prompt",
-    "charts": "charts",
-    "strips": "fidelity strips",
-}
+Group = Literal["kept", "charts"]
+GROUPS: dict[Group, str] = {"kept": "kept tokens and prompt", "charts": "charts"}
 NO_GROUP = f"A report can be made without {', '.join(GROUPS)}; name some of these."
 SETTINGS = "### Settings and environment"
 LEFT_OUT = "This part was left out of the report."
@@ -128,7 +122,6 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         perturbation, diagnostics = perturbation_value(run), diagnostics_value(run)
         contents.add_charts("perturbation", page.PERTURBATION_TEXT, perturbation, draw)
         contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
-        _add_strips(contents, run)
         table = summary_value(run.result, ended=True)
         contents.add("summary", page.FIGURES_TEXT, (DataTable, table))
     contents.add("run", SETTINGS, (Facts, _facts(run, notes, without)))
@@ -157,20 +150,6 @@ def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
             contents.add(name, text, (DataTable, value))
     contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading, facts)}))
     return contents
-
-
-def _add_strips(contents: Contents, run: RunSnapshot) -> None:
-    value = strips_value(run)
-    if not value["strips"]:
-        return
-    if "strips" in contents.without:
-        contents.add("strips", f"### Fidelity\n{LEFT_OUT}")
-        return
-    contents.add("strips", "### Fidelity", (FidelityStrips, value))
-    contents.files["strips"] = {
-        each["address"]: _json(teacher_forced_value(run.result, each["index"]))
-        for each in value["strips"]
-    }
 
 
 def _add_kept(contents: Contents, run: RunSnapshot) -> None:

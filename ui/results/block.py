@@ -11,7 +11,6 @@ from storage.models import SAMPLES
 from ui.components.base import (
     Answers,
     DataTable,
-    FidelityStrips,
     Fold,
     FollowUpAnswers,
     KeptTokens,
@@ -74,7 +73,6 @@ PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("compare", "charts_line", "charts-line", Fold, ""),
     ("compare", "charts", "charts", RunCharts, words_of(PERTURBATION_TEXT)),
     ("compare", "diagnostics_line", "diagnostics-line", Fold, ""),
-    ("compare", "strips", "strips", FidelityStrips, ""),
     ("compare", "diagnostics", "diagnostics", RunCharts, ""),
     ("compare", "figures_line", "figures-line", Fold, ""),
     ("compare", "summary", "summary", DataTable, words_of(FIGURES_TEXT)),

@@ -1,4 +1,4 @@
-"""Answers with charts, tables and token strips, and the script that draws charts."""
+"""Answers with charts and tables, and the script that draws charts."""
 
 import functools
 import gzip
@@ -8,17 +8,15 @@ from typing import TypeVar
 
 import plotly.graph_objects as go
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ui.charts.catalog import figure_of
 from ui.charts.chart import Chart
-from ui.results.fidelity import teacher_forced_value
-from ui.server.route_answers import CSV, NO_STORE, Answer, MissingError, as_file, read_index
+from ui.server.route_answers import CSV, NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 
 T = TypeVar("T")
 NO_CHART = "There is no such chart of this run."
-NO_STRIP = "There is no such strip of this run."
 # A finished run never changes, but a newer app may draw it in another way.
 BRIEF = {"Cache-Control": "private, max-age=60"}
 
@@ -42,14 +40,6 @@ def run_figure(run: RunSnapshot, request: Request) -> Response:
     """Answers with a chart of a run as JSON."""
     figure = figure_of(run.result, request.path_params["name"], request.query_params)
     return _figure(figure, BRIEF if run.is_final else NO_STORE)
-
-
-def forced_strip(run: RunSnapshot, request: Request) -> Response:
-    """Answers with a variant's teacher-forced strip as JSON."""
-    value = teacher_forced_value(run.result, read_index(request.path_params["index"]))
-    if value is None:
-        raise MissingError(NO_STRIP)
-    return JSONResponse(value, headers=BRIEF if run.is_final else NO_STORE)
 
 
 def _figure(figure: go.Figure | None, headers: dict[str, str]) -> Response:

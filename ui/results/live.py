@@ -19,7 +19,6 @@ from ui.components.modules import imported
 from ui.results import chart_views, views
 from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
-from ui.results.fidelity import strips_value
 from ui.results.next_steps import next_value
 from ui.results.progress import state_value
 from ui.results.samples_area import reading_values
@@ -36,7 +35,7 @@ LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
 ADDRESS_CHARS = 2_000
 PERTURBATION_LINE = {"title": "Perturbation", "hint": "how far eviction moves the first step"}
-DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "head budgets, bounds, fidelity by token"}
+DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "oracles, attention mass and bounds"}
 FIGURES_LINE = {"title": "All figures", "hint": "every metric of every method, and CSV"}
 NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
 _OPENER = imported("assets/scripts/pages/history.js")
@@ -98,16 +97,14 @@ class Feed:
 
 def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]:
     """The area of one sample at one budget; `sort` puts the rows of methods that answered first."""
-    diagnostics, strips = chart_views.diagnostics_value(snapshot), strips_value(snapshot)
-    has_diagnostics = diagnostics is not None or strips["strips"]
+    diagnostics = chart_views.diagnostics_value(snapshot)
     return {
         "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
         "charts_line": PERTURBATION_LINE,
         "charts": chart_views.perturbation_value(snapshot),
-        "diagnostics_line": DIAGNOSTICS_LINE if has_diagnostics else None,
-        "strips": strips,
+        "diagnostics_line": DIAGNOSTICS_LINE if diagnostics else None,
         "diagnostics": diagnostics,
         "figures_line": FIGURES_LINE,
         "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,

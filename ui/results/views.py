@@ -181,12 +181,11 @@ def count_value(counted: TokensCounted, request: RunRequest) -> dict[str, Any]:
             "count": f"{over:,} tokens too many",
             "tone": "error",
             "field": "context",
-            "tokens": counted.tokens,
             "first_tokens": counted.first_tokens,
             "first_chars": counted.first_chars,
         }
     text = f"{counted.tokens:,} of {counted.limit:,} tokens"
-    return {"text": text, "tone": "", "tokens": counted.tokens}
+    return {"text": text, "tone": ""}
 
 
 def receipt_hint(result: RunResult) -> str:

@@ -34,7 +34,7 @@ from ui.report.copied_code import run_codes, samples_codes
 from ui.report.embed import panel_answer
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_answers
-from ui.results.figure_routes import drawn, forced_strip, plotly_script, run_figure
+from ui.results.figure_routes import drawn, plotly_script, run_figure
 from ui.results.views import prompt_value
 from ui.run.preview import preview_routes
 from ui.server.operations import operation_routes
@@ -86,7 +86,6 @@ def build_routes(services: Services) -> list[Route]:
     of_run: dict[str, Answer[RunSnapshot]] = {
         "prompt": prompt,
         "{index}/evicted": evicted,
-        "{index}/forced": forced_strip,
         "figure/{name}": run_figure,
         "result.json": routes.result_json,
         "bundle.zip": routes.bundle,

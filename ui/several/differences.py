@@ -6,30 +6,18 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ckv_core.experiment.regimes import regime_named, run_regimes
-from ckv_core.experiment.summary import four_digits
-from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
-from ckv_core.records.agreement import first_difference
+from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import OWN
 from ckv_core.records.identity import Identity, identify, unique_specs
-from ckv_core.records.metrics import METRICS, Metric
-from ckv_core.records.outcomes import outcome_word
-from ckv_core.records.records import RetainedSet, VariantResult
+from ckv_core.records.records import VariantResult
 from ckv_core.records.variants import spec_without
 from ui.looks.palette import looks_of
 from ui.services.live_runs import RunSnapshot
 
 MOST_BESIDE = 4
-LISTED_POSITIONS = 100
 TEXT_CHARS = 200
 NONE = "none"
-EQUAL = "equal, token by token"
-REFERENCE = "the reference"
-OTHER_PROMPTS = "The prompts differ, so tokens and kept sets are not compared; the metrics are."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +41,6 @@ class Pair:
 
 
 _Row = list[tuple[Identity, VariantResult] | None]
-_Cells = dict[str, Cell]  # by key of their column
 
 
 def pair_up(results: Sequence[RunResult]) -> list[Pair]:
@@ -229,134 +216,8 @@ def _common_pieces(runs: Sequence[RunSnapshot]) -> Sequence[str] | None:
     return prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
 
 
-def figures_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
-    """Value of the DataTable of figures that differ: a row per variant of several runs, and run.
-
-    Tokens and kept sets are compared with the first such run's, where all runs have one prompt.
-    """
-    results = _finished(runs)
-    pieces = _common_pieces(runs)
-    head = run_regimes(*results).head
-    rows: list[_Cells] = []
-    equal, marks = [], []
-    for pair in pair_up(results):
-        cells = [_cells(pair, at, pieces) for at, _ in pair.present]
-        if len(cells) < 2:
-            continue
-        if pieces and not any(pair.differs) and _are_equal(cells):
-            equal.append(pair.spec)
-            continue
-        mark = regime_named(pair.present[0][1].method) if head else ""
-        marks += [mark] * len(cells)
-        for each, (at, _) in zip(cells, pair.present, strict=True):
-            link = f"/run?id={runs[at].slug}"
-            rows.append(each | {"run": Cell(_letter(at), href=link, title=runs[at].title)})
-    notes = [
-        f"Equal in all runs that have them: {', '.join(equal)}." if equal else "",
-        "" if pieces else OTHER_PROMPTS,
-    ]
-    table = Table(
-        caption="Figures that differ",
-        columns=_COLUMNS,
-        items=rows,
-        file="differences.csv",
-        head=head,
-        note="\n".join(filter(None, notes)),
-        empty="None: every variant wrote the same tokens and kept the same entries.",
-        marks=marks,
-    )
-    return table.value()
-
-
-def _read(key: str) -> Callable[[_Cells], Cell | None]:
-    return lambda cells: cells.get(key)
-
-
-_TEXTS = {
-    "variant": "Variant",
-    "run": "Run",
-    "differs": "Differs in",
-    "outcome": "Outcome",
-    "first": "Differs from",
-}
-_EXTRA = {
-    "layers": "Kept slots in both, by layer",
-    "only_base": "Kept by the first run alone",
-    "only_own": "Kept by this run alone",
-}
-_METRICS = [METRICS[key] for key in ("agreement", "final", "kl", "retained_entries")]
-_COLUMNS: list[Column[_Cells]] = [
-    *(text_column(key, label, _read(key)) for key, label in _TEXTS.items()),
-    *(
-        metric_column(metric, _read(metric.key), is_extra=at > 1)
-        for at, metric in enumerate(_METRICS)
-    ),
-    text_column(
-        "overlap",
-        "Kept slots in both",
-        _read("overlap"),
-        unit="Jaccard, mean and least of a layer",
-    ),
-    *(text_column(key, label, _read(key), is_extra=True) for key, label in _EXTRA.items()),
-]
-_COMPARED = ("outcome", *(metric.key for metric in _METRICS))
-
-
-def _are_equal(cells: Sequence[_Cells]) -> bool:
-    """Whether runs have the same metrics, tokens and kept sets of a variant."""
-    first, *others = cells
-    return all(
-        each["first"].text == EQUAL
-        and ("overlap" not in each or each["overlap"].value == 1.0)
-        and all(each[key].text == first[key].text for key in _COMPARED)
-        for each in others
-    )
-
-
 def _letter(at: int) -> str:
     return "ABCD"[at]
-
-
-def _cells(pair: Pair, at: int, pieces: Sequence[str] | None) -> _Cells:
-    """One variant in one run; `pieces` are the prompt's tokens, None where the prompts differ."""
-    (base_at, base), *_ = pair.present
-    own = next(variant for run, variant in pair.present if run == at)
-    cells = {
-        "variant": Cell(pair.spec),
-        "differs": Cell(pair.differs[at]),
-        "outcome": Cell(outcome_word(own)),
-        "first": Cell(""),
-        **{metric.key: _metric_cell(own, metric) for metric in _METRICS},
-    }
-    if pieces is None or at == base_at:
-        return cells
-    at_token = first_difference(base.token_ids, own.token_ids)
-    place = EQUAL if at_token is None else f"{_letter(base_at)} from token {at_token + 1:,} on"
-    return cells | {
-        "first": Cell(place, None if at_token is None else at_token + 1),
-        **_kept(base.retained, own.retained, pieces),
-    }
-
-
-def _metric_cell(variant: VariantResult, metric: Metric) -> Cell:
-    value = metric.read(variant)
-    if variant.method == "full" and metric.better:
-        return Cell(REFERENCE)
-    if value is None:
-        return Cell("")
-    text = f"{value:.0%}" if metric.is_share else four_digits(value)
-    if metric.unit == "entries":
-        text = f"{value:,.0f}"
-    return Cell(text, value)
-
-
-def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
-    """[layers] Jaccard index of the kept slots of two sets of one shape; 1 where both are empty."""
-    one, other = left.mask(), right.mask()
-    both = (one & other).sum(axis=(1, 2))
-    either = (one | other).sum(axis=(1, 2))
-    shares = np.where(either == 0, 1.0, both / np.maximum(either, 1))
-    return [float(share) for share in shares]
 
 
 def _settings(run: RunSnapshot) -> dict[str, object]:
@@ -382,27 +243,3 @@ def _cut(text: str) -> str:
     if len(text) <= TEXT_CHARS:
         return text
     return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
-
-
-def _kept(base: RetainedSet | None, own: RetainedSet | None, pieces: Sequence[str]) -> _Cells:
-    """Nothing unless both have kept sets of one shape."""
-    if base is None or own is None or base.mask().shape != own.mask().shape:
-        return {}
-    one, two = (np.logical_or.reduce(kept.mask(), axis=(0, 1)) for kept in (base, own))
-    layers = layer_overlap(base, own)
-    mean = sum(layers) / len(layers)
-    text = "all" if mean == 1 else f"{mean:.1%}, least {min(layers):.1%}"
-    return {
-        "overlap": Cell(text, mean),
-        "layers": Cell(" ".join(f"{share:.3f}" for share in layers)),
-        "only_base": _listed(np.logical_and(one, ~two), pieces),
-        "only_own": _listed(np.logical_and(two, ~one), pieces),
-    }
-
-
-def _listed(positions: NDArray[np.bool_], pieces: Sequence[str]) -> Cell:
-    """How many positions no head of the other run keeps, and the first of them with their text."""
-    at = np.flatnonzero(positions)
-    shown = ", ".join(f"{place} {pieces[place]!r}" for place in at[:LISTED_POSITIONS])
-    more = f", and {len(at) - LISTED_POSITIONS:,} more" if len(at) > LISTED_POSITIONS else ""
-    return Cell(f"{len(at):,} ({shown}{more})" if len(at) else "0", len(at))

@@ -13,7 +13,7 @@ from ui.results.chart_views import several_value
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.several.chosen import load_runs, take_together
-from ui.several.differences import MOST_BESIDE, beside_value, figures_value
+from ui.several.differences import MOST_BESIDE, beside_value
 from ui.shell.parts import AT_ONCE, SILENT, TO_RUNS, Tone, notice_value
 from ui.tables.points import look_values
 
@@ -23,10 +23,9 @@ TABLE_TEXT = (
     "them counts once, by the newest. The ? at a column says what it means."
 )
 CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."
-BESIDE_TEXT = "### Side by side\nRun A is the baseline. Text that differs from it is underlined."
-FIGURES_TEXT = (
-    "### Figures that differ\nVariants of the same method are paired, those of equal settings "
-    "first. An unfinished run is left out."
+BESIDE_TEXT = (
+    "### Side by side\nRun A is the baseline. Text that differs from it is underlined. Variants of "
+    "the same method are paired, those of equal settings first. An unfinished run is left out."
 )
 
 
@@ -41,12 +40,10 @@ class SeveralPage:
             with gr.Column(visible=False) as self.together:
                 self.table = DataTable(elem_id="several-table", section=TABLE_TEXT)
                 self.charts = RunCharts(elem_id="several-charts", section=CHART_TEXT)
-            with gr.Column(visible=False) as self.more:
-                self.figures = DataTable(elem_id="several-figures", section=FIGURES_TEXT)
 
     def wire(self, page: gr.Blocks) -> None:
         together = [self.together, self.table, self.charts]
-        beside = [self.beside, self.differences, self.more, self.figures]
+        beside = [self.beside, self.differences]
         page.load(self.open, None, [self.notice, *together, *beside], **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
@@ -59,11 +56,11 @@ class SeveralPage:
         except CkvError as error:
             hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
             refusal = notice_value(str(error), "error", (TO_RUNS,))
-            return [refusal, *hidden, *hidden[:2], *hidden[:2]]
+            return [refusal, *hidden, *hidden[:2]]
         view = request.query_params.get("view", "")
         shown = [*_together(runs), *_beside(runs)]
         if view == "table" and len(runs) <= MOST_BESIDE:
-            shown[4:] = [gr.update(visible=False), gr.skip()] * 2
+            shown[4:] = [gr.update(visible=False), gr.skip()]
         elif view == "beside" and len(runs) <= MOST_BESIDE:
             shown[:4] = [SILENT, gr.update(visible=False), gr.skip(), gr.skip()]
         return shown
@@ -93,6 +90,5 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
 
 def _beside(runs: Sequence[RunSnapshot]) -> list[Any]:
     if len(runs) > MOST_BESIDE:
-        return [gr.update(visible=False), gr.skip()] * 2
-    shown = gr.update(visible=True)
-    return [shown, beside_value(runs), shown, figures_value(runs)]
+        return [gr.update(visible=False), gr.skip()]
+    return [gr.update(visible=True), beside_value(runs)]

@@ -1,4 +1,4 @@
-"""The form in a real browser: Run within reach, models suggested, words that explain themselves."""
+"""The form in a real browser: Run within reach, words that explain themselves."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -111,19 +111,6 @@ def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(app,
     page.keyboard.press("Control+Enter")
     page.wait_for_url(f"**/run?id={slug}")
     assert [asked.budgets for asked in started] == [("50",)]
-
-
-def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app, page):
-    show(page, app)
-    open_advanced(page)
-    page.get_by_text("Suggested models").click()
-    rows = page.locator("#model-list tbody tr")
-    expect(rows.first).to_contain_text("fits")
-    tell = "tokens => document.dispatchEvent(new CustomEvent('ckv-tokens', {detail: tokens}))"
-    page.evaluate(tell, 9_000)
-    expect(rows.first).to_contain_text("prompt too long")
-    page.get_by_role("button", name="Choose Qwen/Qwen2.5-0.5B-Instruct").click()
-    expect(page.locator("#model input").first).to_have_value("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(app, page):

@@ -22,7 +22,6 @@ from ckv_core.records.records import HeldSeries, RetainedSet
 from ui.components.base import (
     Answers,
     DataTable,
-    FidelityStrips,
     KeptTokens,
     RunActions,
     VerdictStrip,
@@ -196,7 +195,7 @@ def answer_row(index: int, name: str, *pieces: tuple[str, str], **changes: Any) 
     }
 
 
-NAMES = ["verdict", "summary", "answers", "kept", "actions", "strips"]
+NAMES = ["verdict", "summary", "answers", "kept", "actions"]
 
 
 def build_page() -> gr.Blocks:
@@ -204,7 +203,7 @@ def build_page() -> gr.Blocks:
         gr.HTML("<h1>Components</h1><h2>Results</h2>")
         payload = gr.Textbox(label="Payload", elem_id="payload", lines=1, max_lines=1)
         send = gr.Button("Send", elem_id="send")
-        kinds = (VerdictStrip, DataTable, Answers, KeptTokens, RunActions, FidelityStrips)
+        kinds = (VerdictStrip, DataTable, Answers, KeptTokens, RunActions)
         outputs = [kind(elem_id=name) for kind, name in zip(kinds, NAMES, strict=True)]
 
         def show(text: str) -> list[Any]:

@@ -2,8 +2,6 @@
 
 import csv
 import re
-import struct
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -229,8 +227,6 @@ def test_a_click_chooses_a_method_everywhere_and_another_one_picks_a_token(open_
     }"""
     assert page.locator("#kept .ckv-tokens [data-t='123']").evaluate(off_centre) < 30
     open_more(page)
-    captions = page.locator("#kept .ckv-slots figcaption .ckv-num").all_inner_texts()
-    assert captions == [f"{RUN.slots(variant, 123)} / 15" for variant in (1, 2, 3)]
     assert page.get_by_label("Layer of the heads map").input_value() == "4"
     page.evaluate("location.hash = '#variant=3'")  # as the table of answers does
     page.locator("#kept .ckv-map-row[data-variant='3'].ckv-chosen").wait_for()
@@ -346,7 +342,7 @@ def saved(page: Page, kind: str) -> bytes:
     return download.value.path().read_bytes()
 
 
-def test_the_evidence_of_a_span_is_saved_by_layer_and_as_a_picture(open_view):
+def test_the_evidence_of_a_span_is_saved_by_layer(open_view):
     """Of a span that ends after the compressed prompt, the part inside it."""
     value = RUN.value(spec=["snapkv", "=HYPERLINK(1)"])
     page = open_view(fragment="#span=255-304").show_kept(RUN, variants=value["variants"])
@@ -357,10 +353,9 @@ def test_the_evidence_of_a_span_is_saved_by_layer_and_as_a_picture(open_view):
         for each in value["variants"]
         for layer in EVICTABLE
     ]
-    picture = ElementTree.fromstring(saved(page, "SVG"))
-    inner = picture.findall("{*}svg")
-    assert len(inner) == 3
-    for variant, bars in enumerate(inner, 1):
+    paths = page.locator("#kept .ckv-layer-bars").all()
+    assert len(paths) == 3
+    for variant, bars in enumerate(paths, 1):
         part = rows[5 * variant - 5 : 5 * variant]
         held = RUN.masks[variant - 1][EVICTABLE, :, 255:300].sum((1, 2))
         assert (held < 135).all()
@@ -368,14 +363,8 @@ def test_the_evidence_of_a_span_is_saved_by_layer_and_as_a_picture(open_view):
         np.testing.assert_allclose([float(row[5]) for row in part], held / 135)
         chance = np.mean([float(row[6]) for row in part])
         assert chance == pytest.approx(shares_of(variant, 255, 300).chance)
-        drawn = re.findall(r"v-([\d.]+)h", bars.findall("{*}path")[1].get("d"))
+        drawn = re.findall(r"v-([\d.]+)h", bars.locator("path").nth(1).get_attribute("d"))
         np.testing.assert_allclose([float(height) / 26 for height in drawn], held / 135)
-    told = [text.text.partition(":")[0] for text in picture.findall("{*}text")[1:]]
-    assert told == [each["label"] for each in value["variants"]]
-    image = saved(page, "PNG")
-    assert image.startswith(b"\x89PNG")
-    width, height = struct.unpack(">II", image[16:24])
-    assert (width, height) == (2 * int(picture.get("width")), 2 * int(picture.get("height")))
     page.get_by_label("Export: Evidence by layer").press("Enter")
     page.get_by_role("button", name="As a table").click()
     table = page.locator("#kept .ckv-by-layer tbody tr")
@@ -410,7 +399,7 @@ def test_keys_move_a_cursor_zoom_and_clear(open_view):
     assert "layer 1 · token 7 " in live.inner_text()
     assert f"kept by {RUN.masks[0][1, :, 7].sum()} of 3 KV heads" in live.inner_text()
     page.keyboard.press("Enter")
-    page.locator("#kept .ckv-token-panel", has_text="layer 1 framed").wait_for()
+    evidence_panel(page, "Its token has").wait_for()
     assert "span=7-7" in page.url
     page.keyboard.press("+")
     wait_until_zoomed(page)

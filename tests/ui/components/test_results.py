@@ -198,60 +198,6 @@ def test_hostile_text_stays_text_and_nothing_widens_the_page(open_view):
         assert view.page.evaluate("document.documentElement.scrollWidth") == width
 
 
-# --- the fidelity strip -------------------------------------------------------------------
-
-ADDRESS = "/data/strip/1/forced"
-STRIP = {
-    "tokens": ["The", " code", HOSTILE],
-    "top1": [1, 1, 0],
-    "kl": [0.0, 0.02, 2.5],
-    "rank": [1, 1, 4],
-    "steps": [
-        {"full": [{"text": text, "probability": 0.9}], "variant": [{"text": "x", "probability": p}]}
-        for text, p in ((" The", 0.5), (" code", 0.5), (HOSTILE, 0.0001))
-    ],
-}
-
-
-def show_strip(view: View, **answer: object) -> Locator:
-    """What is told of the strip, fetched from an address that answers this."""
-    view.page.route(f"**{ADDRESS}", lambda route: route.fulfill(**answer))
-    strip = {"index": 1, "look": LOOK, "name": "SnapKV", "address": ADDRESS}
-    view.send(strips={"strips": [strip]})
-    return view.page.locator(".ckv-strip-message:visible")
-
-
-def test_arrows_tell_each_position_and_enter_opens_both_distributions(open_view):
-    view = open_view()
-    page, told = view.page, show_strip(view, json=STRIP)
-    box = page.get_by_role("listbox", name="Fidelity of SnapKV")
-    expect(box.get_by_role("option")).to_have_count(3)
-    expect(told).to_have_text(
-        "Same first choice at 2 of n = 3 positions; first divergence at token 3."
-    )
-    box.focus()
-    page.keyboard.press("Home")
-    expect(told).to_contain_text("token 1")
-    page.keyboard.press("End")
-    expect(told).to_contain_text("KL 2.50 nats, rank 4, another first choice, first divergence")
-    assert HOSTILE in told.inner_text()
-    page.keyboard.press("Enter")
-    detail = page.locator(".ckv-strip-detail:visible")
-    for words in ("Candidates for token 3", "90%", "<0.1%"):
-        expect(detail).to_contain_text(words)
-    assert page.locator(".ckv-strip img").count() == 0
-    page.keyboard.press("Escape")
-    expect(detail).to_have_count(0)
-
-
-def test_a_strip_that_cannot_be_fetched_says_so(open_view, faults):
-    faults.expect("503")
-    view = open_view()
-    expect(show_strip(view, status=503)).to_have_text(
-        "The strip could not be fetched: the server answered 503."
-    )
-
-
 # --- links and files ------------------------------------------------------------------------
 
 

@@ -115,12 +115,6 @@ def test_definitions_are_plain_text():
     assert "KL(full || variant)" in text
 
 
-def test_the_strips_are_inside(report):
-    addresses = [each["address"] for each in report.value("strips")["strips"]]
-    assert len(addresses) == 2
-    assert json.loads(report.files[addresses[0]])["tokens"] == ["one", " two"]
-
-
 def test_a_sweep_has_its_curves_and_points(files):
     report = opened(files["sweep"].read_bytes())
     names = [section["name"] for section in report.page["sections"]]
@@ -169,7 +163,7 @@ def test_one_byte_over_the_limit_is_refused_by_name(file):
 
 @pytest.mark.parametrize(
     ("groups", "gone"),
-    [(["kept", "strips"], {"/retained", "/prompt", "/forced"}), (["charts"], {"/figure/"})],
+    [(["kept"], {"/retained", "/prompt"}), (["charts"], {"/figure/"})],
 )
 def test_what_is_left_out_is_gone_and_named(groups, gone):
     report = opened(build_report(run(), without=groups))
@@ -182,7 +176,7 @@ def test_what_is_left_out_is_gone_and_named(groups, gone):
 
 def test_only_known_groups_can_be_left_out():
     assert read_groups(" charts,kept ,") == ["kept", "charts"]
-    with pytest.raises(ConfigError, match="kept, charts, strips"):
+    with pytest.raises(ConfigError, match="kept, charts"):
         read_groups("kept,all")
 
 
@@ -282,7 +276,7 @@ def visit(browser, files) -> Iterator[Callable[..., Visit]]:
 
 
 def see(page: Page, parts: Locator) -> None:
-    """Scroll until these have been drawn: maps, strips and charts."""
+    """Scroll until these have been drawn: maps and charts."""
     for part in parts.all():
         part.scroll_into_view_if_needed()
     for chart in parts.and_(page.locator(".ckv-chart")).all():
@@ -291,14 +285,13 @@ def see(page: Page, parts: Locator) -> None:
 
 def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(visit):
     page = visit("hostile").page
-    see(page, page.locator("[data-component=kept-tokens], .ckv-strip:visible, .ckv-chart"))
+    see(page, page.locator("[data-component=kept-tokens], .ckv-chart"))
     page.wait_for_selector(".ckv-host[data-state=shown]")
     expect(page.locator(".ckv-map-row[data-variant] .ckv-map-base")).to_have_count(2)
     more_than_a_ground = """canvas => new Set(new Uint32Array(canvas.getContext("2d").getImageData(
         0, 0, canvas.width, canvas.height).data.buffer)).size > 1"""
     canvas = page.locator(".ckv-map-base").first.element_handle()
     page.wait_for_function(more_than_a_ground, arg=canvas)
-    expect(page.locator(".ckv-strip-cells").nth(1).locator(".ckv-cell")).to_have_count(2)
     assert page.locator(".ckv-chart .main-svg").count() >= 8
     chart = page.locator(".ckv-chart", has=page.locator("select[name=variant]")).first
     title = chart.locator(".ckv-chart-title")
@@ -331,8 +324,7 @@ def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
     page.evaluate("location.hash = '#span=3-3&variant=2&layer=1'")
     expect(evidence.locator("[aria-selected=true]")).to_have_attribute("data-variant", "2")
     page.get_by_text("More views").click()
-    expect(page.locator(".ckv-token-panel")).to_contain_text("layer 1 framed")
-    expect(page.locator(".ckv-slots canvas")).to_have_count(2)
+    expect(page.get_by_label("Layer of the heads map")).to_have_value("1")
     page.locator("#definitions summary").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#definitions table").first).to_be_visible()

@@ -19,7 +19,6 @@ from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_res
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
 from ui.results.answers import answers_value, differing, follow_ups_value, shortened
-from ui.results.fidelity import strips_value, teacher_forced_value
 from ui.results.progress import state_value
 from ui.tables.points import summary_value
 
@@ -112,7 +111,7 @@ def test_receipts_say_what_was_reused_and_tell_estimate_and_peak_apart(changes, 
     assert [line for line in lines if "reused" in line or "MiB" in line] == chips
 
 
-# --- answers, strips and kept tokens --------------------------------------------------------
+# --- answers and kept tokens -----------------------------------------------------------------
 
 
 def test_the_full_cache_stands_first_and_then_who_answered():
@@ -144,21 +143,6 @@ def test_a_long_text_is_cut_to_the_part_that_differs():
     assert sum(len(text) for text, _ in short) < 160
     assert shortened(pieces[:1], at_end=True)[0][0] == "… "
     assert shortened([("short", "")]) == [("short", "")]
-
-
-def test_a_strip_is_offered_once_the_run_is_over_and_has_its_tokens_without_a_full_variant():
-    over, early = (
-        [
-            each["address"]
-            for each in strips_value(snapshot(state=state, result=analysed()))["strips"]
-        ]
-        for state in ("done", "running")
-    )
-    assert over == [f"/data/{SLUG}/{at}/forced" for at in (1, 2)]
-    assert early == []
-    without_full = analysed()
-    without_full.variants = without_full.variants[1:]
-    assert teacher_forced_value(without_full, 0)["tokens"] == ["one", " two"]
 
 
 def test_follow_ups_are_a_table_per_question():
@@ -232,18 +216,12 @@ def client() -> TestClient:
     return client_of(FakeServices(snapshot(result=analysed())))
 
 
-def test_figures_and_strips_come_as_json(client):
+def test_figures_come_as_json(client):
     figure = client.get(f"/data/{SLUG}/figure/sigma?variant=2").json()
     assert figure["layout"]["title"]["text"].startswith("CriticalKV-SnapKV")
-    strip = client.get(f"/data/{SLUG}/1/forced").json()
-    assert strip["tokens"] == ["one", " two"]
-    assert (strip["top1"], strip["rank"]) == ([1, 0], [1, 7])
-    assert strip["steps"][0]["variant"] == [{"text": "<b>", "probability": 0.5}]
 
 
-@pytest.mark.parametrize(
-    "path", ["x/figure/sigma", f"{SLUG}/figure/x", f"{SLUG}/0/forced", f"{SLUG}/9/forced"]
-)
+@pytest.mark.parametrize("path", ["x/figure/sigma", f"{SLUG}/figure/x", f"{SLUG}/9/retained"])
 def test_what_does_not_exist_is_a_404(client, path):
     assert client.get(f"/data/{path}").status_code == 404
 

@@ -2,35 +2,16 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from ckv_core.records.external_selection import read_external_selection
-from ckv_core.records.records import RetainedSet, VariantResult
+from ckv_core.records.records import VariantResult
 from tests.factories.app import request, snapshot
 from tests.factories.runs import done_result, full_variant, kept_variant, selection_file
-from ui.several.differences import (
-    OTHER_PROMPTS,
-    REFERENCE,
-    beside_value,
-    figures_value,
-    layer_overlap,
-    pair_up,
-)
+from ui.several.differences import beside_value, pair_up
 
 OTHER = "other0000000"
 SNAPKV = "snapkv:budget=4"
-
-
-def beside(result, **changes):
-    """The results that differ between a run as it is and one with this result."""
-    return figures_value([snapshot(), snapshot(slug=OTHER, result=result, **changes)])
-
-
-def rows_of(value, spec: str) -> dict[str, dict[str, str]]:
-    """Texts of a variant's rows by run."""
-    rows = [row["cells"] for row in value["rows"] if row["cells"]["variant"]["text"] == spec]
-    return {row["run"]["text"]: {key: cell["text"] for key, cell in row.items()} for row in rows}
 
 
 def settings_of(*runs) -> list[list[str]]:
@@ -50,11 +31,9 @@ def changed_variant(**changes):
 
 
 def test_runs_that_are_the_same_say_so():
-    value = beside(done_result())
-    assert (value["rows"], settings_of(snapshot(), snapshot(slug=OTHER))) == ([], [])
-    assert value["note"] == (
-        f"Equal in all runs that have them: full, {SNAPKV}, snapkv+critical:budget=4."
-    )
+    runs = snapshot(), snapshot(slug=OTHER)
+    assert settings_of(*runs) == []
+    assert all(row["equal"] for row in beside_value(runs)["rows"])
 
 
 def test_only_settings_that_differ_are_listed():
@@ -93,8 +72,8 @@ def parameters_of_critical(spec: str, **parameters):
 
 def test_variants_are_matched_by_their_settings_and_not_by_what_their_spec_writes():
     spec = "snapkv+critical:budget=4"
-    value = beside(parameters_of_critical(f"{spec},alpha=0.25"))
-    assert value["note"] == f"Equal in all runs that have them: full, {SNAPKV}, {spec}."
+    other = snapshot(slug=OTHER, result=parameters_of_critical(f"{spec},alpha=0.25"))
+    assert [*outcomes_of(snapshot(), other)] == ["full", SNAPKV, spec]
 
 
 def with_budget(budget: int, *, critical: bool = False, **changes) -> VariantResult:
@@ -109,10 +88,10 @@ def pairs(*runs) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_the_same_method_is_paired_though_a_parameter_differs_which_is_told():
-    value = beside(parameters_of_critical("snapkv+critical:budget=4", alpha=0.5))
-    rows = rows_of(value, "snapkv+critical:budget=4")
-    assert {at: row["differs"] for at, row in rows.items()} == {"A": "alpha=0.25", "B": "alpha=0.5"}
-    assert len(value["rows"]) == 2
+    result = parameters_of_critical("snapkv+critical:budget=4", alpha=0.5)
+    *_, row = beside_value([snapshot(), snapshot(slug=OTHER, result=result)])["rows"]
+    assert row["cells"]["name"]["spec"] == "snapkv+critical:budget=4"
+    assert [row["cells"][at]["title"] for at in "AB"] == ["alpha=0.25", "alpha=0.5"]
 
 
 OTHER_KERNEL = dataclasses.replace(
@@ -178,31 +157,6 @@ def test_an_unfinished_run_is_marked_and_has_no_outcomes(state):
     runs = [snapshot(), snapshot(slug=OTHER, state=state)]
     assert all(second is None for _, second in outcomes_of(*runs).values())
     assert beside_value(runs)["columns"][2]["unit"].endswith(f"not finished: {state}")
-    assert figures_value(runs)["rows"] == []
-
-
-def test_outcomes_and_figures_that_differ_are_shown_and_what_is_not_known_is_empty():
-    runs = [changed_variant(answer_found=at) for at in (True, False, None)]
-    value = figures_value([snapshot(slug=str(at), result=r) for at, r in enumerate(runs)])
-    rows = rows_of(value, SNAPKV)
-    assert [rows[at]["outcome"] for at in "ABC"] == ["answered", "cut", ""]
-    assert (
-        rows["A"]["agreement"],
-        rows["A"]["kl"],
-        rows["A"]["final"],
-        rows["A"]["retained_entries"],
-    ) == (
-        "50%",
-        "0.2500",
-        "3.500",
-        "24",
-    )
-    bare = rows_of(beside(changed_variant(agreement=None, perturbation=None)), SNAPKV)["B"]
-    assert (bare["agreement"], bare["kl"], bare["final"]) == ("", "", "")
-    moved = dataclasses.replace(full_variant(), answer_found=False, stopped="eos")
-    result = dataclasses.replace(done_result(), variants=[moved])
-    full = rows_of(figures_value([snapshot(), snapshot(slug=OTHER, result=result)]), "full")["B"]
-    assert (full["agreement"], full["kl"], full["final"]) == (REFERENCE,) * 3
 
 
 def test_a_variant_that_had_not_selected_is_left_out():
@@ -213,36 +167,19 @@ def test_a_variant_that_had_not_selected_is_left_out():
     assert all(second is None for _, second in outcomes_of(*runs).values())
 
 
-def test_differing_tokens_and_positions_are_named():
-    kept = np.zeros((3, 2, 10), np.bool_)
-    kept[..., 2:6] = True
-    result = changed_variant(
-        token_ids=(1, 9, 4), token_texts=("one", " x", " y"), retained=RetainedSet.from_mask(kept)
-    )
-    first, second = (row["cells"] for row in beside(result)["rows"])
-    assert first["first"]["text"] == ""
-    assert second["first"] == {"text": "A from token 2 on", "value": 2}
+def test_differing_tokens_are_marked():
+    result = changed_variant(token_ids=(1, 9, 4), token_texts=("one", " x", " y"))
     runs = [snapshot(), snapshot(slug=OTHER, result=result)]
     (row,) = [
         r["cells"] for r in beside_value(runs)["rows"] if r["cells"]["name"].get("spec") == SNAPKV
     ]
     assert row["B"]["pieces"] == [("one", False), (" x", True), (" y", True)]
     assert not any(differs for _, differs in row["A"]["pieces"])
-    assert second["overlap"] == {"text": "33.3%, least 33.3%", "value": pytest.approx(2 / 6)}
-    assert second["layers"]["text"] == "0.333 0.333 0.333"
-    assert second["only_base"]["text"] == "2 (0 't0 ', 1 't1 ')"
-    assert second["only_own"]["text"] == "2 (4 't4 ', 5 't5 ')"
 
 
-def test_other_prompts_are_compared_by_their_figures_alone():
+def test_other_prompts_mark_no_text():
     prompt = dataclasses.replace(done_result().prompt, token_ids=tuple(range(1, 11)))
-    other = snapshot(slug=OTHER, result=dataclasses.replace(done_result(), prompt=prompt))
-    value = figures_value([snapshot(), other])
-    assert value["note"] == OTHER_PROMPTS
-    assert not any(row["cells"]["first"]["text"] for row in value["rows"])
-    assert {row["cells"]["run"]["text"] for row in value["rows"]} == {"A", "B"}
-
-
-def test_layers_that_keep_nothing_overlap_fully():
-    empty = RetainedSet.from_mask(np.zeros((2, 1, 4), np.bool_))
-    assert layer_overlap(empty, empty) == [1.0, 1.0]
+    result = dataclasses.replace(changed_variant(token_ids=(1, 9, 4)), prompt=prompt)
+    runs = [snapshot(), snapshot(slug=OTHER, result=result)]
+    cells = [row["cells"]["B"] for row in beside_value(runs)["rows"] if row["look"]]
+    assert not any(differs for cell in cells for _, differs in cell["pieces"])

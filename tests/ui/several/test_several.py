@@ -57,11 +57,11 @@ def table_of(found) -> dict[str, dict[str, str]]:
 
 
 def opened(ids: str, *runs, view: str = "") -> list:
-    """Notice, then whether each part is shown, with its values: table, differences, figures."""
+    """Notice, then whether each part is shown, with its values: table, differences."""
     with gr.Blocks(analytics_enabled=False):
         page = SeveralPage(FakeServices(*runs))
     shown = page.open(SimpleNamespace(query_params={"ids": ids, "view": view}))
-    for at in (1, 4, 6):
+    for at in (1, 4):
         shown[at] = shown[at]["visible"]
     return shown
 
@@ -219,7 +219,7 @@ def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
 
 def test_the_address_opens_the_runs_together_and_a_few_beside_one_another():
     ids = "runabc0,runabc1, runabc2"
-    notice, together, table, _, beside, differences, *_ = opened(ids, *runs_of(3))
+    notice, together, table, _, beside, differences = opened(ids, *runs_of(3))
     assert (together, beside) == (True, True)
     assert notice["text"].startswith("3 prompts, tiny.")
     assert [address for _, address in notice["links"][:2]] == [
@@ -235,7 +235,7 @@ def test_the_address_opens_the_runs_together_and_a_few_beside_one_another():
 
 
 def test_runs_without_a_common_table_still_differ():
-    notice, together, _, _, beside, differences, *_ = opened(
+    notice, together, _, _, beside, differences = opened(
         f"{SLUG},{OTHER}", snapshot(), snapshot(slug=OTHER, state="failed")
     )
     assert (notice["tone"], together, beside) == ("warn", False, True)
@@ -254,7 +254,7 @@ def test_runs_without_a_common_table_still_differ():
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence(ids, sentence):
-    notice, together, _, _, beside, *_ = opened(ids, *runs_of(2))
+    notice, together, _, _, beside, _ = opened(ids, *runs_of(2))
     assert (notice["tone"], together, beside) == ("error", False, False)
     assert sentence in notice["text"]
     assert notice["text"].endswith(".")

@@ -60,7 +60,6 @@ def show(page: Page, name: str) -> None:
         page.get_by_role("button", name="Run", exact=True).click()
     if name == "":
         page.get_by_role("button", name="Advanced").click()
-        page.get_by_text("Suggested models").click()
     marks = {
         "sweep": "#grid .ckv-point",
         "several": "#several-table tbody tr",

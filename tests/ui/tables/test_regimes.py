@@ -14,7 +14,6 @@ from ui.charts.catalog import CHARTS
 from ui.charts.points import POINTS_CHART
 from ui.results import chart_views
 from ui.several.chosen import take_together
-from ui.several.differences import figures_value
 from ui.tables.points import summary_value
 
 MARKS = {"query-aware", "query-agnostic"}
@@ -43,9 +42,6 @@ VALUES = {
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
     ),
     "summary": lambda change: summary_value(change(done_result())),
-    "runs": lambda change: figures_value(
-        [snapshot(result=change(each)) for each in (done_result(), analysed())]
-    ),
 }
 
 

@@ -6,8 +6,7 @@ import {
   make,
   percent,
   quietButton,
-  SVG,
-  saveFile,
+  scroller,
   setText,
   shape,
   specParts,
@@ -17,7 +16,6 @@ import {
 } from "../../../assets/scripts/dom.js";
 import { exportMenu } from "../../../assets/scripts/export_menu.js";
 import { marker } from "../../../assets/scripts/marks.js";
-import { layerTable } from "./panels.js";
 
 const BAR = { step: 6, width: 5, height: 26 };
 const MEANINGS = {
@@ -97,44 +95,6 @@ function saveTable(app, first, end) {
   downloadCsv([head, ...lines], `evidence-${first}-${end - 1}.csv`);
 }
 
-/** The bars of all variants as one picture in the page's colours. */
-function picture(app, first, end) {
-  const [width, left, row] = [720, 16, 76];
-  const { text: ink, surface } = app.ink;
-  const height = 48 + row * app.variants.length;
-  const inner = width - 2 * left;
-  const write = (y, size, text) =>
-    shape("text", { x: left, y, fill: ink, "font-size": size, "font-family": "system-ui, sans-serif" }, text);
-  const rows = app.variants.flatMap((variant, at) => {
-    const found = variant.kept.evidence(first, end, variant);
-    const bars = layerBars(found.layers.length);
-    bars.draw(found, variant.color);
-    const top = 48 + at * row;
-    const box = { x: left, y: top + 20, width: inner, height: 44 };
-    Object.entries(box).forEach(([name, value]) => bars.node.setAttribute(name, value));
-    for (const line of bars.node.querySelectorAll("[stroke-width]")) line.setAttribute("stroke", ink);
-    return [write(top + 14, 12, `${str(variant.label)}: ${percent(found.mean)}`), bars.node];
-  });
-  const title = write(26, 14, `Share of tokens ${first}–${end - 1} kept, by evictable layer; line: expected at random`);
-  const size = { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` };
-  const node = shape("svg", size, shape("rect", { width, height, fill: surface }), title, ...rows);
-  return { text: new XMLSerializer().serializeToString(node), width, height };
-}
-
-async function savePicture(app, first, end, format) {
-  const { text, width, height } = picture(app, first, end);
-  let file = new Blob([text], { type: "image/svg+xml" });
-  if (format === "png") {
-    const image = make("img", { src: URL.createObjectURL(file) });
-    await image.decode();
-    URL.revokeObjectURL(image.src);
-    const canvas = make("canvas", { width: 2 * width, height: 2 * height });
-    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-    file = canvas.toDataURL("image/png");
-  }
-  saveFile(file, `evidence-${first}-${end - 1}.${format}`);
-}
-
 /** The line below the heading. */
 function sentence(app) {
   const way = byTouch("Search the text, or tap a token", "Search the text, drag over it, or click a token");
@@ -209,8 +169,6 @@ export function evidencePanel(app) {
   ]);
   const byLayer = make("div.ckv-by-layer", { hidden: true });
   const files = exportMenu("Evidence by layer", [
-    ["PNG", () => savePicture(app, ...app.judged(), "png")],
-    ["SVG", () => savePicture(app, ...app.judged(), "svg")],
     ["CSV", () => saveTable(app, ...app.judged())],
     ["As a table", () => showTable(app, byLayer)],
   ]);
@@ -239,6 +197,20 @@ export function evidencePanel(app) {
     ),
     card,
     byLayer,
+  ]);
+}
+
+/** What `share(variant, layer)` is of each, in words. */
+export function layerTable(app, caption, share) {
+  const rows = Array.from({ length: app.shape.layers }, (_, layer) =>
+    make("tr", [
+      make("th", { scope: "row", text: app.evictable.has(layer) ? String(layer) : `${layer} (not evicted)` }),
+      ...app.variants.map((variant) => make("td.ckv-num.ckv-right", percent(share(variant, layer)))),
+    ]),
+  );
+  const heads = app.variants.map((variant) => ({ text: str(variant.label), class: "ckv-right" }));
+  return scroller(caption, [
+    make("table.ckv-table.ckv-tight", [make("caption.ckv-offscreen", caption), tableHead("Layer", ...heads), make("tbody", rows)]),
   ]);
 }
 

@@ -18,8 +18,7 @@ import {
 import { divergingStops, marker } from "../../../assets/scripts/marks.js";
 import { differenceMap, headMap, KeptApp } from "./app.js";
 import { KeptRun, onReplaced } from "./data.js";
-import { evidencePanel } from "./evidence.js";
-import { drawToken, layerTable } from "./panels.js";
+import { evidencePanel, layerTable } from "./evidence.js";
 import { legend } from "./ramp.js";
 import { mapRows } from "./rows.js";
 import { stepsPanel } from "./steps.js";
@@ -164,13 +163,10 @@ function moreViews(app) {
   ]);
   const build = () => {
     const steps = stepsPanel(app);
-    const token = make("section.ckv-panel.ckv-token-panel", { "aria-label": "Token" });
-    app.on("panels", () => node.open && drawToken(app, token));
     body.append(
       toolbar(app),
       ...(steps ? [steps] : []),
       make("div.ckv-grid.ckv-pair", app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
-      token,
       make("section.ckv-panel.ckv-share", { "aria-label": "Kept share per layer" }, [
         make("h3", "Kept share per layer"),
         layerTable(app, "Share of entries kept, per layer and method", (variant, layer) => variant.kept.layerShare(layer)),

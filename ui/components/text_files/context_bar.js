@@ -94,8 +94,5 @@ export default function mount(host) {
   document.addEventListener("input", onInput);
   onDrop("#text-box", (files) => busy(() => read(files)));
 
-  onValue(host, (value) => {
-    say(value ?? {});
-    document.dispatchEvent(new CustomEvent("ckv-tokens", { detail: Number(value?.tokens) || 0 }));
-  });
+  onValue(host, (value) => say(value ?? {}));
 }
