@@ -26,6 +26,12 @@ def dropdown(
     return gr.Dropdown(list(choices), value=value, label=label, info=info, elem_id=elem_id, **more)
 
 
+def segments(elem_id: str, label: str, choices: Sequence[Any], value: str, **more: Any) -> gr.Radio:
+    """A choice of two or three that stand beside one another."""
+    more["elem_classes"] = ["ckv-seg-radio"]
+    return gr.Radio(list(choices), value=value, label=label, elem_id=elem_id, **more)
+
+
 def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Dropdown:
     """A list whose words come later; a word may be any, as they are not the server's to keep."""
     more: dict[str, Any] = {"scale": scale, "min_width": 220, "allow_custom_value": True}

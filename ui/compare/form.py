@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, meaning
-from ui.compare.controls import dropdown, number, text
+from ui.compare.controls import dropdown, number, segments, text
 from ui.compare.form_values import CONTROL_NAMES, FormValues
 from ui.compare.offers import chips_offer
 from ui.compare.samples_form import SAMPLE_AREAS, build_samples
@@ -105,9 +105,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
     with gr.Row(elem_id="ask", equal_height=False):
         with gr.Column(elem_id="ask-text", min_width=0):
             with gr.Row(elem_id="ask-head"):
-                parts["mode"] = gr.Radio(
-                    MODES, value=DEFAULTS.mode, label="How many texts", elem_id="mode"
-                )
+                parts["mode"] = segments("mode", "How many texts", MODES, DEFAULTS.mode)
                 setup_link = SetupLink(elem_id="setup-link", min_width=60)
                 new = gr.Button("New", elem_id="new", size="sm", scale=0, min_width=60)
             with gr.Column(elem_id="text-area") as parts["text_area"]:
@@ -168,13 +166,8 @@ def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, 
 def _build_advanced(parts: dict[str, Any], device: str) -> None:
     """What a first run does not need."""
     info = "Methods that know the question keep what it needs; others serve any question."
-    parts["scenario"] = gr.Radio(
-        SCENARIO_CHOICES,
-        value=DEFAULTS.scenario,
-        label="When is the question known?",
-        info=info,
-        elem_id="scenario",
-    )
+    label = "When is the question known?"
+    parts["scenario"] = segments("scenario", label, SCENARIO_CHOICES, DEFAULTS.scenario, info=info)
     info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
     parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
     with gr.Column() as parts["text_settings"]:

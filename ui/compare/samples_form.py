@@ -7,7 +7,7 @@ import gradio as gr
 from ckv_core.experiment.harness import has_harness
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.tasks import TASKS
-from ui.compare.controls import dropdown, text
+from ui.compare.controls import dropdown, segments, text
 from ui.compare.form_values import FormValues
 from ui.components.base import Notice, SampleMap, StudyFile
 
@@ -36,9 +36,8 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         The map of columns, and the lines on what so many samples show and take.
     """
     sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
-    parts["source"] = gr.Radio(
-        sources, value=DEFAULTS.source, label="Where the samples come from", elem_id="source"
-    )
+    label = "Where the samples come from"
+    parts["source"] = segments("source", label, sources, DEFAULTS.source)
     with gr.Column(elem_id="study-file-area") as parts["file_area"]:
         info = "one line a sample: JSON, or CSV with a first line of names; LongBench as published"
         parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)

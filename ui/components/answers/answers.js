@@ -9,7 +9,7 @@ export default function mount(host) {
   const table = new AnswerTable("What each method wrote", { follows: true });
   const live = make("div.ckv-live", { hidden: true });
   const drawSliders = liveRow(live);
-  const card = make("div.ckv-answers-card", live, table.node);
+  const card = make("div.ckv-card.ckv-flush", live, table.node);
   const note = make("p.ckv-hint.ckv-answers-note");
   const regimes = regimesHead();
   host.root.append(empty, card, regimes, note);

@@ -10,7 +10,7 @@ function section() {
     setText(name, `${at + 1}. ${str(item.question)}`);
     table.draw(item);
   };
-  return { node: make("section", name, make("div.ckv-answers-card", table.node)), draw };
+  return { node: make("section", name, make("div.ckv-card.ckv-flush", table.node)), draw };
 }
 
 export default function mount(host) {

@@ -124,7 +124,7 @@ export class AnswerTable {
     this.head = make("tr");
     this.body = make("tbody");
     this.keys = "";
-    const table = make("table.ckv-table.ckv-answers", make("caption.ckv-offscreen", label), make("thead", this.head), this.body);
+    const table = make("table.ckv-table.ckv-answers.ckv-lines", make("caption.ckv-offscreen", label), make("thead", this.head), this.body);
     this.node = make("div.ckv-answers-box", table);
     if (follows) this.body.addEventListener("keydown", (event) => this.onKey(event));
   }

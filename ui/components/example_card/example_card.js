@@ -52,7 +52,7 @@ export default function mount({ root, element }) {
   const about = make("span.ckv-hint");
   const open = make("a.ckv-button.ckv-small", { text: "Open result", hidden: true });
   const table = make("div.ckv-example-rows", { hidden: true });
-  const head = make("div.ckv-example-head", make("div", make("h3", { text: "Example result, made on this machine" }), about), open);
+  const head = make("div.ckv-row.ckv-example-head", make("div", make("h3", { text: "Example result, made on this machine" }), about), open);
   const card = make("div.ckv-card", { hidden: true }, head, text, table);
   root.append(card);
   let rows = new Map();

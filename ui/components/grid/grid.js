@@ -68,7 +68,7 @@ function nextCell(rows, from, [down, right]) {
 export default function mount(host) {
   const { root } = host;
   const table = make("table.ckv-outcomes", { "aria-label": "Outcome by method and budget" });
-  const card = make("div.ckv-card.ckv-outcomes-card", table);
+  const card = make("div.ckv-card.ckv-flush.ckv-outcomes-card", table);
   const note = make("p.ckv-hint");
   root.append(card, note);
   let first = null; // index of what is chosen where the address names no cell

@@ -61,7 +61,7 @@ function evidenceRow(app, variant, at) {
   const node = make("tr", { "data-variant": variant.index, onclick: () => app.choose(at) }, [
     head,
     ...cells,
-    make("td.ckv-layers", { "data-label": "By layer" }, bars.node),
+    make("td.ckv-layers", bars.node),
   ]);
   const draw = (first, end) => {
     const found = variant.kept.evidence(first, end, variant);
@@ -160,8 +160,8 @@ export function evidencePanel(app) {
     right("Heads with all tokens", MEANINGS.whole),
     layers,
   );
-  const card = make("div.ckv-card", [
-    make("table.ckv-table", [
+  const card = make("div.ckv-card.ckv-flush", [
+    make("table.ckv-table.ckv-lines", [
       make("caption.ckv-offscreen", "Share of the selected text that each method keeps"),
       head,
       make("tbody", ...rows.map((row) => row.node)),

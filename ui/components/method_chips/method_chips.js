@@ -14,7 +14,7 @@ export default function mount(host) {
   let chips = [];
   let shown = "";
   const name = make("span.ckv-field-name", { id: `methods-${Math.random().toString(36).slice(2)}`, text: "Methods" });
-  const row = make("div.ckv-chip-row", { role: "group", "aria-labelledby": name.id, onkeydown: move });
+  const row = make("div.ckv-row.ckv-chip-row", { role: "group", "aria-labelledby": name.id, onkeydown: move });
   const full = make(
     "span.ckv-chip.ckv-fixed",
     { title: "Nothing is evicted: what the others are compared with" },

@@ -3,7 +3,7 @@
 import { list, make, onValue, setText, str } from "../../../assets/scripts/dom.js";
 
 export default function mount(host) {
-  const crumbs = make("p.ckv-crumbs");
+  const crumbs = make("p.ckv-row.ckv-crumbs");
   const title = make("h2.ckv-run-title");
   const answer = make("p.ckv-hint");
   host.root.append(crumbs, title, answer);

@@ -39,7 +39,7 @@ export default function mount(host) {
   const counted = make("span.ckv-notice.ckv-num", { role: "status" });
   const cut = button("", useFirst, { hidden: true, title: "Cut the text so that it fits into the model" });
   root.append(
-    make("div.ckv-text-foot", open, examples, make("span.ckv-count", counted, cut)),
+    make("div.ckv-row.ckv-text-foot", open, examples, make("span.ckv-row.ckv-count", counted, cut)),
     make("div.ckv-text-lines", message, make("div", { "data-errors-of": "context" })),
   );
 
