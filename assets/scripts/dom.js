@@ -79,6 +79,23 @@ export function menu(summary, ...children) {
   return node;
 }
 
+/**
+ * A menu of acts: [text, act] pairs, or a link in their place.
+ *
+ * @param {string} name of the chart, for readers of the screen
+ * @param {Array<[string, () => any] | Node>} items
+ */
+export function exportMenu(name, items) {
+  const item = (each) => (Array.isArray(each) ? make("button.ckv-button.ckv-quiet", { text: each[0], onclick: each[1] }) : each);
+  const title = "Save this chart, or read it as a table";
+  const summary = make("summary.ckv-button.ckv-quiet", { "aria-label": `Export: ${name}`, title }, "Export");
+  const node = menu(summary, make("div.ckv-pop.ckv-export", items.map(item)));
+  node.querySelector(".ckv-export").addEventListener("click", () => {
+    node.open = false;
+  });
+  return node;
+}
+
 /** Words for fingers, or for a mouse and keys. */
 export const byTouch = (touch, mouse) => (matchMedia("(hover: none)").matches ? touch : mouse);
 /** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */

@@ -1,7 +1,7 @@
 """Whether the chain of bounds held: L1 <= theta <= theta-hat <= relaxed theta. No torch.
 
-One kept set serves all query heads that share a KV head, so what it can control is the sum of
-their bounds. Everything here is read per query head, or per KV head where `kv_heads` is given.
+Everything is read per query head, but for the tightness, which is known per KV head too: one kept
+set serves all query heads that share one, so what it can control is the sum of their bounds.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.records.records import Float32Array, ModelInfo, VariantResult
+from ckv_core.records.records import Float32Array, VariantResult
 
 ASSUMED_MASS = 0.5  # the paper's assumption 1 on sigma; the last step of the chain needs it
 # Of C, all attention times value norm: float32 sums of a few thousand terms differ by less.
@@ -26,7 +26,7 @@ class ChainCheck:
 
     Attributes:
         heads: with all bounds.
-        covered: of those, with sigma over 0.5; a KV head only if all its query heads are.
+        covered: of those, with sigma over 0.5.
         violations: of those, where a step of the chain is broken.
     """
 
@@ -52,38 +52,6 @@ def mean_head_l1(variant: VariantResult) -> float | None:
     return mean_of_known(variant.perturbation.head_l1 if variant.perturbation else None)
 
 
-def shared_kv_heads(model: ModelInfo | None) -> int | None:
-    """KV heads of a model whose query heads share them; None where each has its own."""
-    return None if model is None else _shared(model.kv_heads, model.query_heads)
-
-
-def _shared(kv_heads: int, query_heads: int) -> int | None:
-    # An imported run may say anything here.
-    return None if kv_heads == query_heads or query_heads % kv_heads else kv_heads
-
-
-def head_sums(values: Float32Array, kv_heads: int | None = None) -> Float32Array:
-    """Sums over the query heads of each KV head; NaN where one of them is.
-
-    Of values [..., layers, query_heads], which None for `kv_heads` leaves as they are.
-
-    Returns:
-        [..., layers, kv_heads]
-    """
-    if kv_heads is None:
-        return values
-    sums = _groups(values, kv_heads).sum(axis=-1, dtype=np.float64)
-    return np.asarray(sums, np.float32)
-
-
-def lowest_sigma(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
-    """Stage 1's mass [layers, heads]; of a KV head the lowest of its query heads'."""
-    sigma = variant.analysis.get("sigma_stage1")
-    if sigma is None or kv_heads is None:
-        return sigma
-    return np.asarray(_groups(sigma, kv_heads).min(axis=-1))
-
-
 def over_half(variant: VariantResult, name: str) -> float | None:
     """Share of heads in which a mass, `sigma_stage1` or `sigma_oracle`, is over 0.5.
 
@@ -96,12 +64,12 @@ def over_half(variant: VariantResult, name: str) -> float | None:
 
 
 def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
-    """L1 / theta [layers, heads]; NaN where it is not defined."""
+    """L1 / theta [layers, heads], of a KV head both summed; NaN where it is not defined."""
     theta = variant.analysis.get("theta")
     if theta is None or variant.perturbation is None:
         return None
-    bound = head_sums(theta, kv_heads)
-    moved = head_sums(variant.perturbation.head_l1, kv_heads)
+    bound = _sums(theta, kv_heads)
+    moved = _sums(variant.perturbation.head_l1, kv_heads)
     return np.divide(moved, bound, out=np.full_like(bound, np.nan), where=bound > 0)
 
 
@@ -115,27 +83,29 @@ def group_tightness(variant: VariantResult) -> float | None:
     theta, retained = variant.analysis.get("theta"), variant.retained
     if theta is None or retained is None:
         return None
-    shared = _shared(retained.kv_heads, theta.shape[1])
-    return None if shared is None else mean_tightness(variant, shared)
+    kv_heads, query_heads = retained.kv_heads, theta.shape[1]
+    if kv_heads == query_heads or query_heads % kv_heads:  # an imported run may say anything here
+        return None
+    return mean_tightness(variant, kv_heads)
 
 
-def chain_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
+def chain_of(variant: VariantResult) -> Float32Array | None:
     """L1, theta, theta-hat, relaxed theta [4, layers, heads]; None if not all measured."""
     bounds = [variant.analysis[name] for name in _BOUNDS if name in variant.analysis]
     if variant.perturbation is None or len(bounds) < len(_BOUNDS):
         return None
-    return head_sums(np.stack([variant.perturbation.head_l1, *bounds]), kv_heads)
+    return np.stack([variant.perturbation.head_l1, *bounds])
 
 
-def check_chain(variant: VariantResult, kv_heads: int | None = None) -> ChainCheck | None:
+def check_chain(variant: VariantResult) -> ChainCheck | None:
     """Count heads, those that the theorems cover, and those of them that break the chain."""
-    chain, sigma = chain_of(variant, kv_heads), lowest_sigma(variant, kv_heads)
+    chain, sigma = chain_of(variant), variant.analysis.get("sigma_stage1")
     size = variant.analysis.get("value_mass")
     if chain is None or sigma is None or size is None:
         return None
     known = _known(chain, sigma)
     covered = known & (sigma > ASSUMED_MASS)
-    slack = ROUNDING * head_sums(size, kv_heads)
+    slack = ROUNDING * size
     broken = covered & (chain[:-1] > chain[1:] + slack).any(axis=0)
     return ChainCheck(int(known.sum()), int(covered.sum()), int(broken.sum()))
 
@@ -145,7 +115,7 @@ def covered_means(variant: VariantResult) -> dict[str, float]:
 
     Empty where they cover none, or where not all bounds were measured.
     """
-    chain, sigma = chain_of(variant), lowest_sigma(variant)
+    chain, sigma = chain_of(variant), variant.analysis.get("sigma_stage1")
     if chain is None or sigma is None:
         return {}
     covered = _known(chain, sigma) & (sigma > ASSUMED_MASS)
@@ -160,6 +130,9 @@ def _known(chain: Float32Array, sigma: Float32Array) -> NDArray[np.bool_]:
     return np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
 
 
-def _groups(values: Float32Array, kv_heads: int) -> Float32Array:
-    """[..., layers, kv_heads, query heads that share one]; they lie side by side."""
-    return values.reshape(*values.shape[:-1], kv_heads, -1)
+def _sums(values: Float32Array, kv_heads: int | None) -> Float32Array:
+    """[layers, kv_heads] over the query heads of each, which lie side by side; None leaves them."""
+    if kv_heads is None:
+        return values
+    groups = values.reshape(len(values), kv_heads, -1)
+    return np.asarray(groups.sum(axis=-1, dtype=np.float64), np.float32)

@@ -24,7 +24,7 @@ from storage.recorder import Recorder
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened
-from ui.report import charts as report_charts
+from ui.report import contents as report_charts
 from ui.users import HASHER, read_users
 
 

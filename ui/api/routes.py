@@ -15,7 +15,7 @@ from ui.accounts.access import AccessError
 from ui.accounts.turns import in_turn
 from ui.api.endpoints import Api
 from ui.limits import LimitError
-from ui.server.bodies import BOUNDS
+from ui.server.gates import BOUNDS
 from ui.server.route_answers import NO_STORE
 
 STATUSES: dict[type[CkvError], int] = {

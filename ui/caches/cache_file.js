@@ -1,8 +1,7 @@
 // A kept cache from a file of this computer.
 
 import { make, onValue } from "../../assets/scripts/dom.js";
-import { sent } from "../components/text_files/sent.js";
-import { fileOpener } from "../components/text_files/text_file.js";
+import { fileOpener, sent } from "../components/text_files/text_file.js";
 
 const ADVICE = "Where the app runs, use: python -m ckv_core cache import FILE NAME.";
 

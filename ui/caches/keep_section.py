@@ -10,13 +10,21 @@ from gradio.blocks import Block
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.outcomes import writes_same_text
 from ui.caches.jobs import follow_job, job_sentence
-from ui.compare.controls import late_dropdown, text
 from ui.components.base import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, notice_value, refused, tried
+from ui.shell.parts import (
+    AT_ONCE,
+    SHARED,
+    SILENT,
+    late_dropdown,
+    notice_value,
+    refused,
+    text,
+    tried,
+)
 
 TO_CACHES = "Ask it on the page Caches"
 HELP_TEXT = (

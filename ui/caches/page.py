@@ -9,13 +9,22 @@ from gradio.components import Component
 from ckv_core.errors import CkvError
 from ckv_core.records.run_request import MAX_NEW_TOKENS
 from ui.caches.jobs import answers_value, caches_table, follow_job
-from ui.compare.controls import late_dropdown, number, text
 from ui.components.base import DataTable, Notice, component
 from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.drafts import Draft
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, notice_value, refused, tried
+from ui.shell.parts import (
+    AT_ONCE,
+    SHARED,
+    SILENT,
+    Draft,
+    late_dropdown,
+    notice_value,
+    number,
+    refused,
+    text,
+    tried,
+)
 
 INTRO = (
     "## Kept caches\n"

@@ -1,12 +1,8 @@
-"""Stage 1's attention mass, the chain of bounds and how tight it is, head by head.
-
-The bounds can be read per query head, or per KV head: of the sums over the query heads that share
-its kept set.
-"""
+"""Stage 1's attention mass, the chain of bounds and how tight it is, head by head."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,9 +12,6 @@ from ckv_core.records.chain import (
     ASSUMED_MASS,
     chain_of,
     check_chain,
-    head_sums,
-    lowest_sigma,
-    shared_kv_heads,
     tightness_of,
 )
 from ckv_core.records.events import RunResult
@@ -37,37 +30,32 @@ from ui.looks.palette import SPARE, WARN_COLOR, Look, looks_of
 from ui.tables.csv_text import Cell, csv_text, number
 from ui.tables.measured import holders, values_of
 
-Per = Literal["head", "kv_head"]
-_KINDS: dict[Per, str] = {"head": "query head", "kv_head": "KV head"}
 _BOUNDS = ("theta", "theta-hat", "relaxed theta")
 _CHAIN_LOOKS = (
     ("L, measured", "lines", None),  # in the variant's own
     *((name, "markers", Look(*look)) for name, look in zip(_BOUNDS, SPARE, strict=False)),
 )
-_SUMMED = ("head_l1", "theta", "theta_hat", "theta_relaxed")
+_ARRAYS = ("head_l1", "theta", "theta_hat", "theta_relaxed", "sigma_stage1")
 
 
-def bounds_figure(result: RunResult, variant: int, per: Per = "head") -> go.Figure:
+def bounds_figure(result: RunResult, variant: int) -> go.Figure:
     """The measured head L1 and its three upper bounds, heads ordered by the measured value.
 
     Definition: L, theta, theta-hat and relaxed theta of the paper's theorems 2 to 4 with the true
     attention of the first decoding step. Theta and theta-hat bound L always; the relaxed one is
     above theta-hat only where stage 1's mass sigma is above 0.5, so heads at or below it stand as
     crosses at the foot. Unit: L1, on a logarithmic axis, where what is not above 0 has no place.
-    n = query heads of one prompt, one step; per KV head, each of its query heads' sums and covered
-    only if all of them are.
+    n = query heads of one prompt, one step.
     """
-    kind, heads, found = _KINDS[per], _kv_heads(result, per), result.variants[variant]
-    of = "head L1" if per == "head" else "L1 per KV head"
-    title = f"{display_names(result.variants)[variant]}: bounds of the {of}"
-    chain, check = chain_of(found, heads), check_chain(found, heads)
-    sigma = lowest_sigma(found, heads)
+    found = result.variants[variant]
+    title = f"{display_names(result.variants)[variant]}: bounds of the head L1"
+    chain, check, sigma = chain_of(found), check_chain(found), found.analysis.get("sigma_stage1")
     if chain is None or check is None or sigma is None:
         return empty_figure(title)
     flat = chain.reshape(len(chain), -1)
     order = np.argsort(flat[0], kind="stable")
     order = order[np.isfinite(flat[:, order]).all(axis=0)]
-    where = _places(chain[0], order, kind)
+    where = _places(chain[0], order)
     shown = np.where(flat > 0, flat, np.float32(np.nan))[:, order]
     measured = replace(looks_of(result.variants)[variant], dash="solid")
     hover: dict[str, Any] = {"customdata": where, "hovertemplate": "%{customdata}: %{y:.4g} L1"}
@@ -77,11 +65,11 @@ def bounds_figure(result: RunResult, variant: int, per: Per = "head") -> go.Figu
     ]
     positive = shown[np.isfinite(shown)]
     foot = np.float32(positive.min() / 2 if positive.size else 1)
-    traces.append(_uncovered(sigma.reshape(-1)[order], where, np.full(len(order), foot), kind))
-    subtitle = f"{check.violations} violations in {check.covered:,} {kind}s with sigma > 0.5"
+    traces.append(_uncovered(sigma.reshape(-1)[order], where, np.full(len(order), foot)))
+    subtitle = f"{check.violations} violations in {check.covered:,} query heads with sigma > 0.5"
     # Plotly writes powers a quarter larger than other ticks.
     powers: dict[str, Any] = {"exponentformat": "power", "tickfont": {"size": 9.6}}
-    axes = (f"{kind}s, by measured L1", "L1")
+    axes = ("query heads, by measured L1", "L1")
     subtitle = f"{subtitle}; n = {check.heads:,}"
     return line_chart(title, subtitle, traces, axes, type="log", dtick=1, **powers)
 
@@ -102,7 +90,7 @@ def sigma_figure(result: RunResult, variant: int) -> go.Figure:
     flat = sigma.reshape(-1)
     order = np.argsort(flat, kind="stable")
     order = order[np.isfinite(flat[order])]
-    where = _places(sigma, order, _KINDS["head"])
+    where = _places(sigma, order)
     hover: dict[str, Any] = {"customdata": where, "hovertemplate": "%{customdata}: %{y:.3f}"}
     points: dict[str, Any] = {"mode": "markers", "marker": {"size": 5}} | hover
     kinds = (
@@ -117,7 +105,7 @@ def sigma_figure(result: RunResult, variant: int) -> go.Figure:
     ]
     own = looks_of(result.variants)[variant]
     traces.append(variant_line(own, "sigma, measured", flat[order], **hover))
-    traces.append(_uncovered(flat[order], where, flat[order], _KINDS["head"]))
+    traces.append(_uncovered(flat[order], where, flat[order]))
     share = f"{(flat[order] > ASSUMED_MASS).mean():.1%}" if order.size else "none"
     oracle = others[0][1]
     if oracle is not None and order.size:
@@ -133,19 +121,17 @@ def sigma_figure(result: RunResult, variant: int) -> go.Figure:
     return figure
 
 
-def tightness_figure(result: RunResult, per: Per = "head") -> go.Figure:
+def tightness_figure(result: RunResult) -> go.Figure:
     """How near the measured head L1 comes to its bound theta, one curve per variant.
 
     Definition: for each x, the share of query heads whose L / theta is at most x; a bound that
-    were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step; per KV
-    head, each the sum of its query heads' L over the sum of their theta.
+    were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step.
     """
-    kind, heads = _KINDS[per], _kv_heads(result, per)
     names, looks = ranked_names(result), looks_of(result.variants)
     hover = "L / theta up to %{x:.3f}: %{y:.0%}"
     traces, n = [], 0
     for index in holders(result, "theta"):
-        if (each := tightness_of(result.variants[index], heads)) is None:
+        if (each := tightness_of(result.variants[index])) is None:
             continue
         curve = np.sort(each[~np.isnan(each)])
         n = max(n, len(curve))
@@ -153,58 +139,41 @@ def tightness_figure(result: RunResult, per: Per = "head") -> go.Figure:
         more: dict[str, Any] = {"x": curve, "mode": "lines", "hovertemplate": hover}
         traces.append(variant_line(looks[index], names[index], share, **more))
     return line_chart(
-        f"Tightness of the bound, L / theta{', per KV head' if heads else ''}",
-        f"Share of n = {n:,} {kind}s at or below x",
+        "Tightness of the bound, L / theta",
+        f"Share of n = {n:,} query heads at or below x",
         traces,
-        ("L / theta", f"share of {kind}s"),
+        ("L / theta", "share of query heads"),
         range=[0, 1.02],
     )
 
 
 def bounds_csv(result: RunResult) -> str:
-    """Data of `bounds_figure` and `tightness_figure`: one line per variant and head of each kind.
-
-    Of a KV head the four L1 are sums over its query heads, and sigma is their lowest.
-    """
-    return csv_text(
-        ("variant", "spec", "per", "layer", "head", *_SUMMED, "sigma_stage1", "tightness"),
-        _rows(result),
-    )
+    """Data of `bounds_figure` and `tightness_figure`: one line per variant and query head."""
+    columns = ("variant", "spec", "layer", "head", *_ARRAYS, "tightness")
+    return csv_text(columns, _rows(result))
 
 
 def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
-    shared = shared_kv_heads(result.model)
     for index in holders(result, "theta"):
         variant = result.variants[index]
-        arrays = [values_of(result, index, name) for name in _SUMMED]
-        for kind, kv_heads in (("query head", None), ("KV head", shared)):
-            if kind == "KV head" and kv_heads is None:
-                continue
-            columns = [None if each is None else head_sums(each, kv_heads) for each in arrays]
-            columns += [lowest_sigma(variant, kv_heads), tightness_of(variant, kv_heads)]
-            shape = next(each.shape for each in columns if each is not None)
-            for at in np.ndindex(*shape):
-                cells = (None if each is None else number(each[at]) for each in columns)
-                yield (index, variant.spec, kind, *at, *cells)
+        columns = [values_of(result, index, name) for name in _ARRAYS]
+        columns.append(tightness_of(variant))
+        shape = next(each.shape for each in columns if each is not None)
+        for at in np.ndindex(*shape):
+            cells = (None if each is None else number(each[at]) for each in columns)
+            yield (index, variant.spec, *at, *cells)
 
 
-def _kv_heads(result: RunResult, per: Per) -> int | None:
-    """KV heads to sum over; None for query heads as they are."""
-    return shared_kv_heads(result.model) if per == "kv_head" else None
-
-
-def _places(values: Float32Array, order: NDArray[np.int64], kind: str) -> list[str]:
+def _places(values: Float32Array, order: NDArray[np.int64]) -> list[str]:
     """`layer 3, query head 1` of each flattened place."""
     heads = values.shape[1]
-    return [f"layer {at // heads}, {kind} {at % heads}" for at in order]
+    return [f"layer {at // heads}, query head {at % heads}" for at in order]
 
 
-def _uncovered(
-    sigma: Float32Array, where: list[str], heights: Float32Array, kind: str
-) -> go.Scatter:
+def _uncovered(sigma: Float32Array, where: list[str], heights: Float32Array) -> go.Scatter:
     """Crosses at the heads that assumption 1 leaves out."""
     at = np.flatnonzero(sigma <= ASSUMED_MASS)
     hover = "%{customdata}: not covered by the theorem<extra></extra>"
     more: dict[str, Any] = {"customdata": [where[i] for i in at], "hovertemplate": hover}
-    name = f"sigma at most 0.5: {len(at):,} {kind}s"
+    name = f"sigma at most 0.5: {len(at):,} query heads"
     return crosses(at.astype(np.int16), heights[at], WARN_COLOR, name=name, **more)

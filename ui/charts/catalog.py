@@ -6,13 +6,11 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from ckv_core.experiment.runs import together
-from ckv_core.records.chain import shared_kv_heads
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
 from ckv_core.records.records import VariantResult
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
-from ui.charts.chart import Chart, Choices, Control
 from ui.charts.heads import chosen_alphas_figure, head_grid_figure
 from ui.charts.layers import (
     ORACLES,
@@ -22,7 +20,7 @@ from ui.charts.layers import (
     head_layer_figure,
     layer_figure,
 )
-from ui.charts.layout import display_names
+from ui.charts.layout import Chart, Choices, Control, display_names
 from ui.charts.memory import memory_figure, read_in_blocks
 from ui.charts.points import points_chart
 from ui.tables.measured import base_values, holders, names_with
@@ -39,7 +37,6 @@ _LAYER_AGAINST = [
     ("reduction", "reduction: base minus CriticalKV"),
     ("ratio", "ratio: CriticalKV / base"),
 ]
-_PER = [("head", "query head"), ("kv_head", "KV head (sum over its query heads)")]
 _MEASURED = ("distance", "mass", "bound", "oracle")
 
 
@@ -87,15 +84,6 @@ def _head_controls(result: RunResult) -> list[Control]:
     quantities = _quantities(names_with(result, "head", *_MEASURED))
     against = _against(result, "head_l1", _AGAINST)
     return [*_variants("head_l1")(result), quantities, *against]
-
-
-def _bound_controls(result: RunResult) -> list[Control]:
-    return [*_BOUNDED(result), *_per(result)]
-
-
-def _per(result: RunResult) -> list[Control]:
-    """Whose bounds; no choice where every query head has a KV head of its own."""
-    return [] if shared_kv_heads(result.model) is None else [Control("per", "Per", _PER)]
 
 
 def _chart(
@@ -146,8 +134,8 @@ _PERTURBATION = (
 _DIAGNOSTICS = (
     _chart("oracles", "Methods against oracles", head_layer_figure, _ORACLES, _ORACLES),
     _chart("sigma", "Attention mass of stage 1", sigma_figure, _SIGMAS, _SIGMAS),
-    _chart("bounds", "Bounds of the head L1", bounds_figure, "theta", _bound_controls, "bounds"),
-    _chart("tightness", "Tightness of the bound", tightness_figure, "theta", _per, "bounds"),
+    _chart("bounds", "Bounds of the head L1", bounds_figure, "theta", _BOUNDED, "bounds"),
+    _chart("tightness", "Tightness of the bound", tightness_figure, "theta", csv="bounds"),
 )
 _CURVES: Chart[RunResult] = points_chart(
     "sweep", "Against the budget", "sweep", lambda result: together([result])

@@ -85,9 +85,9 @@ def chosen_alphas_figure(result: RunResult, variant: int) -> go.Figure:
     known = values[~np.isnan(values)]
     at_zero = f"{(known == 0).mean():.0%}" if known.size else "none"
     subtitle = f"n = {known.size:,} KV heads, {at_zero} of them at 0"
-    figure, ticks = new_figure(f"{name}: alphas", subtitle), [0, 0.25, 0.5, 0.75, 1]
-    colorbar = {**colorbar_of("alpha"), "tickvals": ticks}
-    _add_heat(figure, values, (0, ticks[-1]), colorbar, "g", "KV head %{x}: alpha")
+    figure = new_figure(f"{name}: alphas", subtitle)
+    colorbar = {**colorbar_of("alpha"), "tickvals": [0, 0.25, 0.5, 0.75, 1]}
+    _add_heat(figure, values, (0, 1), colorbar, "g", "KV head %{x}: alpha")
     return _as_grid(figure, values, "KV head")
 
 

@@ -4,8 +4,9 @@ Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,6 +18,73 @@ from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from ckv_core.records.variants import VariantSpec
 from ui.looks.palette import DARK, Look
+
+Choices = Mapping[str, str]
+# What is drawn: one run, or several taken together.
+Source = TypeVar("Source")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One choice of a chart.
+
+    Attributes:
+        options: (value, label); the first is the default.
+    """
+
+    name: str
+    label: str
+    options: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart(Generic[Source]):
+    """One chart.
+
+    Attributes:
+        name: in its address.
+        title: for readers of the controls and files.
+        csv: table route that holds its data.
+        has_data: whether there is anything to draw.
+        draw: the source and one valid choice per control -> figure.
+        controls: what can be chosen, given the source; a control without options is left out.
+    """
+
+    name: str
+    title: str
+    csv: str
+    has_data: Callable[[Source], bool]
+    draw: Callable[[Source, Choices], go.Figure]
+    controls: Callable[[Source], list[Control]] = lambda _: []
+
+    def offered(self, source: Source) -> list[Control]:
+        return [control for control in self.controls(source) if control.options]
+
+    def figure(self, source: Source, choices: Choices) -> go.Figure | None:
+        """The chart with these choices, unknown ones left out; None where there is no data."""
+        if not self.has_data(source):
+            return None
+        chosen = {}
+        for control in self.offered(source):
+            values = [value for value, _ in control.options]
+            given = choices.get(control.name, "")
+            chosen[control.name] = given if given in values else values[0]
+        return self.draw(source, chosen)
+
+
+def chart_values(charts: Iterable[Chart[Source]], source: Source) -> list[dict[str, Any]]:
+    """What the RunCharts component needs of those charts that have data."""
+    return [
+        {
+            "name": chart.name,
+            "title": chart.title,
+            "csv": chart.csv,
+            "controls": list(map(asdict, chart.offered(source))),
+        }
+        for chart in charts
+        if chart.has_data(source)
+    ]
+
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.
 TEXT_COLOR = "#777d87"

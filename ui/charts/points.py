@@ -16,9 +16,18 @@ from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.metrics import Metric
 from ckv_core.records.outcomes import is_cut
-from ui.charts.chart import Chart, Choices, Control, Source
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
-from ui.charts.layout import BAR_PX, budget_axis, budget_line, empty_figure, new_figure
+from ui.charts.layout import (
+    BAR_PX,
+    Chart,
+    Choices,
+    Control,
+    Source,
+    budget_axis,
+    budget_line,
+    empty_figure,
+    new_figure,
+)
 from ui.looks.palette import FULL_LOOK, Look
 from ui.tables.points import looks_by_place
 

@@ -13,13 +13,15 @@ from ckv_core.experiment.decide import FEWEST_SOURCES
 from ckv_core.experiment.reading import Reading
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.run_request import FULL, Point
-from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.heads import colorbar_of
 from ui.charts.layout import (
     GRID_COLOR,
     TEXT_COLOR,
+    Chart,
+    Control,
     budget_axis,
     budget_line,
+    chart_values,
     empty_figure,
     line_chart,
     new_figure,

@@ -6,23 +6,137 @@ from typing import Any
 
 import gradio as gr
 
+from ckv_core.experiment.harness import has_harness
+from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.tasks import TASKS
 from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, meaning
-from ui.compare.controls import dropdown, number, segments, text
 from ui.compare.form_values import CONTROL_NAMES, FormValues
 from ui.compare.offers import chips_offer
-from ui.compare.samples_form import SAMPLE_AREAS, build_samples
-from ui.compare.text_form import build_text
 from ui.components.base import (
+    ContextBar,
+    ExampleCard,
     MethodChips,
     ModelLine,
     Notice,
     RunNotice,
+    SampleMap,
     SetupLink,
     Slide,
+    StudyFile,
 )
 from ui.settings import Settings
+from ui.shell.parts import dropdown, number, segments, text
+
+WHAT = """<h2>What you will see</h2><ol>
+<li><span>A model stores every token it has read in its <b>KV cache</b>. For long texts that memory
+is the bottleneck.</span></li>
+<li><span><b>Eviction</b> throws most of it away. Each method makes a different choice of what to
+keep.</span></li>
+<li><span>Look at <b>which methods still answer</b>, what they kept, and what that
+saves.</span></li>
+</ol>"""
+
+
+def build_intro() -> None:
+    """Lay both out; call inside a Blocks context."""
+    with gr.Row(elem_id="intro", equal_height=False):
+        gr.HTML(WHAT, elem_classes=["bare"])
+        ExampleCard(elem_id="example")
+
 
 DEFAULTS = FormValues()
+SOURCES = [("File or pasted", "file"), ("Built-in task", "task"), ("Stored texts", "runs")]
+HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
+DATA_HINT = (
+    '{"context": "A long text …", "question": "Who …?", "answers": ["Ada", "Ada Lovelace"]}\n'
+    '{"context": "Another text …", "question": "When …?", "answers": ["1843"]}'
+)
+# Column of this part -> the sources that it is for.
+SAMPLE_AREAS = {
+    "many_area": {"file", "task", "runs", "lm_eval"},
+    "file_area": {"file"},
+    "task_area": {"task"},
+    "runs_area": {"runs"},
+    "harness_area": {"lm_eval"},
+    "count_area": {"task", "lm_eval"},
+}
+
+
+def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
+    """Lay out the fields and columns of many samples.
+
+    Returns:
+        The map of columns, and the lines on what so many samples show and take.
+    """
+    sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
+    label = "Where the samples come from"
+    parts["source"] = segments("source", label, sources, DEFAULTS.source)
+    with gr.Column(elem_id="study-file-area") as parts["file_area"]:
+        info = "one line a sample: JSON, or CSV with a first line of names; LongBench as published"
+        parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)
+        StudyFile(elem_id="study-file")
+        parts["columns"] = text("study-columns", "Columns", "", elem_classes=["ckv-unseen"])
+        columns = SampleMap(elem_id="study-map")
+    with gr.Column(visible=False) as parts["task_area"]:
+        info = "made on this machine; the same seed gives the same samples"
+        tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
+        parts["task"] = dropdown("study-task", "Task", info, tasks, DEFAULTS.task)
+        with gr.Row():
+            parts["length"] = _field("length", "Length", "tokens of a prompt: 1024, 2048")
+            parts["sample_seed"] = _field("sample_seed", "Seed", "the random seed")
+    with gr.Column(visible=False) as parts["runs_area"]:
+        info = "their texts, questions and expected answers; choose them on the page Runs"
+        parts["runs"] = text("study-runs", "Runs", info, placeholder="4f0c1a2b3c4d, 9e8d7c6b5a40")
+    with gr.Column(visible=False) as parts["harness_area"]:
+        info = "a task that generates its answer; its data set is downloaded first"
+        hint = "longbench_hotpotqa"
+        parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
+    with gr.Column(visible=False) as parts["count_area"]:
+        info = "how many; of a built-in task at each length"
+        parts["samples"] = _field("samples", "Samples", info)
+    with gr.Row(elem_id="study-row"):
+        info = "a name that exists resumes its run"
+        parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
+        size = {"min_width": 150}
+        metric, info = DEFAULTS.metric, "where a sample has none"
+        parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
+        info = "points of 100 that may be lost"
+        parts["tolerance"] = _field("tolerance", "Tolerance", info)
+    return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
+
+
+def _field(name: str, label: str, info: str) -> gr.Textbox:
+    elem_id = f"field-{name.replace('_', '-')}"
+    return text(elem_id, label, info, value=getattr(DEFAULTS, name), min_width=110)
+
+
+EXAMPLE = "For example: "
+
+
+def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
+    """Lay out `context`, `question` and `answer`; returns the text's foot with these examples."""
+    info = "what the model reads and the methods evict from"
+    hint = "Paste a long text here, or drop a file (.txt, .md, .json, .pdf, .docx, code)."
+    with gr.Column(elem_id="text-box"):
+        parts["context"] = text("context", "Text", info, (12, 12), placeholder=hint)
+        bar = ContextBar(examples=list(examples), elem_id="context-bar")
+    with gr.Row(elem_id="question-row"):
+        hint, size = f"{EXAMPLE}What is the access code for pump house 4?", {"min_width": 260}
+        parts["question"] = text(
+            "question", "Question", "may be empty", (1, 4), placeholder=hint, scale=2, **size
+        )
+        parts["answer"] = text(
+            "answer",
+            "Expected answer",
+            "optional",
+            (1, 4),
+            placeholder=f"{EXAMPLE}5829",
+            scale=1,
+            min_width=200,
+        )
+    return bar
+
+
 MODES = [("One text", "text"), ("Many samples", "many")]
 SCENARIO_CHOICES = [
     ("Before compression", "regular"),

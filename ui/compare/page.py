@@ -16,7 +16,10 @@ from storage.bundle import FROM_RESULT, IMPORTED
 from ui.compare.form import (
     AREAS,
     DEFAULTS,
+    HARNESS,
+    SOURCES,
     build_form,
+    build_intro,
     shown_areas,
 )
 from ui.compare.form_values import (
@@ -30,7 +33,6 @@ from ui.compare.form_values import (
     read_text,
     with_ablation,
 )
-from ui.compare.intro import build_intro
 from ui.compare.samples import (
     NO_NAME,
     cost_sentence,
@@ -42,15 +44,13 @@ from ui.compare.samples import (
     sample_map,
     study_of,
 )
-from ui.compare.samples_form import HARNESS, SOURCES
 from ui.compare.setup_link import NAME as SETUP
 from ui.compare.setup_link import NO_TEXT, WRONG, form_of, setup_of
 from ui.results import views
 from ui.results.live import OPEN_RUN, count_if_ready, find_run, made_from
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.drafts import Draft
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, notice_value, refused
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, Draft, Tone, event_field, notice_value, refused
 from ui.tables.sample_list import sample_request
 
 _TEXTS = ("context", "question", "answer", "scenario", "protect")

@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ui.compare.documents import read_document
-from ui.compare.example_card import example_value
+from ui.compare.examples import example_value
 from ui.server.route_answers import NO_STORE, import_route
 from ui.services.services import Services
 

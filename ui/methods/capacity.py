@@ -23,12 +23,11 @@ from ckv_core.models.shape import MAX_CONFIG_BYTES, shape_of_text
 from ckv_core.records.byte_budget import ITEM_BYTES
 from ckv_core.records.run_request import FULL
 from ckv_core.records.variants import VariantSpec
-from ui.compare.controls import dropdown, number, text
 from ui.compare.form_values import FormValues
 from ui.compare.offers import variant_choices
 from ui.compare.setup_link import setup_of
 from ui.components.base import DataTable, Facts, Notice
-from ui.shell.parts import AT_ONCE, SILENT, notice_value, refused
+from ui.shell.parts import AT_ONCE, SILENT, dropdown, notice_value, number, refused, text
 
 HEAD = """## How many requests fit
 Computed from the sizes in a model's config, without its weights; nothing is measured here. The \

@@ -1,7 +1,6 @@
 // Draws a report: its sections' components, which fetch what they need from inside this file.
 
-import { make, scroller, tableHead } from "../../assets/scripts/dom.js";
-import { sectionLinks } from "./section_links.js";
+import { make } from "../../assets/scripts/dom.js";
 
 const root = document.querySelector("main");
 const files = new Map([...document.querySelectorAll("script[data-file]")].map((node) => [node.getAttribute("data-file"), node]));
@@ -60,32 +59,6 @@ function drawSection(section) {
   section.components.forEach((each) => mount(each, node));
 }
 
-function drawTable({ columns, rows }, name) {
-  const row = ([first, ...rest]) => make("tr", make("th", { scope: "row", text: first }), ...rest.map((text) => make("td", text)));
-  const table = make("table.ckv-table.ckv-wrapped", tableHead(...columns), make("tbody", rows.map(row)));
-  return scroller(`${name}, scrolls sideways`, table);
-}
-
-/** One folded part per heading; what comes before the first one stays open. */
-function drawDefinitions(blocks) {
-  const node = make("section", { id: "definitions", "aria-label": "Definitions" }, make("h2", "Definitions"));
-  let part = node;
-  let name = "Definitions";
-  let tables = 0;
-  for (const block of blocks) {
-    if (block.heading) {
-      name = block.heading;
-      part = make("details.ckv-panel", make("summary", { text: block.heading }));
-      node.append(part);
-    } else if (block.columns) {
-      tables += 1;
-      part.append(drawTable(block, `${name}, table ${tables}`));
-    } else if (block.items) part.append(make("ul", ...block.items.map((text) => make("li", { text }))));
-    else part.append(make("p", { text: block.text }));
-  }
-  root.append(node);
-}
-
 /** One section alone, in the frame of another page. */
 function drawPanel({ sections: [section], whole }) {
   root.classList.add("ckv-panel-alone");
@@ -101,13 +74,24 @@ function draw(page) {
   document.body.dataset.drawn = "1";
 }
 
+/** A link to a section; the address keeps what it says of the run. */
+function sectionLink({ name, heading }) {
+  const go = (event) => {
+    event.preventDefault();
+    const head = /** @type {HTMLElement} */ (root.querySelector(`#${CSS.escape(name)} > h2`));
+    head.tabIndex = -1;
+    head.focus({ preventScroll: true });
+    head.scrollIntoView();
+  };
+  return make("a.ckv-link", { href: `#${name}`, text: heading, onclick: go });
+}
+
 function drawReport(page) {
   root.replaceChildren(
     make("header", make("h1", { text: page.title }), make("p.ckv-subdued", { text: page.subtitle })),
-    sectionLinks(() => [...root.querySelectorAll("section > h2")]),
+    make("nav.ckv-sections", { "aria-label": "Sections" }, page.sections.map(sectionLink)),
   );
   page.sections.forEach(drawSection);
-  drawDefinitions(page.definitions);
 }
 
 unpacked("page")

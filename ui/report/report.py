@@ -30,7 +30,6 @@ from ui.report.contents import (
     contents_of,
     contents_of_samples,
 )
-from ui.report.definitions import definitions
 from ui.results.figure_routes import packed_plotly
 from ui.services.live_runs import RunSnapshot
 
@@ -148,8 +147,7 @@ def _page_json(page: dict[str, Any], contents: Contents) -> bytes:
         }
         for section in contents.sections
     ]
-    more = {} if "whole" in page else {"definitions": definitions()}
-    return json.dumps({**page, **more, "sections": sections}).encode()
+    return json.dumps({**page, "sections": sections}).encode()
 
 
 def _script(contents: Contents) -> str:

@@ -1,4 +1,8 @@
-"""Answers with the HTML reports of a run and of a run of many samples."""
+"""Answers with HTML reports, of one sample and of many, and with one panel of a run alone.
+
+`/run?id=SLUG&embed=PANEL` leads to a panel for who may read the run, in pages of this site;
+`/s/TOKEN?embed=PANEL` of a share link answers to anybody, in any page, and sets no cookie.
+"""
 
 import threading
 from collections.abc import Callable
@@ -8,8 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
-from ui.report.contents import read_groups
-from ui.report.report import build_report, report_of_samples
+from storage.records import RunNotes
+from ui.report.contents import GROUPS, contents_of, read_groups
+from ui.report.report import build_panel, build_report, report_of_samples
 from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -62,3 +67,37 @@ def _in_turn(services: Services) -> Callable[[str, Callable[[], bytes]], Respons
             room.release()
 
     return drawn
+
+
+# Names in addresses, and the report's section of each; of several budgets the grid has the answers.
+PANELS = {"verdict": ("verdict",), "answers": ("answers", "grid"), "map": ("kept",)}
+NO_PANEL = f"This run has no such panel; there are {', '.join(PANELS)}."
+WAIT_S = 10.0  # a page may hold several frames, which come at once
+# Its scripts run without an origin: they reach no cookie, storage or address of the app.
+POLICY = "sandbox allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
+
+
+def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
+    """Answers with a panel, given the run's slug, the panel's name and the address of the whole."""
+    room = threading.BoundedSemaphore(AT_A_TIME)
+
+    def answer(slug: str, name: str, whole: str) -> Response:
+        run = services.snapshot(slug)
+        if name not in PANELS:
+            raise MissingError(NO_PANEL)
+        if not run.is_final:
+            raise MissingError(NOT_YET)
+        if not room.acquire(timeout=WAIT_S):
+            return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
+        try:
+            others = [group for group in GROUPS if group not in PANELS[name]]
+            contents = contents_of(run, RunNotes(), others)
+            found = [section for section in contents.sections if section.name in PANELS[name]]
+            if not found:
+                raise MissingError(NO_PANEL)
+            data = build_panel(run.title, contents, found[0], whole)
+        finally:
+            room.release()
+        return Response(data, 200, {**NO_STORE, "Content-Security-Policy": POLICY}, HTML)
+
+    return answer

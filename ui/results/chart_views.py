@@ -7,7 +7,7 @@ from ckv_core.experiment.points import Points
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.records.events import RunResult
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, MEMORY, PERTURBATION, SWEEP_CURVES
-from ui.charts.chart import Chart, chart_values
+from ui.charts.layout import Chart, chart_values
 from ui.charts.points import POINTS_CHART
 from ui.services.live_runs import RunSnapshot
 

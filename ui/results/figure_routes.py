@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ui.charts.catalog import figure_of
-from ui.charts.chart import Chart
+from ui.charts.layout import Chart
 from ui.server.route_answers import CSV, NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 

@@ -19,10 +19,9 @@ from ui.components.modules import imported
 from ui.results import chart_views, views
 from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
-from ui.results.next_steps import next_value
+from ui.results.next_steps import live_value, next_value
 from ui.results.progress import state_value
 from ui.results.samples_area import reading_values
-from ui.results.sliders import live_value
 from ui.results.sweep_area import UNTOUCHED, sweep_values
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot

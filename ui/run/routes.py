@@ -31,9 +31,8 @@ from ui.charts.run_csv import (
 )
 from ui.charts.study import STUDY_CHARTS
 from ui.report.copied_code import run_codes, samples_codes
-from ui.report.embed import panel_answer
 from ui.report.kvpress_code import kvpress_code
-from ui.report.routes import report_answers
+from ui.report.routes import panel_answer, report_answers
 from ui.results.figure_routes import drawn, plotly_script, run_figure
 from ui.results.views import prompt_value
 from ui.run.preview import preview_routes

@@ -11,8 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, acting_as
 from ui.accounts.turns import LINE_KEY, Turns, taking_turns
-from ui.server.bodies import Bodies
-from ui.server.gates import TurnGate
+from ui.server.gates import Bodies, TurnGate
 from ui.server.identity import Identity
 from ui.server.rules import may_be_framed, rule_of
 from ui.settings import Settings

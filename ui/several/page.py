@@ -12,8 +12,8 @@ from ui.results.block import RESULTS
 from ui.results.chart_views import several_value
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.several.chosen import load_runs, take_together
 from ui.several.differences import MOST_BESIDE, beside_value
+from ui.several.routes import load_runs, take_together
 from ui.shell.parts import AT_ONCE, SILENT, TO_RUNS, Tone, notice_value
 from ui.tables.points import look_values
 

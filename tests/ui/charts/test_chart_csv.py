@@ -50,9 +50,9 @@ def column(name, **where):
     return lambda rows: numbers(rows, name, **where)
 
 
-def bound(name, per="query head"):
+def bound(name):
     """One column of the CriticalKV variant in the table of the bounds."""
-    return column(name, variant=CRITICAL, per=per)
+    return column(name, variant=CRITICAL)
 
 
 def head_ratios(rows):
@@ -79,13 +79,6 @@ HOLDS = {
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
     "memory": (lambda figure: figure.data[0].y * 2**20, column("held_bytes")),
     "sweep": (lambda figure: figure.data[0].y, column("mean", metric="agreement", minus="")),
-    "alpha-layers": (lambda figure: figure.data[0].y, column("best_alpha", kv_head="")),
-    "alpha-heads": (lambda figure: figure.data[0].z, column("best_alpha")),
-}
-# Another choice of a chart -> the same.
-CHOSEN = {
-    ("bounds", "kv_head"): (lambda figure: figure.data[3].y, bound("theta_relaxed", "KV head")),
-    ("tightness", "kv_head"): (lambda figure: figure.data[1].x, bound("tightness", "KV head")),
 }
 
 
@@ -94,7 +87,7 @@ def run_for(chart):
         return ablation_run()
     if chart.name == "fidelity":
         return analysed()
-    if chart.csv not in ("sweep", "alphas"):
+    if chart.csv != "sweep":
         return measured_result()
     result = sweep_result(generated=True)
     full = dataclasses.replace(result.variants[0], answer_scores={"exact_match": 1.0})
@@ -102,12 +95,12 @@ def run_for(chart):
     return dataclasses.replace(result, variants=[full, *result.variants[1:]])
 
 
-@pytest.mark.parametrize(("name", "per"), [*((name, "head") for name in CHARTS), *CHOSEN])
-def test_the_table_of_a_chart_holds_what_it_draws(name, per):
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_table_of_a_chart_holds_what_it_draws(name):
     chart = CHARTS[name]
     result = run_for(chart)
-    drawn_of, held_of = CHOSEN.get((name, per), HOLDS[name])
-    figure = figure_of(result, name, {"variant": CRITICAL, "per": per, "quantity": "agreement"})
+    drawn_of, held_of = HOLDS[name]
+    figure = figure_of(result, name, {"variant": CRITICAL, "quantity": "agreement"})
     drawn = np.asarray(drawn_of(figure), np.float64)
     drawn = drawn[np.isfinite(drawn)]
     held = held_of(rows_of(TABLES[chart.csv](result)))

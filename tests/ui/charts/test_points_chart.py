@@ -12,7 +12,7 @@ from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
 from ui.charts.points import POINTS_CHART as BUDGET
 from ui.results.chart_views import several_value
-from ui.several.chosen import take_together
+from ui.several.routes import take_together
 
 METHOD = "CriticalKV-SnapKV"
 NAMES = ["SnapKV", *(f"{METHOD} alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]

@@ -12,7 +12,6 @@ from ckv_core.records.identity import base_index
 from ckv_core.records.records import RetainedSet, RoundingFloor
 from tests.factories.app import snapshot
 from tests.factories.runs import (
-    QUERY_HEADS,
     Drawn,
     analysed,
     done_result,
@@ -247,23 +246,6 @@ def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
     assert "83.3%" in told(figure)
     lines = {trace.name: trace.y for trace in figure.data}
     np.testing.assert_allclose(lines["kept in all"] - lines["sigma, measured"], 0.08, rtol=1e-5)
-
-
-def test_the_bounds_can_be_read_per_kv_head_where_query_heads_share_them():
-    result = analysed()
-    assert [*controls_of("bounds", result)] == ["variant", "per"]
-    bounds = figure_of(result, "bounds", {"variant": "1", "per": "kv_head"})
-    assert told(bounds) == "0 violations in 5 KV heads with sigma > 0.5; n = 6"
-    heads = result.variants[1].perturbation.head_l1
-    by_loop = sorted(float(row[at] + row[at + 1]) for row in heads for at in (0, 2))
-    np.testing.assert_allclose(bounds.data[0].y, np.where(np.array(by_loop) > 0, by_loop, np.nan))
-    assert bounds.data[4].name == "sigma at most 0.5: 1 KV heads"
-    curve = figure_of(result, "tightness", {"per": "kv_head"}).data[0]
-    np.testing.assert_allclose(curve.x, [x / (2 * x + 2) for x in by_loop], rtol=1e-6)
-    assert curve.y[-1] == 1
-    result.model = replace(result.model, kv_heads=QUERY_HEADS)
-    assert controls_of("tightness", result) == {}
-    assert "n = 12 query heads" in told(figure_of(result, "tightness", {"per": "kv_head"}))
 
 
 def test_the_fidelity_chart_crosses_where_the_first_choice_is_another():

@@ -16,11 +16,9 @@ from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, running, sweep_s
 from tests.factories.runs import TEN_TOKENS
 from tests.ui.report_reading import BUMP, HOSTILE, hash_of, hostile_run, opened, run
 from tests.ui.run.test_routes import client
-from ui.report import charts as report_charts
+from ui.report import contents as report_charts
 from ui.report import routes as report_routes
-from ui.report.charts import embedded_charts
-from ui.report.contents import GROUPS, read_groups
-from ui.report.definitions import definitions
+from ui.report.contents import GROUPS, embedded_charts, read_groups
 from ui.report.report import ReportTooBigError, build_report
 
 pytestmark = pytest.mark.slow
@@ -99,20 +97,6 @@ def test_it_says_what_was_asked_and_what_every_number_means(report):
     assert "sha256" in facts["Model"]
     columns = report.value("summary")["columns"][2:]  # behind name and SPEC
     assert all(column["help"] for column in columns)
-    tables = [block for block in report.page["definitions"] if "columns" in block]
-    assert len(tables) >= 6
-    for table in tables:
-        assert {"unit", "n"} <= set(table["columns"])
-        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
-
-
-def test_definitions_are_plain_text():
-    blocks = definitions()
-    assert {"heading": "Size"} in blocks
-    text = json.dumps(blocks)
-    assert "`" not in text
-    assert "<!--" not in text
-    assert "KL(full || variant)" in text
 
 
 def test_a_sweep_has_its_curves_and_points(files):
@@ -308,7 +292,7 @@ def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(vi
     assert "</script><img src=x" in page.title()
 
 
-def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
+def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_sections(visit):
     page = visit("plain", 390, "dark").page
     see(page, page.locator("[data-component=kept-tokens]"))
     page.locator(".ckv-map-top").first.wait_for()
@@ -325,14 +309,13 @@ def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
     expect(evidence.locator("[aria-selected=true]")).to_have_attribute("data-variant", "2")
     page.get_by_text("More views").click()
     expect(page.get_by_label("Layer of the heads map")).to_have_value("1")
-    page.locator("#definitions summary").first.focus()
+    page.get_by_role("navigation").get_by_text("Settings").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#definitions table").first).to_be_visible()
+    expect(page.get_by_role("heading", name="Settings")).to_be_focused()
 
 
 def test_no_serious_accessibility_rule_is_broken(visit):
     page = visit("plain", 1280, "dark").page
-    page.locator("#definitions details").evaluate_all("all => all.forEach(e => { e.open = true })")
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     serious = [each for each in found if each["impact"] in ("serious", "critical")]
     assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []

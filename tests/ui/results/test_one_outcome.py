@@ -19,7 +19,7 @@ from storage.recorder import Recorder
 from tests.factories.app import request
 from tests.factories.runs import MODEL, PROMPT, variant
 from tests.storage.conftest import load
-from ui.api.answers import run_json
+from ui.api.endpoints import run_json
 from ui.results import views
 from ui.runs.query import outcome_line
 from ui.services.live_runs import RunSnapshot, stored_snapshot

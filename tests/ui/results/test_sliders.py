@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.factories.app import request, running, snapshot, sweep_snapshot
 from tests.factories.runs import done_result
-from ui.results.sliders import live_value
+from ui.results.next_steps import live_value
 
 
 def test_both_sliders_have_the_runs_own_values_and_the_least_budget_that_fits():

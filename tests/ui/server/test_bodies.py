@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
-from ui.server.bodies import BOUNDS, BUSY, HELD, SMALL_BYTES, Bodies
+from ui.server.gates import BOUNDS, BUSY, HELD, SMALL_BYTES, Bodies
 
 MIB = 2**20
 MOST = 4 * MIB

@@ -26,8 +26,8 @@ from tests.factories.tables import rows_of
 from tests.ui.served_app import by
 from ui.charts.points import POINTS_CHART
 from ui.looks.palette import looks_of
-from ui.several.chosen import take_together
 from ui.several.page import SeveralPage
+from ui.several.routes import take_together
 from ui.tables.points import look_values, points_csv
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"

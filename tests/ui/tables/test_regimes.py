@@ -13,7 +13,7 @@ from tests.factories.runs import analysed, done_result, mixed, sweep_result
 from ui.charts.catalog import CHARTS
 from ui.charts.points import POINTS_CHART
 from ui.results import chart_views
-from ui.several.chosen import take_together
+from ui.several.routes import take_together
 from ui.tables.points import summary_value
 
 MARKS = {"query-aware", "query-agnostic"}

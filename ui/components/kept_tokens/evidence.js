@@ -3,6 +3,7 @@
 import {
   byTouch,
   downloadCsv,
+  exportMenu,
   make,
   percent,
   quietButton,
@@ -14,7 +15,6 @@ import {
   tableHead,
   whole,
 } from "../../../assets/scripts/dom.js";
-import { exportMenu } from "../../../assets/scripts/export_menu.js";
 import { marker } from "../../../assets/scripts/marks.js";
 
 const BAR = { step: 6, width: 5, height: 26 };

@@ -2,7 +2,75 @@
 
 import { button, make, quietButton, setText, showInstead } from "../../../assets/scripts/dom.js";
 import { replaceKept } from "../kept_tokens/data.js";
-import { Previews, post } from "./stream.js";
+
+/** POST JSON to an address of ours; throws an Error with the server's sentence. */
+async function post(url, body, signal = undefined) {
+  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  if (answer.ok) return answer;
+  const { message } = await answer.json().catch(() => ({}));
+  throw new Error(message ?? `The server answered ${answer.status}. Reload the page.`);
+}
+
+/** The objects of a body of JSON lines, as they come. */
+async function* linesOf(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+}
+
+class Previews {
+  /** `take(line, body)` gets each object of the newest request that has a right to be shown. */
+  constructor(url, take) {
+    this.url = url;
+    this.take = take;
+    this.next = null; // what waits until the present request has shown its kept sets
+    this.abort = null;
+    this.isChoosing = false;
+  }
+
+  /** Ask for a preview; while another has shown nothing yet, it waits, and a newer one takes its place. */
+  ask(body) {
+    this.next = body;
+    if (!this.isChoosing) this.begin();
+  }
+
+  stop() {
+    this.next = null;
+    this.isChoosing = false;
+    this.abort?.abort();
+  }
+
+  async begin() {
+    const body = this.next;
+    this.stop();
+    const abort = new AbortController();
+    Object.assign(this, { abort, isChoosing: true });
+    let isOver = false;
+    try {
+      for await (const line of linesOf(await post(this.url, body, abort.signal))) {
+        if (abort.signal.aborted) return;
+        this.take(line, body);
+        isOver ||= Boolean(line.end || line.error);
+        if (line.kept || isOver) this.goOn();
+      }
+      if (!isOver) throw new Error("The connection was lost. Move the slider again.");
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      this.take({ error: error.message }, body);
+      this.goOn();
+    }
+  }
+
+  goOn() {
+    this.isChoosing = false;
+    if (this.next) this.begin();
+  }
+}
 
 const REST_MS = 150; // without a movement, while a slider is still held
 const WAIT_MS = 1000; // without a word from the server
@@ -71,7 +139,7 @@ function slider(name, { at, least, most }, tokens, act) {
   return { node, reset, text: () => kind.text(value()), sent: () => (isOwn ? null : kind.sent(Number(input.value))) };
 }
 
-/** Fill a row with the sliders of a run, as `live_value` (ui/results/sliders.py) gives them: `draw(value)`, null for none. */
+/** Fill a row with the sliders of a run, as `live_value` (ui/results/next_steps.py) gives them: `draw(value)`, null for none. */
 export function liveRow(row) {
   row.setAttribute("role", "group");
   row.setAttribute("aria-label", "Preview other settings");

@@ -3,8 +3,7 @@
 import { list, make, menu, onValue, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 import { addMethod } from "./add_method.js";
-import { chipMenu } from "./chip_menu.js";
-import { parseSpec, versionOf, writeSpec } from "./spec.js";
+import { chipMenu, parseSpec, versionOf, writeSpec } from "./chip_menu.js";
 
 export default function mount(host) {
   const { root, props, trigger } = host;

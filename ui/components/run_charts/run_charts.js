@@ -1,6 +1,7 @@
 // Charts of a run: choices and downloads around each; fetched and drawn once they are near.
 
 import {
+  exportMenu,
   fetchOk,
   list,
   make,
@@ -15,7 +16,6 @@ import {
   str,
   withTerms,
 } from "../../../assets/scripts/dom.js";
-import { exportMenu } from "../../../assets/scripts/export_menu.js";
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
 import { chartTable, plain } from "./chart_table.js";
 

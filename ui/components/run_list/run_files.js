@@ -1,8 +1,7 @@
 // Files that go to the app or come from it: one of this computer sent, chosen runs as a bundle.
 
 import { make, saveFile, str } from "../../../assets/scripts/dom.js";
-import { answerOf, sent } from "../text_files/sent.js";
-import { fileOpener } from "../text_files/text_file.js";
+import { answerOf, fileOpener, sent } from "../text_files/text_file.js";
 
 /** A button with its line; `imported` is called once runs are stored, `most` gives the MiB that the app takes. */
 export function runFiles(imported, most) {

@@ -18,7 +18,7 @@ export default function mount(host) {
   const marks = list(ticks).map((text) => make("span", str(text)));
   root.append(
     range,
-    make("div.ckv-slide-ticks", { "aria-hidden": "true", hidden: !marks.length }, marks),
+    make("div.ckv-hint.ckv-slide-ticks", { "aria-hidden": "true", hidden: !marks.length }, marks),
     make("p.ckv-hint", { hidden: !hint, text: str(hint) }),
   );
   /** @type {() => HTMLInputElement} */

@@ -1,8 +1,31 @@
-// Files of this computer: a button and its line, and the field that their text goes to.
+// Files of this computer: what our routes answer to them, a button and its line, the field for their text.
 // Text files are read here; a PDF or DOCX is sent to the server, which has the library for it.
 
-import { button, make, setText, whole } from "../../../assets/scripts/dom.js";
-import { sent } from "./sent.js";
+import { button, make, setText, str, whole } from "../../../assets/scripts/dom.js";
+
+const MIB = 2 ** 20;
+
+/** The answer of one of our routes; throws an Error whose message is the sentence to show. */
+export async function answerOf(url, options = undefined) {
+  let answer;
+  try {
+    answer = await fetch(url, options);
+  } catch {
+    throw new Error("The app did not answer; see whether it runs, and try again.");
+  }
+  if (answer.ok) return answer;
+  const known = await answer.json().catch(() => null);
+  throw new Error(str(known?.message ?? known?.error) || `The app refused this (status ${answer.status}); reload the page and try again.`);
+}
+
+/** The answer of a route that takes a file of up to `most` MiB; `advice` is what to do with a larger one. */
+export async function sent(url, file, most, advice) {
+  if (file.size > most * MIB) {
+    throw new Error(`${file.name} has ${whole(file.size / MIB)} MiB; this app takes ${whole(most)} MiB at a time. ${advice}`);
+  }
+  const headers = { "Content-Type": "application/octet-stream" };
+  return answerOf(url, { method: "POST", body: await file.arrayBuffer(), headers });
+}
 
 const DOCUMENT_MIB = 32;
 

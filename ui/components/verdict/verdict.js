@@ -6,7 +6,7 @@ import { list, make, onValue, regimesHead, setText, showText, str } from "../../
 function stepNode({ share, label, fraction, is_now: isNow }) {
   const track = make("i");
   track.style.setProperty("--done", String(Math.min(1, Number(fraction) || 0)));
-  const node = make("li", { "aria-current": isNow ? "step" : null }, track, make("span", str(label)));
+  const node = make("li.ckv-hint", { "aria-current": isNow ? "step" : null }, track, make("span", str(label)));
   node.style.flexGrow = String(share);
   return node;
 }
