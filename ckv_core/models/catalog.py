@@ -70,8 +70,8 @@ def _is_causal_checkpoint(folder: Path) -> bool:
     return causal and next(folder.glob("*.safetensors"), None) is not None
 
 
-# What their config.json on the Hugging Face Hub has, in this order. The form offers them; `ckv plan`
-# knows them by name, and takes any config besides.
+# What their config.json on the Hugging Face Hub has, in this order. The form offers them, and
+# `ckv plan` knows them by name; it takes any config besides.
 _KEYS = (
     "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads "
     "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings"
