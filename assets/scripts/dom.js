@@ -105,6 +105,10 @@ export function specParts(spec) {
     .flatMap((part) => [part, make("wbr")]);
 }
 
+/** Text of a model in pieces [text, kind]: what differs is underlined, an answer bold. */
+export const written = (pieces) =>
+  list(pieces).map(([text, kind]) => (kind ? make(kind === "answer" ? "b" : "mark", str(text)) : str(text)));
+
 /** An SVG element with these attributes, and children or text. */
 export function shape(tag, fields, ...children) {
   const node = document.createElementNS(SVG, tag);

@@ -286,6 +286,12 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def clipped(text: str, most: int) -> str:
+    """A text on one line, cut after so many characters."""
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most else f"{line[:most].rstrip()}…"
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """`1 token`, `2 tokens`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -87,7 +87,8 @@ class Api:
         """
         given = inspect.signature(self.compare).bind(*values, **named)
         given.apply_defaults()
-        return self._start(request_of(given.arguments, self._settings))
+        slug = self._services.start_run(request_of(given.arguments, self._settings))
+        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.
@@ -183,10 +184,6 @@ class Api:
             )
         self._services.note_export([snapshot.slug])
         return to_json(snapshot.result, (snapshot.request.answer,))
-
-    def _start(self, request: RunRequest) -> Result:
-        slug = self._services.start_run(request)
-        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
 
     def _find(self, slug: object) -> RunSnapshot:
         if not is_slug(slug):

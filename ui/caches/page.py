@@ -46,11 +46,6 @@ class CachesPage:
         gr.Markdown(INTRO, elem_classes=["section"])
         self.job = gr.Textbox(visible="hidden", elem_id="cache-job")
         self.table = DataTable(elem_id="caches")
-        self._lay_out_question()
-        with gr.Accordion("Rename, delete, import", open=False, elem_id="cache-files"):
-            self._lay_out_files(settings.limits.body_mib)
-
-    def _lay_out_question(self) -> None:
         with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
             self.cache = late_dropdown("cache", "Cache", "Select a cache.", scale=2)
             info, size = "About the context of that cache.", {"scale": 4, "min_width": 260}
@@ -62,18 +57,17 @@ class CachesPage:
             self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
             self.notice = Notice(elem_id="cache-notice")
         self.answers = Answers(elem_id="cache-answers")
-
-    def _lay_out_files(self, import_mib: int) -> None:
-        with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-            info = "For the cache that is chosen above."
-            self.name = text("cache-name", "New name", info, scale=2, min_width=220)
-            self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
-            self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
-        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
-            self.sure = Notice(elem_id="confirm-text")
-            self.yes = gr.Button("Delete it", variant="stop", elem_id="confirm-yes", scale=0)
-            self.no = gr.Button("Keep it", elem_id="confirm-no", scale=0)
-        self.file = CacheFile({"import_mib": import_mib}, elem_id="cache-file")
+        with gr.Accordion("Rename, delete, import", open=False, elem_id="cache-files"):
+            with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
+                info = "For the cache that is chosen above."
+                self.name = text("cache-name", "New name", info, scale=2, min_width=220)
+                self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
+                self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
+            with gr.Row(visible=False, elem_id="confirm") as self.confirm:
+                self.sure = Notice(elem_id="confirm-text")
+                self.yes = gr.Button("Delete it", variant="stop", elem_id="confirm-yes", scale=0)
+                self.no = gr.Button("Keep it", elem_id="confirm-no", scale=0)
+            self.file = CacheFile({"import_mib": settings.limits.body_mib}, elem_id="cache-file")
 
     def wire(self, page: gr.Blocks) -> None:
         listed: list[Component] = [self.table, self.cache, self.answers, self.notice]

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 from ckv_core.experiment.runs import together
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
-from ckv_core.records.records import VariantResult
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.heads import chosen_alphas_figure, head_grid_figure
@@ -114,17 +113,18 @@ def _chart(
     )
 
 
-def _kept(result: RunResult) -> list[VariantResult]:
-    return [variant for variant in result.variants if variant.retained is not None]
-
-
 _ORACLES = _variants(*(q.key for q in ORACLES), label="Oracles with the budgets of")
 _BOUNDED, _ALPHAS, _SIGMAS = map(_variants, ("theta", "head_alpha", "sigma_stage1"))
 _PERTURBATION = (
     _chart("layers", "Layer by layer", layer_figure, "head_l1", _layer_controls),
     _chart("final", "After the last layer", final_figure, "head_l1", _final_controls),
     _chart("heads", "Head by head", head_grid_figure, "head_l1", _head_controls),
-    _chart("budgets", "Entries kept per layer", budgets_figure, _kept),
+    _chart(
+        "budgets",
+        "Entries kept per layer",
+        budgets_figure,
+        lambda result: [variant for variant in result.variants if variant.retained],
+    ),
     _chart("alphas", "Alpha of each KV head", chosen_alphas_figure, _ALPHAS, _ALPHAS),
     _chart("ablation", "Ablation", ablation_figure, ablation_steps_of, csv="ablation"),
     _chart(

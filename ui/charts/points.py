@@ -1,6 +1,5 @@
 """Charts of the one table of points: a metric against budget, memory or perturbation."""
 
-import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,8 @@ from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.metrics import Metric
-from ckv_core.records.outcomes import is_cut
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
 from ui.charts.layout import (
-    BAR_PX,
     Chart,
     Choices,
     Control,
@@ -32,9 +29,6 @@ from ui.looks.palette import FULL_LOOK, Look
 from ui.tables.points import looks_by_place
 
 SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
-AROUND_PX = 130
-# Filled, a cross, a bar: distinct without colour.
-_MARKS = {"yes": "circle", "no": "x-thin-open", "cut": "line-ew-open"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,50 +109,6 @@ def points_figure(
     return shown
 
 
-def outcome_figure(points: Points, metric: Metric) -> go.Figure:
-    """Yes or no of every point of one sample as marks, as nothing lies between two points.
-
-    Definition: docs/definitions.md for the metric; cut means that the limit of new tokens ended the
-    text before the answer. n = one prompt.
-    """
-    full = next((_word(metric, row) for row in points.rows if not row.place), None)
-    drawn = new_figure(
-        f"{metric.label} against budget",
-        f"● yes, ✕ no, – cut at the limit{f'; full cache: {full}' if full else ''}",  # noqa: RUF001
-    )
-    curves, looks, marks = points.curves, looks_by_place(points), points.marks
-    names = [
-        html.escape(marked_name(c.first.name, marks[c.first.place]), quote=False) for c in curves
-    ]
-    for at, curve in enumerate(curves):
-        known = [(b.amount, word) for b, row in curve.rows if (word := _word(metric, row))]
-        budgets, words = zip(*known, strict=True) if known else ((), ())
-        color = looks[curve.first.place].color
-        drawn.add_scatter(
-            x=np.array(budgets, np.float64),
-            y=np.full(len(known), at, np.int16),
-            name=names[at],
-            mode="markers",
-            marker={
-                "color": color,
-                "size": 12,
-                "symbol": [_MARKS[word] for word in words],
-                "line": {"color": color, "width": 3},
-            },
-            customdata=words,
-            hovertemplate="budget %{x}: %{customdata}",
-        )
-    ticks = [budget.amount for curve in curves for budget, _ in curve.rows]
-    budget_axis(drawn, ticks, BUDGET_UNITS[curves[0].unit])
-    drawn.update_yaxes(
-        tickvals=np.arange(len(names), dtype=np.int16),
-        ticktext=[name.replace(", ", ",<br>", 1) for name in names],
-        range=[len(names) - 0.5, -0.5],
-    )
-    drawn.update_layout(showlegend=False, height=AROUND_PX + BAR_PX * len(names))
-    return drawn
-
-
 def points_chart(
     name: str, title: str, csv: str, read: Callable[[Source], Points]
 ) -> Chart[Source]:
@@ -166,8 +116,6 @@ def points_chart(
 
     def draw(source: Source, chosen: Choices) -> go.Figure:
         points, metric = read(source), POINT_METRICS[chosen["quantity"]]
-        if metric.is_binary and points.n == 1:
-            return outcome_figure(points, metric)
         given = (chosen["unit"], chosen["against"], chosen.get("oracles", ""))
         return points_figure(points, metric, *given)
 
@@ -266,17 +214,15 @@ def _oracles(points: Points, place: str) -> Iterator[go.Scatter]:
             yield budget_line(look, quantity.label, budgets, values, hovertemplate=hover)
 
 
-def _word(metric: Metric, row: Row) -> str | None:
-    if metric.key == "answer" and is_cut(row.variants[0]):
-        return "cut"
-    value = metric.read(row.variants[0])
-    return None if value is None else "yes" if value else "no"
-
-
 def _offered(points: Points) -> Iterator[tuple[Metric, Curve]]:
-    """Every metric with every curve that is drawn of it; an oracle is drawn beside methods."""
+    """Every metric with every curve that is drawn of it; an oracle is drawn beside methods.
+
+    Nothing lies between yes and no of one sample, which the grid has.
+    """
     curves = points.curves
     for metric in POINT_METRICS.values():
+        if metric.is_binary and points.n == 1:
+            continue
         units = varied_units(curves, metric.key)
         yield from ((metric, curve) for curve in curves if curve.unit in units)
 
@@ -286,7 +232,12 @@ def _controls(points: Points) -> list[Control]:
     metrics = {metric.key: metric.mean_label for metric, _ in offered}
     curves = list({id(curve): curve for _, curve in offered}.values())
     units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for curve in curves)]
-    axes = [(key, axis.title) for key, axis in _AXES.items() if _is_known(axis, curves)]
+    rows = [place for curve in curves for place in curve.rows]
+    axes = [
+        (key, axis.title)
+        for key, axis in _AXES.items()
+        if any(axis.place(*each) is not None for each in rows)
+    ]
     limited = [c for c in curves if any(c.means(each.key) for each in ORACLES)]
     oracles = [(str(curve.first.place), curve.first.name) for curve in limited]
     return [
@@ -297,9 +248,3 @@ def _controls(points: Points) -> list[Control]:
             "oracles", "Oracles with the head budgets of", oracles and [("", "none"), *oracles]
         ),
     ]
-
-
-def _is_known(axis: _Axis, curves: Sequence[Curve]) -> bool:
-    return any(
-        axis.place(budget, row) is not None for curve in curves for budget, row in curve.rows
-    )

@@ -227,7 +227,10 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             with gr.Column(visible=False, elem_id="many-area") as parts["many_area"]:
                 sample_map, plan = build_samples(parts)
         with gr.Column(elem_id="ask-run", min_width=0):
-            model_line = _build_model(parts, settings.model, models)
+            with gr.Column(elem_id="model-area"):
+                more: dict[str, Any] = {"allow_custom_value": True, "min_width": 0}
+                parts["model"] = dropdown("model", "Model", "", models, settings.model, **more)
+                model_line = ModelLine(elem_id="model-line")
             chips = list(DEFAULTS.variants)
             parts["variants"] = MethodChips(chips, offer=chips_offer(), elem_id="variants")
             info = "how much of the KV cache to keep"
@@ -257,15 +260,6 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
         setup_link=setup_link,
         notice=notice,
     )
-
-
-def _build_model(parts: dict[str, Any], model: str, models: Sequence[str]) -> gr.HTML:
-    """`model`; returns the line of its state, which stands beside the name of the field."""
-    with gr.Column(elem_id="model-area"):
-        parts["model"] = dropdown(
-            "model", "Model", "", models, model, allow_custom_value=True, min_width=0
-        )
-        return ModelLine(elem_id="model-line")
 
 
 def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, Any]) -> gr.HTML:

@@ -93,7 +93,6 @@ class ComparePage:
         self._described = [self.form.variants_line, self.form.sample_map, self.form.plan[0]]
         self._described.append(self.form.advanced_line)
         self._wire_form()
-        self._wire_model()
         self._wire_variants()
 
     def wire(self, page: gr.Blocks) -> None:
@@ -129,9 +128,7 @@ class ComparePage:
         events = [c.input for c in form.pick("scenario", "model")]
         events.append(form.controls["max_new_tokens"].blur)
         gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
-
-    def _wire_model(self) -> None:
-        form, model = self.form, self.form.controls["model"]
+        model = form.controls["model"]
         load = model.input(self.warm, [model], None, **AT_ONCE)
         load.then(self.watch_model, [model], [form.model_line], **SHARED)
         form.model_line.stop(self.stop_loading, None, None, **AT_ONCE)

@@ -13,7 +13,7 @@ from typing import Any
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, known_columns, read_samples
 from ckv_core.experiment.samples import source
-from ckv_core.experiment.sentences import can_confirm, counted
+from ckv_core.experiment.sentences import can_confirm, clipped, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study
 from ckv_core.experiment.study_file import study_values
@@ -109,6 +109,10 @@ def sample_map(form: FormValues) -> dict[str, Any] | None:
     Raises:
         ConfigError: a part of the columns does not read `ours=theirs`.
     """
+
+    def cells(own: str) -> list[str]:
+        return [clipped(readers[own](each), PREVIEW_CHARS) for each in samples[:PREVIEW_ROWS]]
+
     theirs = file_columns(form.data, file_name(form)) if form.source == "file" else []
     if not theirs or is_exported(form):
         return None
@@ -135,7 +139,9 @@ def sample_map(form: FormValues) -> dict[str, Any] | None:
                 "own": own,
                 "help": COLUMN_HELP[own],
                 "from": name if name in theirs else "",
-                "values": [_cut(readers[own](each)) for each in samples[:PREVIEW_ROWS]],
+                "values": [
+                    clipped(readers[own](each), PREVIEW_CHARS) for each in samples[:PREVIEW_ROWS]
+                ],
             }
             for own, name in read.items()
         ],
@@ -213,11 +219,6 @@ def file_columns(text: str, name: str) -> list[str]:
     except (ConfigError, csv.Error):
         return []
     return list(values) if isinstance(values, dict) else []
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text[: 2 * PREVIEW_CHARS].split())
-    return line if len(line) <= PREVIEW_CHARS else f"{line[:PREVIEW_CHARS]}…"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -171,14 +171,11 @@ def _base_look(method: str) -> tuple[str, str, str]:
     """Colour, shape and line of a method; all differ for the five times four that are added."""
     if method in _METHODS:
         return (*_METHODS[method], _DASHES["plain"])
-    turn, place = divmod(_spare_place(method) % (len(SPARE) * len(_SPARE_SHAPES)), len(SPARE))
+    added = [each.name for each in METHODS if each.name not in _METHODS]
+    at = added.index(method) if method in added else zlib.crc32(method.encode())
+    turn, place = divmod(at % (len(SPARE) * len(_SPARE_SHAPES)), len(SPARE))
     shape = _SPARE_SHAPES[(place + turn) % len(_SPARE_SHAPES)]
     return SPARE[place][0], shape, _SPARE_DASHES[turn]
-
-
-def _spare_place(method: str) -> int:
-    added = [each.name for each in METHODS if each.name not in _METHODS]
-    return added.index(method) if method in added else zlib.crc32(method.encode())
 
 
 def _shade(color: str, step: int) -> str:

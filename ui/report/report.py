@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -122,10 +122,15 @@ def _packed_report(page: dict[str, Any], contents: Contents, limit_bytes: int) -
         files["charts"]["plotly"] = _plotly()[0]
     packed = {"page": _packed(_page_json(page, contents))}
     script = _script(contents)
+    tags = [
+        f'<script type="text/plain" data-file="{html.escape(name)}">{data}</script>'
+        for members in (packed, *files.values())
+        for name, data in members.items()
+    ]
     text = _PAGE.substitute(
         policy=_POLICY.format(scripts=" ".join((_hash(script.encode()), _plotly()[1]))),
         style=_style(),
-        files="\n".join(_file_tags([packed, *files.values()])),
+        files="\n".join(tags),
         script=script,
     )
     data = text.encode()
@@ -177,14 +182,6 @@ def _packed(data: bytes) -> str:
 
 def _hash(script: bytes) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
-
-
-def _file_tags(groups: Iterable[dict[str, str]]) -> list[str]:
-    return [
-        f'<script type="text/plain" data-file="{html.escape(name)}">{packed}</script>'
-        for members in groups
-        for name, packed in members.items()
-    ]
 
 
 def _too_big(size: int, limit: int, files: dict[Group, dict[str, str]]) -> str:

@@ -8,7 +8,7 @@ from ckv_core.experiment.evidence import held
 from ckv_core.experiment.grid import Grid, Line, Point, budget_words, read_grid, sizes
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
-from ckv_core.experiment.sentences import percent, size
+from ckv_core.experiment.sentences import clipped, percent, size
 from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
@@ -141,7 +141,7 @@ class _Shown:
             "name": full.label,
             "look": FULL_LOOK.value,
             "outcome": "" if full.outcome == "none" else full.outcome,
-            "shown": _clipped(text, 2 * CELL_CHARS),
+            "shown": clipped(text, 2 * CELL_CHARS),
             "label": "100 %",
             "size": _size([full.receipt] if full.receipt else []),
         }
@@ -173,13 +173,15 @@ class _Shown:
         if not self.grid.by_answer:
             return "" if variant.agreement is None else percent(variant.agreement)
         if point.state != "lost":
-            written = _clipped(self.answer or variant.text)  # an imported result knows no answer
+            written = clipped(
+                self.answer or variant.text, CELL_CHARS
+            )  # an imported result knows no answer
             return outcome_word(variant) if point.state == "cut" else written
         pieces = differing(variant.text.strip(), self.full.text.strip())
         places = [at for at, (text, kind) in enumerate(pieces) if kind and text != ENDS]
         if not places:
             return "ends early" if any(kind for _, kind in pieces) else "same text"
-        return _clipped("".join(text for text, _ in pieces[places[0] : places[-1] + 1]))
+        return clipped("".join(text for text, _ in pieces[places[0] : places[-1] + 1]), CELL_CHARS)
 
     def words(self) -> dict[str, str]:
         """The head of the last column, and what stands below."""
@@ -194,7 +196,7 @@ class _Shown:
                 "note": f"{shows} {solid} {choose}",
             }
         shows = "Each cell shows what the model wrote where it differs from the full cache"
-        expected = f"{_clipped(self.answer)} is expected." if self.answer else ""
+        expected = f"{clipped(self.answer, CELL_CHARS)} is expected." if self.answer else ""
         solid = "Solid: the smallest budget that still answers."
         return {
             "least": "Smallest budget that still answers",
@@ -224,11 +226,6 @@ def _size(receipts: Sequence[Receipt]) -> str:
         return ""
     own, _, rest = size(*sizes(receipts)).partition(" of ")
     return f"{own} {rest.rpartition(' ')[2]}"
-
-
-def _clipped(text: str, most: int = CELL_CHARS) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= most else f"{words[: most - 1].rstrip()}…"
 
 
 def _texts(text: str, full: str) -> dict[str, Any]:

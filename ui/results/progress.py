@@ -31,7 +31,12 @@ def state_value(view: RunSnapshot, now: datetime) -> dict[str, Any]:
     if view.study is not None:
         return value | _samples_state(view, view.study.counts)
     if view.state == "queued":
-        return value | {"sentence": _queue_sentence(view), "steps": _steps(view, None)}
+        ahead = view.queue_ahead
+        are = "1 run is" if ahead == 1 else f"{ahead} runs are"
+        sentence = view.reason or "Waiting: this run starts next."
+        if ahead:
+            sentence = f"Waiting: {are} ahead of this one. It starts by itself."
+        return value | {"sentence": sentence, "steps": _steps(view, None)}
     if view.state in ("failed", "cancelled"):
         return value | {"sentence": view.reason or view.state.capitalize()}
     if view.is_final:
@@ -65,14 +70,6 @@ def _samples_state(view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:
     done = view.pace.done / max(1, view.pace.total)
     step = {"label": "", "share": 1.0, "fraction": done, "is_now": True}
     return {"sentence": sentence, "steps": [step]}
-
-
-def _queue_sentence(view: RunSnapshot) -> str:
-    ahead = view.queue_ahead
-    if not ahead:
-        return view.reason or "Waiting: this run starts next."
-    are = "1 run is" if ahead == 1 else f"{ahead} runs are"
-    return f"Waiting: {are} ahead of this one. It starts by itself."
 
 
 def _sentence(view: RunSnapshot, progress: Progress | None) -> str:

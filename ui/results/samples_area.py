@@ -78,6 +78,9 @@ def reading_values(
     if cell is not None:
         words = f"Only the samples of {cell.words(reading)}. "
         only = notice_value(words, "", [("Where methods disagree", f"/run?id={reading.slug}")])
+    needles = charts_value(reading, "needles")
+    if needles["charts"]:  # the samples have depths
+        needles |= {"heading": "Needle map", "text": "A cell leads to its samples."}
     figures = figures_table(reading)
     figures["note"] = f"{figures['note']} {reading.l1_finding}".strip()
     return {
@@ -88,7 +91,7 @@ def reading_values(
         "scores": scores_table(reading),
         "cell": only,
         "samples": samples_table(reading, cell),
-        "needles": _needles(reading),
+        "needles": needles if needles["charts"] else None,
         "bounds": bounds_table(reading),
         "figures": figures,
         "score_savings": savings_table(reading),
@@ -126,13 +129,6 @@ def _verdict(reading: Reading) -> dict[str, Any]:
         "findings": [" ".join(text for text in value["findings"] if text not in elsewhere)],
         "cautions": [text for text in value["cautions"] if text not in elsewhere],
     }
-
-
-def _needles(reading: Reading) -> dict[str, Any] | None:
-    """None where the samples have no depths."""
-    value = charts_value(reading, "needles")
-    words = {"heading": "Needle map", "text": "A cell leads to its samples."}
-    return value | words if value["charts"] else None
 
 
 def _next_steps(reading: Reading, *, may_change: bool) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ui.tables.points import sweep_value
 
 CURVES_TEXT = (
     "### Quality against the budget\n"
-    "Each line or row of marks is a method with one [[alpha]]. The dotted line is the "
+    "Each line is a method with one [[alpha]]. The dotted line is the "
     "[[full cache]]. Pink lines with open markers are [[oracle|oracles]]: they see the true "
     "attention, which no method does."
 )

@@ -26,11 +26,10 @@ from ckv_core.records.events import (
 )
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.work_requests import UNTIL, Until
-from storage.repository import is_slug
 from ui.results.answers import answers_value
 from ui.results.progress import state_value
 from ui.results.views import verdict_value
-from ui.server.route_answers import NO_RUN, NO_STORE, MissingError, refused_as_json
+from ui.server.route_answers import NO_STORE, read_slug, refused_as_json
 from ui.services.live_runs import RunSnapshot
 from ui.services.previews import Previews
 from ui.tables.points import summary_value
@@ -96,14 +95,14 @@ def preview_routes(previews: Previews) -> list[Route]:
 
     async def preview(request: Request) -> Response:
         values, until = await _given(request)
-        run, wanted = await anyio.to_thread.run_sync(previews.request, _slug(request), values)
+        run, wanted = await anyio.to_thread.run_sync(previews.request, read_slug(request), values)
         viewer = previews.viewer(request.client.host if request.client else "")
         lines = _lines(run, wanted, previews.events(wanted, viewer, until))
         return StreamingResponse(lines, 200, NO_STORE, "application/x-ndjson")
 
     async def save(request: Request) -> Response:
         values, _ = await _given(request)
-        slug = await anyio.to_thread.run_sync(previews.save, _slug(request), values)
+        slug = await anyio.to_thread.run_sync(previews.save, read_slug(request), values)
         return JSONResponse({"slug": slug}, headers=NO_STORE)
 
     return [
@@ -127,13 +126,6 @@ async def _given(request: Request) -> tuple[object, Until]:
     if not isinstance(given, dict) or given.get("until", UNTIL[0]) not in UNTIL:
         raise ConfigError(WRONG)
     return given.get("values"), given.get("until", UNTIL[0])
-
-
-def _slug(request: Request) -> str:
-    slug = request.path_params["slug"]
-    if not is_slug(slug):
-        raise MissingError(NO_RUN)
-    return str(slug)
 
 
 def _refusing(answer: Callable[[Request], Awaitable[Response]]) -> Callable[..., Any]:

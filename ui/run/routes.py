@@ -40,7 +40,6 @@ from ui.server.operations import operation_routes
 from ui.server.route_answers import (
     CSV,
     IMMUTABLE,
-    NO_RUN,
     NO_STORE,
     NOT_YET,
     Answer,
@@ -48,6 +47,7 @@ from ui.server.route_answers import (
     as_file,
     give_cookie,
     read_index,
+    read_slug,
     routes_of,
 )
 from ui.services.live_runs import RunSnapshot
@@ -105,12 +105,12 @@ def build_routes(services: Services) -> list[Route]:
         Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
         *operation_routes(services),
         Route("/plotly.js", plotly_script),
-        Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={_slug(each)}", 307)),
+        Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={read_slug(each)}", 307)),
         Route("/s/{token}", routes.open_share),
         Route("/data/{slug}/{index}/retained", routes.retained),
         Route("/data/{slug}/embed/{panel}", routes.panel),
         *preview_routes(services.previews),
-        *routes_of("/data/{slug}", lambda each: services.snapshot(_slug(each)), of_run),
+        *routes_of("/data/{slug}", lambda each: services.snapshot(read_slug(each)), of_run),
         *routes_of("/studies/{slug}", routes.reading, of_samples),
     ]
 
@@ -124,11 +124,11 @@ class RunRoutes:
 
     def panel(self, request: Request) -> Response:
         """One panel alone, of a run that the viewer may read."""
-        slug = _slug(request)
+        slug = read_slug(request)
         return self._panel(slug, request.path_params["panel"], f"/run?id={slug}")
 
     def reading(self, request: Request) -> Reading:
-        return self._services.studies.reading(_slug(request))
+        return self._services.studies.reading(read_slug(request))
 
     def open_share(self, request: Request) -> Response:
         """Let this browser read the run of a share link; the token then lies in a cookie.
@@ -162,7 +162,7 @@ class RunRoutes:
         They are complete once they exist, so they may be kept while the run goes on.
         """
         index = read_index(request.path_params["index"])
-        kept = self._services.retained(_slug(request), index)
+        kept = self._services.retained(read_slug(request), index)
         if kept is None:
             raise MissingError(NOT_YET)
         return _bits(kept.bits)
@@ -224,13 +224,6 @@ def kvpress(run: RunSnapshot, _: Request) -> Response | None:
 def definition(of: Reading, _: Request) -> Response:
     """A run of many samples as the YAML file that makes it."""
     return as_file("ckv-study.yaml", write_study(of.study), "application/yaml; charset=utf-8")
-
-
-def _slug(request: Request) -> str:
-    slug = request.path_params["slug"]
-    if not is_slug(slug):
-        raise MissingError(NO_RUN)
-    return str(slug)
 
 
 def _caching(snapshot: RunSnapshot) -> dict[str, str]:

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from storage.repository import is_slug
 from ui.accounts.access import AccessError
 
 T = TypeVar("T")
@@ -103,3 +104,11 @@ def give_cookie(
 def read_index(text: str) -> int:
     """A variant's index out of an address; -1, which no variant has, for what is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
+
+
+def read_slug(request: Request) -> str:
+    """The run that an address names; MissingError where that can be none."""
+    slug = request.path_params["slug"]
+    if not is_slug(slug):
+        raise MissingError(NO_RUN)
+    return str(slug)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -116,7 +115,10 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     Rows that are equal in all runs are marked so. A run that is not done has no outcomes here:
     it is never compared as if it were.
     """
-    pieces, pairs = _common_pieces(runs), pair_up(_finished(runs))
+    finished = [
+        run.result if run.state == "done" else replace(run.result, variants=[]) for run in runs
+    ]
+    pieces, pairs = _common_pieces(runs), pair_up(finished)
     items = [*_setting_rows(runs), *(_outcome_row(pair, pieces) for pair in pairs)]
     settings = sum(item.is_equal and not item.look for item in items)
     equal = [item.name.text for item in items if item.is_equal and item.look]
@@ -127,7 +129,7 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
             text_column(
                 _letter(at),
                 f"{_letter(at)}: {run.created_at:%-d %b %Y, %H:%M} UTC",
-                partial(_beside_cell, at),
+                lambda item, at=at: item.cells[at],
                 unit=_head_of(run),
                 href=f"/run?id={run.slug}",
             )
@@ -155,10 +157,6 @@ class _Beside:
     cells: list[Cell]
     is_equal: bool
     look: dict[str, str] | None = None
-
-
-def _beside_cell(at: int, item: _Beside) -> Cell:
-    return item.cells[at]
 
 
 def _head_of(run: RunSnapshot) -> str:
@@ -202,11 +200,6 @@ def _outcome_row(pair: Pair, pieces: Sequence[str] | None) -> _Beside:
     )
     name = Cell(base.label, spec=pair.spec)
     return _Beside(name, cells, is_equal, looks_of([base])[0].value)
-
-
-def _finished(runs: Sequence[RunSnapshot]) -> list[RunResult]:
-    """The results of the runs, without variants where a run is not done."""
-    return [run.result if run.state == "done" else replace(run.result, variants=[]) for run in runs]
 
 
 def _common_pieces(runs: Sequence[RunSnapshot]) -> Sequence[str] | None:

@@ -58,7 +58,10 @@ class SeveralPage:
             refusal = notice_value(str(error), "error", (TO_RUNS,))
             return [refusal, *hidden, *hidden[:2]]
         view = request.query_params.get("view", "")
-        shown = [*_together(runs), *_beside(runs)]
+        beside: list[Any] = [gr.update(visible=False), gr.skip()]
+        if len(runs) <= MOST_BESIDE:
+            beside = [gr.update(visible=True), beside_value(runs)]
+        shown = [*_together(runs), *beside]
         if view == "table" and len(runs) <= MOST_BESIDE:
             shown[4:] = [gr.update(visible=False), gr.skip()]
         elif view == "beside" and len(runs) <= MOST_BESIDE:
@@ -86,9 +89,3 @@ def _together(runs: Sequence[RunSnapshot]) -> list[Any]:
         points_table(found, "The runs together", file="several-runs.csv").value(look_values(found)),
         several_value(slugs, found),
     ]
-
-
-def _beside(runs: Sequence[RunSnapshot]) -> list[Any]:
-    if len(runs) > MOST_BESIDE:
-        return [gr.update(visible=False), gr.skip()]
-    return [gr.update(visible=True), beside_value(runs)]

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from ckv_core.errors import ConfigError
 from ckv_core.experiment import sentences, table
 from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.sentences import clipped
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.table import Column, Table, text_column
 from ckv_core.records.run_request import FULL, Point, RunRequest
@@ -149,14 +150,14 @@ class _Page:
 
     def differing(self, sample: Sample, result: SampleResult) -> str:
         full = self.of(sample, FULL)
-        return _cut(_from_first_difference(result.text, full.text if full else ""), TEXT_CHARS)
+        return clipped(_from_first_difference(result.text, full.text if full else ""), TEXT_CHARS)
 
     def wrote(self, variant: str, sample: Sample) -> table.Cell | None:
         """What a method wrote, unless it answers."""
         result = self.of(sample, variant)
         if result is None:
             return None
-        word, whole = result.outcome, _cut(result.text, TITLE_CHARS)
+        word, whole = result.outcome, clipped(result.text, TITLE_CHARS)
         is_right = word == "answered" and result.score == 1
         text = "" if is_right or word == "failed" else self.differing(sample, result)
         title = f"{word}: {result.reason or whole}"
@@ -178,9 +179,15 @@ def _columns(page: _Page, cell: Cell | None) -> list[Column[Sample]]:
 
     return [
         text_column("id", "Sample", link),
-        text_column("question", "Question", lambda sample: _cut(sample.question, QUESTION_CHARS)),
         text_column(
-            "expected", "Expected", lambda sample: _cut(" | ".join(sample.answers), TEXT_CHARS)
+            "question",
+            "Question",
+            lambda sample: clipped(sample.question, QUESTION_CHARS),
+        ),
+        text_column(
+            "expected",
+            "Expected",
+            lambda sample: clipped(" | ".join(sample.answers), TEXT_CHARS),
         ),
         *(
             text_column(
@@ -200,8 +207,3 @@ def _from_first_difference(text: str, full: str) -> str:
     own, other = text[:TITLE_CHARS].split(), full[:TITLE_CHARS].split()
     same = [*takewhile(lambda pair: pair[0] == pair[1], zip(own, other, strict=False))]
     return " ".join(own[len(same) :] or own)
-
-
-def _cut(text: str, most: int) -> str:
-    words = " ".join(text[: 4 * most].split())
-    return words if len(words) <= most else f"{words[:most]}…"

@@ -69,15 +69,12 @@ def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
         assert name.yanchor == side, key  # the side of the words that touches the line
 
 
-def test_yes_and_no_are_marks_and_nothing_lies_between_them():
+def test_yes_or_no_of_one_prompt_is_the_grids_and_no_curve():
     result = sweep_result(generated=True)
-    cut = {"answer_found": False, "stopped": "length"}
-    result.variants[-1] = replace(result.variants[-1], **cut)
-    figure = drawn(result, "answer")
-    assert {trace.mode for trace in figure.data} == {"markers"}
-    assert figure.data[-1].customdata[-1] == "cut"
-    pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
-    assert len({symbol for _, symbol in pairs}) == len(set(pairs)) >= 2
+    (quantity, *_) = CHARTS["sweep"].offered(result)
+    keys = [key for key, _ in quantity.options]
+    assert "kl" in keys
+    assert not {"answer", "same_text"} & {*keys}
 
 
 def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():

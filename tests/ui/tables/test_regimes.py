@@ -67,12 +67,9 @@ def run_chart(name, result):
 RUN_CHARTS = ("layers", "final", "budgets", "oracles", "tightness", "fidelity")
 FIGURES = {
     **{f"run: {name}": run_chart(name, analysed()) for name in RUN_CHARTS},
-    **{
-        f"sweep: {key}": lambda change, key=key: CHARTS["sweep"].figure(
-            change(sweep_result(generated=True)), {"quantity": key}
-        )
-        for key in ("kl", "answer")
-    },
+    "sweep": lambda change: CHARTS["sweep"].figure(
+        change(sweep_result(generated=True)), {"quantity": "kl"}
+    ),
     "several": lambda change: POINTS_CHART.figure(together(change), {}),
 }
 

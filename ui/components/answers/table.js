@@ -1,12 +1,10 @@
 // A table of what methods wrote: rows stay where they are while their texts grow; the whole of a long text is a click away.
 
 import { chooseVariant, chosenVariant } from "../../../assets/scripts/choice.js";
-import { copyButton, list, make, percent, quietButton, regimeMark, setText, specParts, str } from "../../../assets/scripts/dom.js";
+import { copyButton, list, make, percent, quietButton, regimeMark, setText, specParts, str, written } from "../../../assets/scripts/dom.js";
 import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { helpButton } from "../../../assets/scripts/tip.js";
 
-const KINDS = { diff: "mark.ckv-diff", answer: "b" };
-const pieceNode = ([text, kind]) => (KINDS[kind] ? make(KINDS[kind], str(text)) : str(text));
 const textOf = (pieces) =>
   list(pieces)
     .map(([text]) => str(text))
@@ -98,7 +96,7 @@ class Row {
     const wait = item.state === "waiting" ? make("span.ckv-wait.ckv-wait-text", { title: "Not begun yet" }) : null;
     const none = item.state === "done" && textOf(pieces) === "" ? make("span.ckv-hint", "wrote nothing") : null;
     const caret = running ? make("span.ckv-caret", { "aria-hidden": "true" }) : null;
-    this.text.replaceChildren(...list(pieces).map(pieceNode), ...[wait, none, caret].filter((node) => node !== null));
+    this.text.replaceChildren(...written(pieces), ...[wait, none, caret].filter((node) => node !== null));
   }
 }
 

@@ -15,6 +15,7 @@ import {
   showText,
   specParts,
   str,
+  written,
 } from "../../../assets/scripts/dom.js";
 import { cssHue, marker, outcomeGlyph, outcomeMark } from "../../../assets/scripts/marks.js";
 import { helpButton, hideTip } from "../../../assets/scripts/tip.js";
@@ -24,12 +25,8 @@ const sideOf = (column) => (column.align === "left" ? "" : "ckv-right");
 const cellOf = (row, column) => row.cells[column.key];
 const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
 
-/** Text of a model, its pieces that differ underlined. */
-const generated = (pieces) =>
-  make("p.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, differs]) => (differs ? make("mark", str(text)) : str(text))));
-
 function contentOf({ text, href, pieces, tone, outcome, word, more, strip }, look) {
-  if (pieces) return [outcome ? outcomeMark(outcome) : null, generated(pieces)];
+  if (pieces) return [outcome ? outcomeMark(outcome) : null, make("p.ckv-generated", { dir: "auto" }, written(pieces))];
   if (strip) return stripOf(strip, look);
   if (outcome) return outcomeOf(outcome, text, word);
   const behind = more ? make("span.ckv-behind", str(more)) : null;

@@ -1,6 +1,6 @@
 // The app's own example run: of each method what it kept, what it wrote, and whether that is right.
 
-import { fetchOk, list, make, onTheme, setText, str } from "../../../assets/scripts/dom.js";
+import { fetchOk, list, make, onTheme, setText, str, written } from "../../../assets/scripts/dom.js";
 import { hueOf, marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { KeptSet } from "../kept_tokens/data.js";
 
@@ -41,7 +41,7 @@ function methodRow(variant, shape) {
       draw();
     },
     show(row) {
-      wrote.replaceChildren(...list(row.wrote).map(([text, differs]) => make(differs ? "span.ckv-diff" : "span", { text: str(text) })));
+      wrote.replaceChildren(...written(row.wrote));
       outcome.replaceChildren(...(row.outcome ? [outcomeMark(row.outcome)] : []));
     },
   };

@@ -1,12 +1,8 @@
 // The chosen cell of the grid: its text beside the full cache's, and what it cost.
 
 import { chosenVariant } from "../../../assets/scripts/choice.js";
-import { list, make, onChange, quietButton, str } from "../../../assets/scripts/dom.js";
+import { list, make, onChange, quietButton, str, written } from "../../../assets/scripts/dom.js";
 import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
-
-/** Text of a model; what differs from the other one is underlined. */
-const written = (pieces) =>
-  make("dd.ckv-generated", { dir: "auto" }, ...list(pieces).map(([text, kind]) => (kind ? make("mark", str(text)) : str(text))));
 
 export default function mount(host) {
   const { root } = host;
@@ -37,7 +33,13 @@ export default function mount(host) {
         make("span.ckv-subdued", { text: `at ${str(cell.at)}` }),
         cell.outcome ? outcomeMark(cell.outcome, str(cell.outcome_words)) : null,
       ]),
-      make("dl", ...texts.flatMap(([name, pieces, short]) => [make("dt.ckv-hint", { text: name }), written((!whole && short) || pieces)])),
+      make(
+        "dl",
+        ...texts.flatMap(([name, pieces, short]) => [
+          make("dt.ckv-hint", { text: name }),
+          make("dd.ckv-generated", { dir: "auto" }, written((!whole && short) || pieces)),
+        ]),
+      ),
       ...(isCut
         ? [
             make(
