@@ -33,7 +33,7 @@ FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("warm", "watch_model", "fill_example", "link_setup")),
     *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
     *("cancel_run", "searching.<locals>.find"),
-    "add_ablation",
+    *("add_ablation", "Capacity.open", "Capacity.compute"),
     *("RunsPage.open", "RunsPage.act", "SeveralPage.open"),
     *("ShareSection.issue", "ShareSection.revoke"),
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
