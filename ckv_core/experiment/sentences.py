@@ -3,7 +3,7 @@
 Which of them hold is in `verdict.py`, `decide.py` and `decision.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -290,6 +290,12 @@ def clipped(text: str, most: int) -> str:
     """A text on one line, cut after so many characters."""
     line = " ".join(text[: 4 * most].split())
     return line if len(line) <= most else f"{line[:most].rstrip()}…"
+
+
+def spanned(counts: Iterable[int]) -> str:
+    """`5`, or `4 to 6` where they differ."""
+    there = sorted({*counts})
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((there[0], there[-1])))
 
 
 def counted(count: int, one: str, many: str = "") -> str:

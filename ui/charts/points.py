@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from ckv_core.experiment.points import BUDGET_UNITS, POINT_METRICS, Curve, Points, Row, varied_units
 from ckv_core.experiment.regimes import marked_name
 from ckv_core.experiment.rounding import short
+from ckv_core.experiment.sentences import spanned
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
@@ -170,10 +171,8 @@ def _subtitle(points: Points, metric: Metric, drawn: Sequence[tuple[Curve, Seque
         floor = _floor(points, metric)
         dashed = "" if floor is None else f"; dashed grey: rounding floor, {short(floor)}"
         return f"One prompt{closer}{dashed}"
-    counts = sorted({mean.n for mean in means})
-    n = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
     bars = "mean and 95 % interval" if any(m.low is not None for m in means) else "mean"
-    return f"{bars}, {n}{closer}"
+    return f"{bars}, n = {spanned(mean.n for mean in means)}{closer}"
 
 
 def _floor(points: Points, metric: Metric) -> float | None:

@@ -1,7 +1,7 @@
 """Charts of a run of many samples: its points, its needles, its perturbation by sample."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import log10
 from typing import Any
 
@@ -140,7 +140,7 @@ def needle_figure(reading: Reading, point: Point) -> go.Figure:
     score, more = np.full(shape, np.nan, np.float32), np.empty(shape, object)
     figure = new_figure(
         f"{html.escape(name, quote=False)}: needles",
-        f"Mean score; n = {_span(map(len, own.values()))} samples a cell; "
+        f"Mean score; n = {sentences.spanned(map(len, own.values()))} samples a cell; "
         "x: the full cache is below 50",
     )
     for (length, depth), scores in own.items():
@@ -209,12 +209,6 @@ def perturbation_figure(reading: Reading, variant: str, budget: str, measure: st
     ]
     axes = (f"samples by {label} of {reading.names[pair[0]]}", label)
     return line_chart(title, subtitle, traces, axes).update_xaxes(nticks=6)
-
-
-def _span(counts: Iterable[int]) -> str:
-    """`5`, or `4 to 6` where they differ."""
-    there = sorted({*counts})
-    return f"{there[0]}" if len(there) == 1 else f"{there[0]} to {there[-1]}"
 
 
 def _cells(reading: Reading, point: Point) -> dict[tuple[float, float], list[float]]:

@@ -118,8 +118,15 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     finished = [
         run.result if run.state == "done" else replace(run.result, variants=[]) for run in runs
     ]
-    pieces, pairs = _common_pieces(runs), pair_up(finished)
-    items = [*_setting_rows(runs), *(_outcome_row(pair, pieces) for pair in pairs)]
+    prompts = {
+        prompt and (prompt.token_ids, prompt.compressed_tokens)
+        for prompt in (run.result.prompt for run in runs)
+    }
+    is_same_prompt = len(prompts) == 1 and None not in prompts
+    items = [
+        *_setting_rows(runs),
+        *(_outcome_row(pair, is_same_prompt) for pair in pair_up(finished)),
+    ]
     settings = sum(item.is_equal and not item.look for item in items)
     equal = [item.name.text for item in items if item.is_equal and item.look]
     looks = dict(enumerate(item.look for item in items))
@@ -177,7 +184,7 @@ def _setting_rows(runs: Sequence[RunSnapshot]) -> list[_Beside]:
     return rows
 
 
-def _outcome_row(pair: Pair, pieces: Sequence[str] | None) -> _Beside:
+def _outcome_row(pair: Pair, is_same_prompt: bool) -> _Beside:
     """What one method came to in each run, its tokens beside the first run's that has it."""
     (_, base), *others = pair.present
     cells = []
@@ -186,7 +193,7 @@ def _outcome_row(pair: Pair, pieces: Sequence[str] | None) -> _Beside:
             cells.append(Cell(""))
             continue
         ids = zip_longest(base.token_ids, variant.token_ids[: len(variant.token_texts)])
-        marks = [pieces is not None and variant is not base and one != own for one, own in ids]
+        marks = [is_same_prompt and variant is not base and one != own for one, own in ids]
         cells.append(
             Cell(
                 "".join(variant.token_texts),
@@ -200,13 +207,6 @@ def _outcome_row(pair: Pair, pieces: Sequence[str] | None) -> _Beside:
     )
     name = Cell(base.label, spec=pair.spec)
     return _Beside(name, cells, is_equal, looks_of([base])[0].value)
-
-
-def _common_pieces(runs: Sequence[RunSnapshot]) -> Sequence[str] | None:
-    """The tokens of the one prompt that all runs have; None where the prompts differ."""
-    prompts = [run.result.prompt for run in runs if run.result.prompt is not None]
-    texts = {(prompt.token_ids, prompt.compressed_tokens) for prompt in prompts}
-    return prompts[0].pieces if len(texts) == 1 and len(prompts) == len(runs) else None
 
 
 def _letter(at: int) -> str:

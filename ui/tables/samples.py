@@ -11,6 +11,7 @@ from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.samples import point_of
+from ckv_core.experiment.sentences import spanned
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.table import Cell, Column, Item, Table, text_column
 from ckv_core.records.run_request import Point
@@ -138,9 +139,8 @@ def _scores_by_task(reading: Reading) -> dict[tuple[Point, str], dict[str, float
 
 
 def _sizes(scores: Mapping[tuple[Point, str], Mapping[str, float]], task: str) -> str:
-    counts = sorted({len(own) for (_, name), own in scores.items() if name == task})
-    ends = dict.fromkeys(f"{counts[at]:,}" for at in (0, -1)) if counts else ()
-    return f"n = {' to '.join(ends)}" if ends else ""
+    counts = [len(own) for (_, name), own in scores.items() if name == task]
+    return f"n = {spanned(counts)}" if counts else ""
 
 
 def _paired(reading: Reading) -> list[str]:
