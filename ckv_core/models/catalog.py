@@ -77,6 +77,8 @@ _KEYS = (
     "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings"
 )
 _MODELS = f"""
+meta-llama/Llama-3.1-8B-Instruct    llama 32 4096 14336 32 8 128256 131072 0
+Qwen/Qwen3-8B                       qwen3 36 4096 12288 32 8 151936 40960 0
 {DEFAULT_MODEL}               llama 30 576 1536 9 3 49152 8192 1
 HuggingFaceTB/SmolLM2-360M-Instruct llama 32 960 2560 15 5 49152 8192 1
 Qwen/Qwen2.5-0.5B-Instruct          qwen2 24 896 4864 14 2 151936 32768 1
@@ -84,8 +86,6 @@ Qwen/Qwen2.5-1.5B-Instruct          qwen2 28 1536 8960 12 2 151936 32768 1
 HuggingFaceTB/SmolLM2-1.7B-Instruct llama 24 2048 8192 32 32 49152 8192 1
 Qwen/Qwen3-4B-Instruct-2507         qwen3 36 2560 9728 32 8 151936 262144 1
 Qwen/Qwen2.5-7B-Instruct            qwen2 28 3584 18944 28 4 152064 32768 0
-meta-llama/Llama-3.1-8B-Instruct    llama 32 4096 14336 32 8 128256 131072 0
-Qwen/Qwen3-8B                       qwen3 36 4096 12288 32 8 151936 40960 0
 """
 
 
