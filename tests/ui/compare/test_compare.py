@@ -14,7 +14,6 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
-from ckv_core.records.metrics import metrics_in
 from ckv_core.records.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
 from storage.records import Lineage
@@ -344,8 +343,8 @@ def test_charts_wait_until_all_points_are_measured_and_nothing_is_sent_twice():
     assert (waiting["charts"], waiting["text"][:10]) == ([], "The curves")
     (chart,) = curves_value(sweep_snapshot())["charts"]
     quantities = [value for value, _ in chart["controls"][0]["options"]]
-    assert quantities[0] == "answer"  # what came out stands first
-    assert set(quantities) >= {*metrics_in("sweep")}
+    assert quantities[0] == "agreement"  # what came out stands first; the grid has right and wrong
+    assert set(quantities) >= {"token_f1", "kl", "head"}
     assert len(feed.updates(sweep_snapshot(), now)) == len(OUTPUTS)
     assert tuple(run_page(FakeServices()).block.outputs) == OUTPUTS
     assert all(map(is_skip, feed.updates(sweep_snapshot(), now)))
