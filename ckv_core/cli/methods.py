@@ -86,7 +86,7 @@ def _heads(chosen: dict[str, Any], file: FileOption = None, name: NameOption = N
 BUDGETS = ("25%", "50%")
 TEXT = " ".join(f"House {at} has the code {at * 371 % 1000:03}." for at in range(24))
 EPILOG = """\
-Its parts run at two budgets in both scenarios, with each selector and layout that it takes.
+Its parts run at two budgets in both scenarios, with each selector, layout and prefill it takes.
 Checked are what its parts give, exact totals, that protected tokens are kept, and that the same
 input gives the same kept set and tokens, alone and among other variants.
 """
@@ -98,11 +98,9 @@ def _check(chosen: dict[str, Any], name: Annotated[str, Argument(metavar="NAME")
     method = METHODS.get(name)
     if not method.evicts:
         raise ConfigError(f"{method.name!r} evicts nothing, so there is nothing to check.")
-    words = ["", *(f"+{selector.name}" for selector in method.selectors[1:])]
-    endings = [
-        *words,
-        *([":layout=layer", ":layout=page:16"] if "layout" in method.options() else []),
-    ]
+    endings = ["", *(f"+{selector.name}" for selector in method.selectors[1:])]
+    settings, known = ("layout=layer", "layout=page:16", "prefill=blocks:64"), method.options()
+    endings += [f":{each}" for each in settings if each.partition("=")[0] in known]
     request = RunRequest(
         context=TEXT,
         question="What is the code of house 9?",

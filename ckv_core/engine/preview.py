@@ -1,7 +1,6 @@
 """A run that is shown but not stored, for a slider: its kept sets come first, then its texts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 
@@ -27,8 +26,7 @@ def preview(
 
     It ends where the request says, without RunFinished: it measures no memory. Raises as `compare`.
     """
-    # One prefill serves all that a slider asks for; measured figures are the stored run's.
-    run = prepare(replace(request.run, reference=True), loaded, should_stop)
+    run = prepare(request.run, loaded, should_stop)
     yield prepared(run, check_memory(run, prefills))
     try:
         prefilled = yield from read_prompt(run, prefills)

@@ -53,7 +53,6 @@ def compare(
     methods: Sequence[str] = ("snapkv", "adakv", "streaming_llm"),
     budgets: Sequence[str | int] = (),
     model: str | None = None,
-    reference: bool = True,
     **settings: Any,
 ) -> Run:
     """Run several methods on one prompt, the full cache first where there is a reference.
@@ -65,17 +64,17 @@ def compare(
         budgets: entries per KV head (128) or shares of the prompt ("10%"); of several budgets the
             kept sets are not stored.
         model: a name, a Hugging Face id or a folder; None for that of CKV_MODEL, or the default.
-        reference: False leaves the full cache out: methods take turns, each with its own peak.
-        settings: more fields of a `RunRequest`: answer, scenario, max_new_tokens, device, ...
+        settings: more fields of a `RunRequest`: answer, scenario, max_new_tokens, device, ...;
+            reference=False leaves the full cache out.
 
     Raises:
         CkvError: an argument is wrong or the run failed; one sentence says what to do.
     """
+    is_beside = settings.get("reference", True)
     request = RunRequest(
         context=context,
         question=question,
-        variants=tuple(dict.fromkeys(("full", *methods) if reference else methods)),
-        reference=reference,
+        variants=tuple(dict.fromkeys(("full", *methods) if is_beside else methods)),
         budgets=tuple(str(budget) for budget in budgets),
         model=model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
         **settings,

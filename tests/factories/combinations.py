@@ -9,6 +9,7 @@ OPTIONS = (
     *((f"store {store}", f"store={store}") for store in STORES if store != "plain"),
     ("layout layer", "layout=layer"),
     ("layout page", "layout=page:16"),
+    ("blocks", "prefill=blocks:32"),
     ("preset", "preset=kvpress"),
     ("evicting", "window=4,every=8,to=6"),
     ("evicting int8", "window=4,every=8,to=6,store=int8"),

@@ -54,6 +54,7 @@ def at_searched(request: RunRequest) -> RunRequest | None:
         variants=tuple(variants),
         budgets=SEARCHED,
         own_indices=(),
+        reference=True,
         analysis=(),
         follow_ups=(),
     )

@@ -113,5 +113,6 @@ class Previews:
 
 
 def is_live(run: RunSnapshot) -> bool:
-    """Whether it is over, and one sample at one budget, with something to choose."""
-    return run.study is None and run.state == "done" and run.request.kind == "compare"
+    """Whether it is over, and one sample at one budget, beside the full cache."""
+    is_one = run.study is None and run.request.kind == "compare"
+    return is_one and run.state == "done" and run.request.reference
