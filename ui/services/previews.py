@@ -16,7 +16,7 @@ from storage.records import Lineage
 from ui.accounts.access import Access, AccessError
 from ui.services.live_runs import RunSnapshot
 
-NOT_LIVE = "Only a finished run of one sample at one budget can be previewed."
+NOT_LIVE = "Only a finished run of one sample at one budget, with the full cache, can be previewed."
 REPLACED = "Another preview of yours took the place of this one."
 WRONG = "A preview takes budget and alpha as text, and nothing else."
 VALUES = {"budget": "budgets", "alpha": "alphas"}

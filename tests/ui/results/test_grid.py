@@ -143,6 +143,7 @@ def test_the_search_has_the_same_methods_and_none_of_what_several_budgets_refuse
     assert wanted.variants == ("full", "snapkv", "snapkv:window=8")
     assert len(wanted.points()) == 1 + 2 * 6
     assert at_searched(request(variants=("full",))) is None
+    assert at_searched(replace(asked, reference=False)) == wanted
     assert at_searched(sweep(TEXTS).request) is None
 
 

@@ -36,8 +36,9 @@ def test_what_a_variant_sets_itself_has_no_slider():
     assert live_value(snapshot(request=alphas))["alpha"] is None
 
 
-def test_a_run_that_is_not_done_or_not_one_point_a_method_has_none():
-    for run in (running(), snapshot(state="failed"), sweep_snapshot()):
+def test_a_run_that_is_not_done_not_one_point_a_method_or_without_the_full_cache_has_none():
+    apart = snapshot(request=request(variants=("snapkv:window=2",), reference=False))
+    for run in (running(), snapshot(state="failed"), sweep_snapshot(), apart):
         assert live_value(run) is None
 
 
