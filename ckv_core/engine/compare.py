@@ -92,7 +92,6 @@ def compare(
     yield prepared(run, memory)
     try:
         prefilled = yield from _stages(run, prefills)
-        # Of variants in turn each has its own.
         growth = None if prefilled is None else peak.growth()
         if request.time and prefilled is not None:
             yield from time_alone(run, prefilled)
@@ -160,7 +159,7 @@ def _together(
 
 def _in_turn(run: Run) -> Iterator[RunEvent]:
     """One variant after the other, each with a prefill that is gone once its cache is compacted."""
-    merged = _Merged(run)
+    merged, peaks = _Merged(run), [0]
     for index in range(len(run.specs)):
         for event in _by_itself(run.alone(index)):
             if isinstance(event, Progress):
@@ -169,6 +168,11 @@ def _in_turn(run: Run) -> Iterator[RunEvent]:
                 yield Progress(event.stage, share, detail)
             else:
                 yield merged.event(event, [index])
+                if isinstance(event, VariantTook):
+                    known = event.memory.prefill_peak, event.memory.decode_peak
+                    peaks += [each for each in known if each is not None]
+    if max(peaks):
+        run.memory["measured_peak"] = max(peaks)
 
 
 def _by_itself(run: Run) -> Iterator[RunEvent]:
