@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity figures gpu lock audit model browser \
+.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -70,6 +70,9 @@ kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own
 
 parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/parity.md
 	@PYTHONPATH=. $(PY) benchmarks/parity.py
+
+pictures: $(VENV)/.dev model browser ## The README's pictures, taken from the running app
+	@PYTHONPATH=. $(PY) benchmarks/pictures.py
 
 figures: $(VENV)/.runtime model ## What each method keeps of a text, for the Methods page
 	@PYTHONPATH=. $(PY) benchmarks/kept_figures.py
