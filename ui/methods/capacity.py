@@ -78,14 +78,14 @@ class Capacity:
                 max_choices=MAX_PLANNED,
                 **own | {"scale": 3},
             )
-            info = "Of the prompt: 10%, 4096 or 512MiB."
+            info = "10%, 4096 or 512MiB."
             budget = text("plan-budget", "Budget", info, value="10%", **_SMALL)
             info = "How kept entries are held."
             stores = ["plain", *STORES]
             store = dropdown("plan-store", "Store", info, stores, "plain", **_SMALL)
             info = "head, layer or page:16."
             layout = text("plan-layout", "Layout", info, value="head", **_SMALL)
-            info = "whole, or blocks:1024 where a method can."
+            info = "whole or blocks:1024."
             prefill = text("plan-prefill", "Prefill", info, value="whole", **_SMALL)
         with gr.Accordion("A model of your own", open=False, elem_id="plan-own"):
             info = "Paste its config.json; it takes the place of the model above."
