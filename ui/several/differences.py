@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -136,7 +137,7 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
             text_column(
                 _letter(at),
                 f"{_letter(at)}: {run.created_at:%-d %b %Y, %H:%M} UTC",
-                lambda item, at=at: item.cells[at],
+                partial(_cell, at),
                 unit=_head_of(run),
                 href=f"/run?id={run.slug}",
             )
@@ -164,6 +165,10 @@ class _Beside:
     cells: list[Cell]
     is_equal: bool
     look: dict[str, str] | None = None
+
+
+def _cell(at: int, row: _Beside) -> Cell:
+    return row.cells[at]
 
 
 def _head_of(run: RunSnapshot) -> str:
