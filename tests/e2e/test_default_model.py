@@ -155,7 +155,7 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
     lineage.get_by_role("link", name="what differs").click()
     found = page.locator("main")
     expect(found).to_contain_text("Nothing differs")
-    expect(found).to_contain_text("None: every variant wrote the same tokens and kept the same")
+    expect(found).to_contain_text("Equal in all runs")
 
 
 # --- a stored run at another budget, looked at and saved
