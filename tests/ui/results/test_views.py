@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckv_core.records.events import Progress, RunResult, TokensCounted
+from ckv_core.records.records import Timed
 from tests.factories.app import (
     SLUG,
     START,
@@ -127,6 +128,37 @@ def test_the_full_cache_stands_first_and_then_who_answered():
     assert [row["index"] for row in rows_of(snapshot(result=result), sort=False)] == [0, 1, 2]
     assert rows[2]["pieces"] == [("one ", ""), ("three", "diff")]
     assert rows[1]["mib"] is not None
+
+
+def test_times_have_columns_where_something_is_timed_and_a_step_has_its_range():
+    time = Timed(
+        added_first_token_ms=1234.5,
+        step_ms=(29.24, 30.0, 310.0),
+        steps=33,
+        tokens_per_s={"1": 33.3, "8": 170.0, "21": 200.0},
+        bound="memory",
+        others=0.25,
+    )
+    keys = {"added_first_token_ms", "step_ms"}
+
+    def columns(run) -> set[str]:
+        return keys & {column["key"] for column in answers_value(run)["columns"]}
+
+    asked = dataclasses.replace(request(), time=True)
+    assert columns(running(request=asked, result=done_result())) == keys, "they are on their way"
+    assert columns(snapshot()) == columns(snapshot(request=asked)) == set()
+    run = snapshot(result=with_variant(1, time=time))
+    assert columns(run) == keys
+    figures = {row["index"]: row["figures"] for row in rows_of(run)}
+    assert figures[0] == {}
+    shown = {key: cell["text"] for key, cell in figures[1].items()}
+    assert shown == {"added_first_token_ms": "1,234", "step_ms": "30.0 (29.2 to 310)"}
+    assert "33 steps each" in answers_value(run)["note"]
+    assert "took up to 25% of the processors" in summary_value(run.result)["note"]
+    cells = summary_value(run.result, ended=True)["rows"][1]["cells"]
+    assert (cells["tokens_per_s_8"]["text"], cells["largest_batch"]["text"]) == (
+        *("170", "21, by memory"),
+    )
 
 
 def test_a_difference_is_marked_by_words_and_a_text_that_only_stops_says_so():
