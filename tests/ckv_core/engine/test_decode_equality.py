@@ -214,9 +214,17 @@ def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(methods, arch
         assert list(variant.token_ids) == ids[:cut]
         assert variant.stopped == ("eos" if end in ids else "length")
         assert METRICS["stopped_at_limit"].read(variant) == (end not in ids)
-        is_known = variant is not ended[0] and ended[0].stopped == "eos"
-        ratio = len(variant.token_ids) / len(ended[0].token_ids) if is_known else None
-        assert METRICS["length_ratio"].read(variant) == pytest.approx(ratio)
+
+
+def test_a_text_is_as_long_as_a_share_of_the_full_caches_unless_that_was_cut():
+    asked, loaded = short_request("full", "snapkv", budgets=("40",)), tiny_model("llama")
+    free = run(asked, loaded).variants
+    assert [METRICS["length_ratio"].read(variant) for variant in free] == [None, None]
+    stopping = replace(loaded, eos_token_ids=frozenset({free[0].token_ids[2]}))
+    full, other = run(replace(asked, ignore_eos=False), stopping).variants
+    ratio = len(other.token_ids) / len(full.token_ids)
+    assert METRICS["length_ratio"].read(full) is None
+    assert METRICS["length_ratio"].read(other) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(
