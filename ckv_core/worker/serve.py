@@ -14,7 +14,7 @@ from ckv_core.errors import (
     CkvError,
     ModelError,
     RunCancelledError,
-    in_short,
+    first_line,
     is_device_lost,
     is_out_of_memory,
 )
@@ -237,4 +237,6 @@ def sentence_of(error: Exception, what: str) -> str:
         return OUT_OF_MEMORY
     if is_device_lost(error):
         return DEVICE_LOST
-    return fault(error) or f"{what} failed ({in_short(error)}); the log has the details."
+    return fault(error) or (
+        f"{what} failed ({type(error).__name__}: {first_line(error)}); the log has the details."
+    )

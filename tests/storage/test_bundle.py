@@ -137,26 +137,6 @@ def test_a_result_file_becomes_a_run_once(here, there):
     assert import_bundle(here, data) == ImportReport(skipped=[slug])
 
 
-def test_each_line_of_a_file_of_results_becomes_a_run_and_one_wrong_line_stops_all(here, there):
-    sources = [made(there) for _ in range(2)]
-    one, two = (
-        result_file(there, source, timings_ms={"prefill": float(at)}).strip()
-        for at, source in enumerate(sources)
-    )
-    assert_refused(here, one + b"\n\n" + b'{"schema": 2}\n', "line 3: .*schema")
-    report = import_bundle(here, one + b"\r\n" + two + b"\n")
-    assert len(report.imported) == 2
-    for slug, source in zip(report.imported, sources, strict=True):
-        result = load(here, slug).result
-        result.environment.pop("imported")
-        source_result = load(there, source).result
-        source_result.timings_ms = result.timings_ms
-        assert_same_result(result, source_result)
-    assert import_bundle(here, two + b"\n" + one).skipped == report.imported[::-1]
-    indented = json.dumps(json.loads(one), indent=1).encode()
-    assert len(import_bundle(here, indented).imported) == 1
-
-
 def test_a_result_without_an_end_is_a_failed_run_and_one_without_model_is_refused(here, there):
     slug = made(there, big_events(tokens=16, variants=1)[:-1])
     (new,) = import_bundle(here, result_file(there, slug)).imported
