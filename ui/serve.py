@@ -1,5 +1,6 @@
 """Runs the app: opens what it needs, serves, and closes everything at a signal."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from ckv_core.base import logs
 from ckv_core.base.home import home_folder
 from ckv_core.base.terminal import say
 from ckv_core.experiment.cluster import Cluster
+from ckv_core.worker.zero import zero_worker
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as
@@ -36,7 +38,13 @@ def serve(settings: Settings) -> None:
         only_server(database),
     ):
         access = Access(database, settings.users)
-        services = Services(database, access=access, limits=settings.limits, cluster=cluster)
+        services = Services(
+            database,
+            make_worker=zero_worker(os.environ),
+            access=access,
+            limits=settings.limits,
+            cluster=cluster,
+        )
         site: Site | None = None
         try:
             site = build_site(services, settings)

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec
@@ -22,7 +23,7 @@ from ckv_core.worker.messages import (
     Reply,
     WorkerReady,
 )
-from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
+from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess
 from ckv_core.worker.task import RESTARTS, Task
 
 LOGGER = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class WorkerClient:
         self,
         on_reply: Callable[[Reply], None],
         *,
+        make_worker: Callable[..., WorkerProcess] = WorkerProcess,
         runner: str = ENGINE_RUNNER,
         counter: str = COUNT_RUNNER,
         cancel_grace_s: float = 10.0,
@@ -69,13 +71,15 @@ class WorkerClient:
         Args:
             on_reply: gets each ModelStatus, and what belongs to a job that was submitted without
                 a function of its own, one reply at a time, in the client's thread.
+            make_worker: starts a worker; `zero.zero_worker` has another kind.
             runner: `module:attribute` of the engine, imported in the worker only.
             counter: the same of what counts tokens, in a process of its own.
             cancel_grace_s: a task that has not stopped by then costs the worker its life.
             run_limit_s: from a job's first event on; None for no limit.
         """
         self._on_reply = on_reply
-        self._runner, self._run_limit_s = runner, run_limit_s
+        self._make_worker, self._runner = make_worker, runner
+        self._run_limit_s = run_limit_s
         self._cancel_grace_s = cancel_grace_s
         self.counter = TokenCounter(partial(WorkerClient, runner=counter))
         self._queue, self._previews = FairQueue(), FairQueue()
@@ -83,6 +87,7 @@ class WorkerClient:
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
         self._closed = False
         self._listeners: dict[str, Callable[[Reply], None]] = {}  # by job
+        self._callers: dict[str, Context] = {}  # where each job was submitted
         self._wish: Job | None = None  # the model to load ahead
         self._hung: dict[str, str] = {}  # models that are not loaded ahead any more, and why
         self._worker: WorkerProcess | None = None
@@ -115,6 +120,7 @@ class WorkerClient:
         """
         if on_reply is not None:
             self._listeners[job.job_id] = on_reply
+        self._callers[job.job_id] = copy_context()
         self._line_of(job).put(job)
         self._inbox.put(self._dispatch)
 
@@ -176,8 +182,8 @@ class WorkerClient:
     def _start_worker(self, now: float) -> None:
         self._started_by = now + START_S
         try:
-            self._worker = WorkerProcess(
-                partial(worker_main, runner=self._runner),
+            self._worker = self._make_worker(
+                self._runner,
                 lambda worker, reply: self._inbox.put(partial(self._take, worker, reply)),
                 lambda worker: self._inbox.put(partial(self._lose, worker)),
             )
@@ -196,7 +202,7 @@ class WorkerClient:
                 job, self._wish = wish, None
             if job is not None:
                 self._task = Task(job, self._run_limit_s)
-                self._worker.send(job)
+                self._callers.get(job.job_id, copy_context()).run(self._worker.send, job)
         jobs, task = self._queue.waiting(), self._task
         if jobs and task and task.job.gives_way and not task.is_stopping:
             self._stop_task("")
@@ -340,6 +346,7 @@ class WorkerClient:
         if isinstance(reply, JobEvent):
             on_reply = self._listeners.get(reply.job_id, on_reply)
         elif isinstance(reply, JobEnd):
+            self._callers.pop(reply.job_id, None)
             on_reply = self._listeners.pop(reply.job_id, on_reply)
         try:
             on_reply(reply)

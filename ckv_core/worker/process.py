@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from ckv_core.base import logs
@@ -21,6 +22,8 @@ LOGGER = logging.getLogger(__name__)
 ENGINE_RUNNER = "ckv_core.worker.runner:EngineRunner"
 PARENT_CHECK_S = 1.0
 EXIT_WAIT_S = 5.0
+OnReply = Callable[["WorkerProcess", Reply], None]
+OnLost = Callable[["WorkerProcess"], None]
 CHILD_ENVIRONMENT = {
     # Browser and worker share the cores: threads that spin while they wait starve the page.
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -33,16 +36,11 @@ CHILD_ENVIRONMENT = {
 class WorkerProcess:
     """One started worker: sending never blocks the caller, replies come from a thread."""
 
-    def __init__(
-        self,
-        entry: Callable[[Connection], None],
-        on_reply: Callable[["WorkerProcess", Reply], None],
-        on_lost: Callable[["WorkerProcess"], None],
-    ) -> None:
+    def __init__(self, runner: str, on_reply: OnReply, on_lost: OnLost) -> None:
         """Start it.
 
         Args:
-            entry: what the child runs; has to be picklable.
+            runner: `module:attribute` of its engine, imported in the child only.
             on_reply: gets every reply but Pong, in the reading thread.
             on_lost: called once, in the reading thread, when the process has ended.
 
@@ -52,7 +50,7 @@ class WorkerProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, child_end = context.Pipe()
         self._process = context.Process(
-            target=entry, args=(child_end,), name="ckv-worker", daemon=True
+            target=worker_main, args=(child_end, runner), name="ckv-worker", daemon=True
         )
         self._on_reply, self._on_lost = on_reply, on_lost
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -150,21 +148,22 @@ def worker_main(connection: Connection, runner: str) -> None:
     for name, value in CHILD_ENVIRONMENT.items():  # before anything heavy is imported
         os.environ.setdefault(name, value)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
-    module, _, attribute = runner.partition(":")
-
-    def make() -> Runner:
-        made: Runner = getattr(importlib.import_module(module), attribute)()
-        return made
-
     code = 0
     try:
         with neutralised():
-            WorkerLoop(connection, make, lambda: os._exit(1)).run()
+            WorkerLoop(connection, partial(runner_of, runner), lambda: os._exit(1)).run()
     except BaseException:
         LOGGER.exception("The worker stopped.")
         code = 1
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
     os._exit(code)
+
+
+def runner_of(name: str) -> Runner:
+    """A new engine of this `module:attribute`, whose import may take seconds."""
+    module, _, attribute = name.partition(":")
+    made: Runner = getattr(importlib.import_module(module), attribute)()
+    return made
 
 
 def _exit_with_parent() -> None:

@@ -13,6 +13,7 @@ from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import RunRequest, check_text
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import JobEnd, JobEvent, ModelStatus, Reply
+from ckv_core.worker.process import WorkerProcess
 from storage import audit, repository
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
@@ -61,6 +62,7 @@ class Services:
         database: Database,
         *,
         make_client: Callable[..., WorkerClient] = WorkerClient,
+        make_worker: Callable[..., WorkerProcess] = WorkerProcess,
         access: Access | None = None,
         limits: Limits | None = None,
         cluster: Cluster | None = None,
@@ -71,6 +73,7 @@ class Services:
             database: open; the caller closes it after `close`.
             make_client: builds the client around the function that takes its replies; a run's
                 time limit comes as `run_limit_s`.
+            make_worker: starts its worker, with or without GPUs of ZeroGPU.
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
             cluster: where studies are computed, closed by the caller after `close`; None for the
@@ -85,7 +88,9 @@ class Services:
         self.shares = Shares(database, self._access)
         self.accounts = Accounts(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._client = make_client(self._take, run_limit_s=limits.run_seconds)
+        self._client = make_client(
+            self._take, run_limit_s=limits.run_seconds, make_worker=make_worker
+        )
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
         self._closing = False

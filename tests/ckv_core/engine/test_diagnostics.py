@@ -58,8 +58,14 @@ def test_every_quantity_equals_a_literal_computation(arch, scenario):
     for variant, expected in zip(others, literal.quantities(), strict=True):
         assert variant.analysis.keys() == FORCED | expected.keys()
         looked_at |= expected.keys()
+        # Exactly 0 where nothing is evicted, but for another order of sums where threads share the
+        # rows out: by that the run's own control rows differ too, which is its rounding floor.
+        evicts = variant.receipt.retained_entries < full.receipt.retained_entries
+        floor = 0 if evicts else float(result.floor.layer_hidden_l1.max())
         for name, values in expected.items():
             rtol, atol = TOLERANCES.get(name, TOLERANCE)
+            if name.endswith("_cascaded") or name.startswith(("hidden_", "normed_")):
+                atol = max(atol, floor)
             note = f"{variant.spec}: {name}"
             found = variant.analysis[name]
             assert found.dtype == np.float32, note

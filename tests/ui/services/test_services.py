@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -139,8 +140,8 @@ def test_users_take_turns_and_each_is_told_its_true_place(limited):
 
 
 def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(make_services):
-    def hasty(take: Callable[[Reply], None], run_limit_s: float) -> WorkerClient:
-        return make_client(take, run_limit_s=run_limit_s / 60)
+    def hasty(take: Callable[[Reply], None], run_limit_s: float, **others: Any) -> WorkerClient:
+        return make_client(take, run_limit_s=run_limit_s / 60, **others)
 
     services = make_services(make_client=hasty, limits=Limits(run_minutes=1))
     end = end_of(services, services.start_run(script(ENDLESS)))
