@@ -1,5 +1,6 @@
 """A study's results are those of single comparisons; what stands is never run again."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -8,8 +9,15 @@ import pytest
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledError
+from ckv_core.experiment import study_runner
 from ckv_core.experiment.study import Key, Sample, SampleResult
-from ckv_core.experiment.study_runner import PromptSize, part_of, run_samples, run_study
+from ckv_core.experiment.study_runner import (
+    PromptSize,
+    failed_sample,
+    part_of,
+    run_samples,
+    run_study,
+)
 from ckv_core.records.events import Outcome, RunResult
 from ckv_core.records.run_request import Point, RunRequest
 from tests.factories.events import folded
@@ -172,6 +180,19 @@ def test_a_study_that_is_stopped_keeps_what_was_committed():
     with pytest.raises(RunCancelledError):
         [*ran(Stopped(), found.extend)]
     assert {result.sample for result in found} == {"s0"}
+
+
+def test_what_is_left_follows_from_the_time_that_each_sample_took(monkeypatch):
+    ticks = itertools.count(0, 6)  # one look at the start, one after each sample
+    monkeypatch.setattr(study_runner.time, "monotonic", lambda: next(ticks))
+
+    class Failing(TinyEngine):
+        def results(self, study, todo, _):
+            return (failed_sample(*each, CkvError("No room.")) for each in todo)
+
+    progress = [*ran(Failing(), lambda _: None)]
+    assert [each.seconds_left for each in progress] == [None, 12, 6, 0]
+    assert [each.done for each in progress] == [0, 1, 2, 3]
 
 
 def test_parts_are_disjoint_and_whole():
