@@ -31,6 +31,7 @@ from ckv_core.worker.messages import (
     JobEnd,
     JobEvent,
     LoadRequest,
+    ModelStatus,
     Reply,
     WorkerReady,
 )
@@ -177,15 +178,15 @@ class ZeroWorker(WorkerProcess):
                     self._child = reply
                 case JobEnd():
                     return reply
-                case None | WorkerReady():
-                    pass
+                case None | WorkerReady() | ModelStatus():
+                    pass  # a model is ready where it stays, which is not there
                 case _:
                     self._reply(reply)
         raise CkvError("its process ended")
 
     def _without(self, job: Job, reason: str) -> None:
         """Hand a job that got no GPU to the process, or end it where it must have one."""
-        if getattr(job.request, "device", "") == "cuda":
+        if job.request.device == "cuda":
             self._on_gpu = None
             sentence = f"{NO_GPU}: {reason}. Choose device auto or cpu, or try again later."
             self._reply(JobEnd(job.job_id, "failed", sentence, field="device"))

@@ -89,6 +89,7 @@ def test_each_run_has_a_gpu_of_its_own_and_of_its_visitor(client, spaces, log):
     assert [visitor for visitor, _ in spaces.lent] == ["ann", "ben"]
     assert len({*spaces.pids, os.getpid(), client.worker_pid}) == 4
     assert_gone(spaces.pids)
+    assert not any(isinstance(reply, ModelStatus) for reply in log.replies)  # none stays loaded
 
 
 def test_a_gpu_gives_the_same_result_as_a_process(spaces, model_folder):
