@@ -191,8 +191,8 @@ class ZeroWorker(WorkerProcess):
             sentence = f"{NO_GPU}: {reason}. Choose device auto or cpu, or try again later."
             self._reply(JobEnd(job.job_id, "failed", sentence, field="device"))
             return
-        told = Progress("load", None, f"{NO_GPU}, so the CPU computes this: {reason}.")
-        self._reply(JobEvent(job.job_id, told))
+        shown = Progress("load", None, f"{NO_GPU}, so the CPU computes this: {reason}.")
+        self._reply(JobEvent(job.job_id, shown))
         super().send(job)
         self._on_gpu = None
         if self._stopped.is_set():  # meanwhile
