@@ -20,9 +20,8 @@ from typing import Any
 import psutil
 
 from ckv_core.errors import CkvError
-from ckv_core.records.cache_requests import KeepRequest
 from ckv_core.records.events import Progress
-from ckv_core.records.preview import PreviewRequest
+from ckv_core.records.work_requests import KeepRequest, PreviewRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,
@@ -71,7 +70,8 @@ def seconds(_runner: str, job: Job) -> int:
     """How long a job may have the GPU, by the length of its text and of what it generates."""
     request: Any = job.request.run if isinstance(job.request, KeepRequest) else job.request
     text = len(getattr(request, "context", "")) / CHARACTERS_PER_S
-    return round(min(LEAST_S + text + request.max_new_tokens / TOKENS_PER_S, MOST_S))
+    wanted: float = LEAST_S + text + request.max_new_tokens / TOKENS_PER_S
+    return round(min(wanted, MOST_S))
 
 
 def on_gpu(runner: str, job: Job) -> Words:

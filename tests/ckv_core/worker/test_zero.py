@@ -9,10 +9,9 @@ import psutil
 import pytest
 import torch
 
-from ckv_core.records.cache_requests import KeepRequest
 from ckv_core.records.events import Progress
-from ckv_core.records.preview import PreviewRequest
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import KeepRequest, PreviewRequest
 from ckv_core.worker import zero
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, ModelStatus
