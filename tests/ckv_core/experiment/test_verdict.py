@@ -203,6 +203,17 @@ def test_perturbation_stands_beside_the_outcome(case):
     assert verdict_of(missed).findings == ()  # there is no answer to keep
 
 
+def test_only_a_cut_text_is_said_to_repeat_itself():
+    looping = [
+        replace(ran(spec, outcome, at=1), token_ids=(7,) * 40, stopped="length")
+        for spec, outcome in (("snapkv", "cut"), ("adakv", "answered"))
+    ]
+    groups = verdict_of(run_of(FULL, *looping)).groups
+    notes = {member.index: member.note for group in groups for member in group.members}
+    assert notes[1] == "repeats itself, first differs at token 2"
+    assert notes[2] == "first differs at token 2"
+
+
 def test_sixteen_variants_stay_short():
     variants = [
         ran(
