@@ -4,7 +4,6 @@ The package `spaces`, which such a Space has, lends a GPU for seconds. It forks 
 a generator there and hands on what it yields. Nothing that a call leaves behind is relied on.
 """
 
-import importlib
 import importlib.util
 import logging
 import os
@@ -58,11 +57,13 @@ def zero_worker(environ: Mapping[str, str]) -> Callable[..., WorkerProcess]:
     on_zero = environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
     if not on_zero or importlib.util.find_spec("spaces") is None:
         return WorkerProcess
-    spaces: Any = importlib.import_module("spaces")
+    import spaces
+    from spaces.zero import startup
+
     runner_of("ckv_core.worker.runner:EngineRunner")  # once here, not in each forked process
     lent: Lent = spaces.GPU(duration=seconds)(on_gpu)
     # What Gradio's own launch would do, which this app does not use: it has a server of its own.
-    importlib.import_module("spaces.zero").startup()
+    startup()
     return partial(ZeroWorker, lent)
 
 
