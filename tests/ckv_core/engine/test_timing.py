@@ -22,10 +22,17 @@ TIMED = short_request(
 )
 
 
+FASTEST: dict[int, float] = {}  # by variant, ms of its fastest step: a busy machine moves no other
+
+
 @pytest.fixture(scope="module")
 def timed():
     """One method's every step sleeps."""
-    acts = DropLow.after_step
+    acts, record = DropLow.after_step, timing._Alone.timed
+
+    def noted(self, others):
+        FASTEST[self.row] = min(self.step_ms)
+        return record(self, others)
 
     def sleepy(self, view, parameters):
         if view.layer == 0:
@@ -34,15 +41,15 @@ def timed():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DropLow, "after_step", sleepy)
+        patch.setattr(timing._Alone, "timed", noted)
         patch.setattr(timing, "STEP_LIMIT_S", 0.1)
         return run(TIMED)
 
 
 def test_a_sleep_in_one_methods_step_moves_its_figure_alone(timed):
-    *others, sleepy = (variant.time for variant in timed.variants)
-    for each in others:
-        assert sleepy.step_ms[0] > each.step_ms[0] + 0.8 * SLEEP_MS
-        assert sleepy.tokens_per_s["1"] < each.tokens_per_s["1"]
+    *others, sleepy = (FASTEST[row] for row in range(len(timed.variants)))
+    assert all(sleepy > each + 0.8 * SLEEP_MS for each in others)
+    assert timed.variants[-1].time.step_ms[0] >= sleepy > SLEEP_MS
 
 
 def test_what_is_gathered_in_the_prefill_and_in_further_passes_counts_to_its_method(timed):
