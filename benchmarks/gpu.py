@@ -321,7 +321,7 @@ def cell(
             peak=peak,
             waits=waits_of(step, setting.device),
         )
-    except Exception as error:  # whoever's fault it is, the other cells are measured
+    except Exception as error:  # a fault of any kind leaves the other cells to be measured
         return replace(planned, reason=_reason(error))
 
 

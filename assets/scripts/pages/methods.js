@@ -61,14 +61,15 @@ const go = (hash) => {
   const fold = target?.closest("details");
   if (fold) fold.open = true;
   target?.scrollIntoView();
-  (target?.querySelector(":scope > summary") ?? target)?.focus({ preventScroll: true });
+  const part = target?.querySelector(":scope > summary") ?? target;
+  if (part instanceof HTMLElement) part.focus({ preventScroll: true });
 };
 
 export default function mount({ element }) {
   figures(element);
   document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="methods#"]');
-    if (!link || !element.isConnected) return;
+    const link = event.target instanceof Element && event.target.closest('a[href^="methods#"]');
+    if (!(link instanceof HTMLAnchorElement) || !element.isConnected) return;
     event.preventDefault();
     history.replaceState(history.state, "", location.pathname + location.search + link.hash);
     go(link.hash);
