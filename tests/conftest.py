@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:  # each takes a while to load, and most tests need none
     from playwright.sync_api import Browser
 
+    from ckv_core.models.loaded import LoadedModel
     from storage.database import Database
     from tests.browser import Faults
     from tests.postgresql_server import PostgresqlServer
@@ -62,6 +63,15 @@ def model_folder(tmp_path_factory) -> str:
     from tests.factories.models import saved_model  # transformers takes seconds
 
     return saved_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def real_model() -> "LoadedModel":
+    """The default model, loaded once for all that ask it; nobody changes it."""
+    from ckv_core.models.loading import load_model
+    from ckv_core.records.run_request import DEFAULT_MODEL
+
+    return load_model(DEFAULT_MODEL, "cpu", "float32")
 
 
 @pytest.fixture(scope="session")

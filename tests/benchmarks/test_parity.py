@@ -8,30 +8,22 @@ import pytest
 from benchmarks import kept_figures as figures
 from benchmarks import parity
 from ckv_core.methods.parts.press import VERSION
-from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.loading import load_model
-from ckv_core.records.run_request import DEFAULT_MODEL
 
 DRAWN = json.loads(figures.RECORDED.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def loaded() -> LoadedModel:
-    return load_model(DEFAULT_MODEL, "cpu", "float32")
 
 
 # --- kvpress, as `make parity` recorded it ----------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_preset_keeps_what_kvpress_kept(loaded):
+def test_the_preset_keeps_what_kvpress_kept(real_model):
     elsewhere = 0.005  # another kind of CPU rounds otherwise, near a cut
     recorded = parity.recorded()
     assert recorded["kvpress"] == VERSION
     specs = {spec.spec: spec for spec in parity.specs()}
-    text = parity.recorded_text(parity.texts(loaded))
+    text = parity.recorded_text(parity.texts(real_model))
     assert text.tokens == recorded["tokens"]
-    prefilled = parity.read(loaded, text, list(specs.values()))
+    prefilled = parity.read(real_model, text, list(specs.values()))
     low = {}
     for row in recorded["rows"]:
         spec = specs[row["spec"]]

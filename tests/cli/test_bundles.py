@@ -9,7 +9,6 @@ from sqlalchemy import select, update
 from ckv_core.records.run_request import RunRequest
 from cli.main import main
 from storage import bundle
-from storage.bundle_import import ImportReport
 from storage.database import default_url, open_database
 from storage.models import Run
 from storage.recorder import Recorder
@@ -104,12 +103,3 @@ def test_export_and_import_from_the_command_line(runs, tmp_path, monkeypatch, ca
     assert not (tmp_path / "none.zip").exists()
     assert main(["import", file]) == 0
     assert "Imported 1 of 1" in capsys.readouterr().out
-
-
-def test_the_sentence_names_a_few_of_many():
-    report = ImportReport(imported=["new"], skipped=[f"s{i}" for i in range(7)])
-    report.renamed["old"] = "new"
-    assert report.sentence == (
-        "Imported 1 of 8 runs; already here: s0, s1, s2, s3, s4 and 2 more; "
-        "other runs have the same name, so old is new here."
-    )

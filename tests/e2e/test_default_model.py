@@ -15,7 +15,6 @@ from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
 from tests.e2e import steps
 from tests.e2e.app_runner import ROOT, START_LIMIT_S, App, start
-from tests.test_docs_api import blocks
 
 PRINTED = "CriticalKV-SnapKV (paper)"
 BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
@@ -112,22 +111,6 @@ def test_one_word_of_250_000_letters_is_refused_with_a_number(page, wait_for_mod
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"8,1\d\d of 8,192 tokens"))
     expect(page.locator("#wrong-context")).to_have_count(0)
     assert page.evaluate("document.querySelector('#context textarea').value.length") < 40_000
-
-
-# --- the first examples of docs/api.md, of which this model refuses what cannot be run
-
-
-def test_the_comparison_and_the_sweep_in_python_print_their_figures(app, capsys):
-    names: dict[str, object] = {"__name__": "example"}
-    for block in blocks("python", {False: app.url})[:2]:
-        exec(compile(block, "docs/api.md", "exec"), names)
-    printed = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("done") for line in printed)
-    labels = ("Full cache ", "SnapKV ", "CriticalKV-SnapKV ")
-    assert sum(line.startswith(labels) for line in printed) == 3
-    points = [line.split() for line in printed if line.startswith("snapkv")]
-    assert len(points) == 2 + 4  # methods without alpha, and with two of them, at two budgets
-    assert all(float(kl) > 0 and float(final) > 0 for _, kl, final in points)
 
 
 # --- a run made again: reproduced, and with its kept positions

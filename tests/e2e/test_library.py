@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.experiment.result_json import to_json
-from tests.e2e.steps import PHONE, run, set_new_tokens, wait_for_slug
+from tests.e2e.steps import PHONE
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
 
@@ -53,18 +53,6 @@ def test_a_run_is_listed_opened_and_deleted(page, app, faults):
     expect(page.locator("#runs")).to_contain_text("1 run deleted")
     page.goto(f"{app.url}/run?id={slug}")
     expect(page.get_by_role("main")).to_contain_text("There is no run of this name")
-
-
-def test_a_run_with_changes_remembers_the_run_it_was_made_from(app, slugs, page):
-    page.goto(f"{app.url}/?from={slugs['other']}")
-    expect(page.locator("#notice")).to_contain_text("change them and run")
-    set_new_tokens(page, 7)
-    run(page)
-    slug = wait_for_slug(page)
-    page.goto(f"{app.url}/run?id={slug}")
-    expect(page.locator("#lineage")).to_contain_text("This is a fork of other?: what differs")
-    page.goto(f"{app.url}/run?id={slugs['other']}")
-    expect(page.locator("#lineage")).to_contain_text("A fork of this")
 
 
 def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, page, tmp_path):

@@ -1,4 +1,4 @@
-"""Users in real browsers: links that they share, their accounts, and two of them at once."""
+"""Users in real browsers: links that they share, and their accounts."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.factories.app import ENDLESS, finished, request, script, store_run, store_study
+from tests.factories.app import finished, request, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served, by
 
@@ -111,71 +111,3 @@ def test_by_keyboard_from_the_login_to_log_out(browser, app):
     page.goto(f"{app.url}/account")
     expect(page.get_by_label("Password")).to_be_visible()
     context.close()
-
-
-@pytest.mark.parametrize("path", ["/account", "/admin"])
-def test_every_button_of_the_plain_pages_leads_back(browser, app, path):
-    with by("ann"):
-        waiting = app.services.start_run(script(ENDLESS))
-    store_study(app.services)
-    page = browser.new_page(viewport=steps.DESK)
-    steps.log_in(page, app.url, "root", path)
-    used = {"Log out"}
-    while True:
-        labels = page.get_by_role("button").evaluate_all(
-            "all => all.map((each) => each.ariaLabel || each.innerText)"
-        )
-        left = [label for label in labels if label not in used]
-        if not left:
-            break
-        used.add(left[0])
-        for field in page.get_by_role("textbox").all():
-            if field.is_editable():
-                field.fill("nightly")
-        with page.expect_navigation():
-            page.get_by_role("button", name=left[0], exact=True).first.click()
-        expect(page).to_have_url(re.compile(rf"{path}([/?#].*)?$"))
-    expected = {"/account": {"Make a token"}, "/admin": {"Filter", f"Cancel {waiting}"}}
-    assert expected[path] < used
-    page.close()
-    with by("ann"):
-        app.services.cancel_run(waiting)
-
-
-# --- two people at once, each in a browser of their own: neither sees anything of the other
-
-
-WORDS = {"ann": "ann-apricot ann-acorn ann-alder", "bob": "bob-barley bob-birch bob-bramble"}
-STEPS = {"ann": 20, "bob": 30}
-
-
-def test_two_runs_at_once_do_not_mix(browser, app, faults):
-    faults.expect("404")
-    pages: dict[str, Page] = {}
-    for user, words in WORDS.items():
-        page = pages[user] = browser.new_page(viewport=steps.DESK)
-        steps.log_in(page, app.url, user)
-        page.locator("#context-bar [data-ready]").wait_for()
-        steps.fill(page, context=words, question=f"steps {STEPS[user]}")
-    for page in pages.values():
-        steps.run(page)
-    slugs = {user: steps.wait_for_slug(page) for user, page in pages.items()}
-    assert len(set(slugs.values())) == len(WORDS)
-    for user, page in pages.items():
-        other = "bob" if user == "ann" else "ann"
-        expect(steps.generated(page, "Full cache")).to_contain_text(f"w{STEPS[user] - 1}")
-        steps.expect_state(page, "done")
-        steps.see_everything(page)
-        assert_nothing_of(page, other, slugs[other])
-        page.goto(f"{app.url}/runs")
-        expect(page.locator(f"a[href*='{slugs[user]}']").first).to_be_visible()
-        assert_nothing_of(page, other, slugs[other])
-        page.goto(f"{app.url}/run?id={slugs[other]}")
-        expect(page.locator("main")).to_contain_text("There is no run")
-        assert WORDS[other].split()[0] not in page.content()
-
-
-def assert_nothing_of(page: Page, other: str, slug: str) -> None:
-    shown = page.content()
-    for word in (*WORDS[other].split(), slug):
-        assert word not in shown

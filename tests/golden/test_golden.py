@@ -4,25 +4,17 @@ import pytest
 import torch
 
 from ckv_core.methods import METHODS
-from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.loading import load_model
-from ckv_core.records.run_request import DEFAULT_MODEL
 from ckv_core.records.variants import VariantSpec
 from tests.golden.record import measure, read, runs
 
 SAME_ELSEWHERE = 0.9  # of the layers' sets: another kind of CPU rounds otherwise, near a cut
 
 
-@pytest.fixture(scope="module")
-def loaded() -> LoadedModel:
-    return load_model(DEFAULT_MODEL, "cpu", "float32")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "request_"), [pytest.param(*r, id=r[0]) for r in runs()])
-def test_kept_sets_and_tokens_are_those_recorded(loaded, name, request_):
+def test_kept_sets_and_tokens_are_those_recorded(real_model, name, request_):
     recorded = read()
-    expected, found = recorded["runs"][name], measure(loaded, request_)
+    expected, found = recorded["runs"][name], measure(real_model, request_)
     assert found.keys() == expected.keys()
     assert {spec: one["kept"] for spec, one in found.items()} == {
         spec: one["kept"] for spec, one in expected.items()

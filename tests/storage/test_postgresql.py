@@ -20,7 +20,6 @@ from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.servers import only_server
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
-from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
 from tests.processes import python, wait_for
 from tests.storage.conftest import at_once, load, record
@@ -158,27 +157,6 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
     for database in (first, second):
         assert load(database, slug).state == "queued"
     assert Recorder(second).end(slug)
-
-
-def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
-    slug = record(databases[0], REQUEST)
-    target = postgresql.create("restored")
-    dump = str(tmp_path / "ckv.dump")
-    for program, *options in (
-        ("pg_dump", "--format=custom", f"--file={dump}", postgresql.url("laws")),
-        ("pg_restore", "--clean", "--if-exists", f"--dbname={target}", dump),
-    ):
-        subprocess.run([postgresql.programs / program, *options], check=True, capture_output=True)
-    with closing(open_database(target)) as restored:
-        assert Recorder(restored).recover("Gone.") >= 0
-        with restored.read() as session:
-            copy = repository.load_run(session, slug)
-            found, _ = library.list_runs(session, RunFilter(text="what token63"))
-            assert slug in [run.slug for run in found]
-        original = load(databases[0], slug)
-        assert_same_result(copy.result, original.result)
-        assert (copy.request, copy.finished_at) == (original.request, original.finished_at)
-        Recorder(restored).create(REQUEST)  # its counters go on, too
 
 
 def test_of_two_servers_that_end_a_run_at_once_one_does(databases):

@@ -1,56 +1,27 @@
 """Lists, single parts, what is missing; how fast and how small a long run is."""
 
-import json
 import math
 import sys
 import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import event, text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import RunRequest
-from storage import library, repository
-from storage.models import Run
+from storage import repository
 from storage.recorder import Recorder, create_run
 from storage.repository import RunMissingError
 from tests.factories.events import assert_same_result, big_events, folded
-from tests.factories.runs import selection_file
-from tests.storage.conftest import START, load, make, record
+from tests.storage.conftest import load, make, record
 
-OWN = read_external_selection(selection_file([[[0, 2], []], None], "<b>Mine</b>"))
 SIZES = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
     "postgresql": "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
     "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",
 }
-
-
-def test_a_summary_tells_what_a_list_shows(database):
-    slug = make(database, model="some/model")
-    (queued,) = database.read_with(library.list_runs)[0]
-    assert (queued.title, queued.model_name, queued.state) == ("Title", "some/model", "queued")
-    assert (queued.variant_specs, queued.prompt_tokens) == (("full", "snapkv"), None)
-    assert queued.created_at == START
-    Recorder(database).apply(slug, big_events(tokens=16, variants=3)[0])
-    (prepared,) = database.read_with(library.list_runs)[0]
-    assert prepared.prompt_tokens == 16
-    assert prepared.model_name == "SmolLM2-135M-Instruct"
-    assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
-
-
-def test_a_list_of_runs_need_not_read_the_positions(database):
-    slugs = [make(database, own_indices=OWN), make(database)]
-    with database.read() as session:
-        requests = session.scalars(select(Run.request)).all()
-        stored = session.scalars(text("SELECT own_indices FROM samples ORDER BY run_id")).all()
-        listed = [run.slug for run in library.list_runs(session)[0]]
-    assert sorted(listed) == sorted(slugs)
-    assert "Mine" not in json.dumps(requests)
-    assert [bool(each) for each in stored] == [True, False]
 
 
 def test_times_of_any_zone_are_stored_as_utc(database):

@@ -13,6 +13,8 @@ from ui.services.services import Services
 from ui.users import User
 
 if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
     from tests.ui.served_app import Served
 
 LIMITS = Limits(queue=3)
@@ -70,3 +72,20 @@ def limited(services, monkeypatch) -> Callable[..., Services]:
 def app(team_app) -> "Served":
     """The app that most tests ask over HTTP: with logins, and empty at first."""
     return team_app
+
+
+@pytest.fixture(scope="module")
+def context(browser) -> Iterator["BrowserContext"]:
+    """Keeps what it loaded from one test to the next."""
+    from tests.e2e.steps import DESK  # Playwright takes a while
+
+    with browser.new_context(viewport=DESK) as context:
+        yield context
+
+
+@pytest.fixture
+def page(context) -> Iterator["Page"]:
+    """A tab of its own, in which nothing was typed yet."""
+    page = context.new_page()
+    yield page
+    page.close()

@@ -106,19 +106,6 @@ def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path):
     assert (code, "is not UTF-8" in line) == (2, True)
 
 
-def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n"), encoding="utf-8"))
-    code, line = run(capsys, "compare", "--context", "-")
-    assert (code, "The context is empty" in line) == (2, True)
-
-
-def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, tiny):
-    Path(context).write_text("x " * 2_000, encoding="utf-8")
-    code, line = run(capsys, "compare", "--context", context)
-    assert code == 2
-    assert "over the model's limit of 2,048. Shorten the context by" in line
-
-
 def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch):
     failing = Mock(side_effect=ModelError("There is no such model."))
     monkeypatch.setattr("ckv_core.models.loading.load_model", failing)
@@ -202,11 +189,3 @@ def test_json_and_tables_do_not_wait_for_each_other(capsys, context, tiny, tmp_p
     with pytest.raises(SystemExit, match="1"):
         cli.main(command("compare", context, "--json", str(out)))
     assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
-
-
-@pytest.mark.parametrize(("parts", "measured"), [("none", set()), ("forced", {"forced"})])
-def test_what_is_expensive_can_be_left_out(context, tiny, tmp_path, parts, measured):
-    out = tmp_path / "out.json"
-    assert cli.main(command("compare", context, "--json", str(out), "--analyse", parts)) == 0
-    (variant,) = json.loads(out.read_text(encoding="utf-8"))["variants"]
-    assert {name.partition("_")[0] for name in variant["analysis"]} == measured

@@ -15,10 +15,8 @@ from transformers import (
 
 from ckv_core import cli
 from ckv_core.models.default_model import prepare_default_model
-from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.loading import load_model
 from ckv_core.records.codec import from_json
-from ckv_core.records.run_request import DEFAULT_MODEL, SCENARIOS, RunRequest, Scenario
+from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
 from tests.factories.models import ARCHITECTURES
 from tests.factories.tiny_runs import reference, run
 from tests.reference.checks import L1_TOLERANCE, check_run
@@ -110,21 +108,22 @@ REAL_TEXT = report()[START : START + 1300]
 
 
 @pytest.fixture(scope="module")
-def default_model() -> tuple[LoadedModel, PreTrainedModel, PreTrainedTokenizerBase]:
-    """As the engine loads it, and with transformers' own attention and tokenizer."""
+def plain() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The default model with transformers' own attention and tokenizer."""
     folder = prepare_default_model(lambda _line: None)
     eager = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
     )
-    loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
-    return loaded, eager.eval(), AutoTokenizer.from_pretrained(folder)
+    return eager.eval(), AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", REAL_VARIANTS)
-def test_the_real_model_agrees_with_the_reference(default_model, tmp_path, monkeypatch, scenario):
-    (loaded, model, tokenizer), out = default_model, tmp_path / "out.json"
-    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: loaded)
+def test_the_real_model_agrees_with_the_reference(
+    real_model, plain, tmp_path, monkeypatch, scenario
+):
+    (model, tokenizer), out = plain, tmp_path / "out.json"
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: real_model)
     (tmp_path / "report.txt").write_text(REAL_TEXT, "utf-8")
     asked = f"--scenario {scenario} --budget {BUDGET} --max-new-tokens {REAL_TOKENS} --ignore-eos"
     files = ["--context", str(tmp_path / "report.txt"), "--json", str(out)]

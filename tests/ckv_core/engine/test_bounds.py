@@ -238,11 +238,6 @@ def cautions(result: RunResult) -> list[str]:
     return [caution for caution in verdict_of(result).cautions if "floor" in caution]
 
 
-def test_a_figure_above_the_floor_has_no_caution():
-    far = judged(40, 29.9)
-    assert cautions(far) == []
-
-
 def test_a_figure_within_the_floor_is_no_sign_of_eviction():
     result = judged(10, 10.5, kl=0.4)
     assert within_floor(result, 0) == []

@@ -93,12 +93,6 @@ def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(met
     assert generated == [6 + 24 % 9] * plain.info.kv_heads
 
 
-def test_compaction_follows_every_selector():
-    ends, parameters = ("", "+critical", "+critical_auto"), "budget=40,window=4,every=8,to=6"
-    asked = short_request(*(f"snapkv{end}:{parameters}" for end in ends), max_new_tokens=12)
-    assert folded(compare(asked, tiny_model("llama"))).finished
-
-
 def _check_series(
     variant: VariantResult, held: list[Held | None], prompt_tokens: int, loaded: LoadedModel
 ) -> None:

@@ -11,13 +11,12 @@ import pytest
 from ckv_core import cli
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.ablation import ablation, ablation_of
 from ckv_core.experiment.result_json import to_json
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.run_request import SCENARIOS, RunRequest
-from tests.factories.models import tiny_model, tiny_tokenizer
+from tests.factories.models import tiny_tokenizer
 from tests.factories.runs import selection_file
 from tests.factories.tiny_runs import BASE, reference, run
 from tests.reference.checks import check_distances, kept_of
@@ -103,15 +102,6 @@ def test_any_positions_agree_with_the_slow_reference(arch, scenario):
 # --- forms and budget ---------------------------------------------------------------------
 
 
-def test_short_forms_say_the_same_as_the_long_one():
-    head = [0, 5, 9]
-    long, layers, one = (
-        own_run(selection_file(retained)).variants[1].retained
-        for retained in ([[head, head]] * 3, [head] * 3, head)
-    )
-    assert long == layers == one
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_documents_examples_run(name):
     assert len(EXAMPLES) == 2
@@ -131,20 +121,6 @@ def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
     assert "Keeps 5.5 entries per KV head on average; the run's budget is 48" in warning
     same = own_run(selection_file(list(range(48)))).variants[1].receipt
     assert same.warnings == ()
-
-
-def test_keeping_everything_is_said():
-    prompt = run(SHORT).prompt
-    full, own = own_run(selection_file(list(range(prompt.compressed_tokens)))).variants
-    assert "nothing was evicted" in own.receipt.warnings[0]
-    assert own.token_ids == full.token_ids
-
-
-def test_an_ablation_stands_beside_own_variants():
-    steps = ablation("snapkv:budget=48")
-    asked = replace(SHORT, variants=tuple(step.spec for step in steps))
-    found = ablation_of(own_run(selection_file([0, 1]), asked))
-    assert [each.step for each in found] == list(steps)
 
 
 # --- what does not fit --------------------------------------------------------------------
@@ -175,23 +151,6 @@ def test_a_sliding_window_takes_no_positions():
 
 
 # --- command line -------------------------------------------------------------------------
-
-
-def test_own_files_run_on_the_command_line(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: tiny_model("llama"))
-    context, first, second, out = (tmp_path / name for name in ("c.txt", "1.json", "2.json", "out"))
-    context.write_text(BASE.context, "utf-8")
-    first.write_text(selection_file([0, 1], "One"), "utf-8")
-    second.write_text(selection_file([2, 3], "Two"), "utf-8")
-    asked = ["compare", "--max-new-tokens", "2", "--context", str(context), "--own"]
-    assert cli.main([*asked, str(first), "--own", str(second), "--json", str(out)]) == 0
-    printed = capsys.readouterr().out
-    assert "== own:label=One" in printed
-    assert "One, Two: Keeps 2.0 entries per KV head" in printed
-    specs = [variant["spec"] for variant in json.loads(out.read_text("utf-8"))["variants"]]
-    assert specs == ["full", "own:label=One", "own:label=Two"]
-    # What came out goes in again.
-    assert cli.main([*asked, str(out)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -85,17 +85,6 @@ def test_scores_added_after_a_prefill_was_kept_count_too():
     assert tight.nbytes == 0, "the run's own scores put it over the bound"
 
 
-def test_attention_that_each_heads_alpha_asks_for_is_computed_once(monkeypatch):
-    prefills, calls = PrefillCache(2**30), []
-    real = candidates.full_window_attention
-    monkeypatch.setattr(
-        candidates, "full_window_attention", lambda *given: calls.append(1) or real(*given)
-    )
-    for budget in (48, 60):
-        run(prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
-    assert len(calls) == LLAMA.info.layers
-
-
 def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(monkeypatch):
     prefills, calls = PrefillCache(2**30), []
     real = candidates.order

@@ -261,11 +261,3 @@ def test_stage_one_lies_in_what_is_kept(processed, layout):
         for stage, mask in zip(stage_one(both, processed, chosen), chosen.keep_masks, strict=True):
             assert not (stage & ~mask).any()
             assert 8 < int(stage[0].sum()) < int(mask[0].sum())
-
-
-def test_a_layout_of_pages_tells_how_full_they_are(processed):
-    spec = VariantSpec.parse("streaming_llm:sinks=0,budget=32,layout=page:16")
-    with torch.inference_mode():
-        (note,) = select(spec, processed, 32).warnings
-    # 5 positions of the last page, 16, and 11 of the page before it
-    assert note.startswith("In pages of 16 positions: 3.0 pages per layer on average, 67% of")

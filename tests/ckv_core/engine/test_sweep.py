@@ -15,7 +15,6 @@ from ckv_core.records.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.records.metrics import METRICS
 from ckv_core.records.run_request import RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -73,20 +72,6 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenari
             assert (mine.base_head_l1 is None) == (its.base_head_l1 is None)
             if mine.base_head_l1 is not None:
                 close(mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4)
-
-
-def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
-    monkeypatch.setattr(module, "GROUP_ROWS", 5)
-    request = replace(sweep_request(0), analysis=("bounds",))
-    swept, _ = run(request)
-    alone, _ = run(replace(compared(request, 0), max_new_tokens=1))
-    read = METRICS["sigma_over_half"].read
-    for one, many in zip(alone.variants, swept.variants, strict=False):
-        assert set(one.analysis) == set(many.analysis)
-        for name, values in many.analysis.items():
-            np.testing.assert_allclose(values, one.analysis[name], rtol=1e-3, atol=1e-3)
-        assert (read(many) is None) == (one.spec == "full")
-        assert read(many) == read(one)
 
 
 def test_a_sweep_that_only_measures_has_receipts_and_kept_sets_and_no_text(monkeypatch):

@@ -142,14 +142,6 @@ def test_what_finds_no_room_beside_others_is_run_after_them(monkeypatch):
     assert [waits for _, waits in order] == [False, True, False]
 
 
-def test_what_finds_no_room_alone_is_told(monkeypatch):
-    def short(_run, _prefills):
-        raise NoRoomError("No room.")
-
-    monkeypatch.setattr("ckv_core.engine.compare.check_memory", short)
-    assert {str(error) for error in run([asked(0), asked(1)]).values()} == {"No room."}
-
-
 @pytest.mark.parametrize("error", [EngineError("Not finite."), MemoryError()])
 def test_a_batch_that_fails_is_run_again_one_by_one(error, monkeypatch):
     def failing(_self):

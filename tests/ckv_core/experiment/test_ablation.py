@@ -79,11 +79,6 @@ def test_a_step_that_would_keep_the_same_as_another_is_left_out():
     assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}
 
 
-def test_run_wide_values_reach_every_step():
-    specs = [VariantSpec.parse(step.spec) for step in ablation("snapkv", {"budget": "77"})]
-    assert {spec.params["budget"] for spec in specs} == {"77"}
-
-
 @pytest.mark.parametrize("base", ["full", "streaming_llm:budget=64"])
 def test_a_method_without_attention_scores_has_no_ablation(base):
     with pytest.raises(ConfigError, match="has no ablation"):
@@ -114,7 +109,3 @@ def test_ablation_steps_of_a_run_are_read_against_the_ablations_base():
     assert {(each.better_heads, each.heads) for each in found[1:]} == {(0.5, 2)}
     assert found[3].final_hidden_l1 == 4.0
     assert found[3].kl == pytest.approx(0.4)
-
-
-def test_some_variants_of_a_ablation_are_no_ablation():
-    assert ablation_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()

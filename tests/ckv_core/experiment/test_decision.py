@@ -214,13 +214,6 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
     )
 
 
-def test_samples_of_one_source_count_once():
-    samples = [replace(s, source=f"t{at // 4}") for at, s in enumerate(plain_samples(8))]
-    results = [scored(s.id, "full", None, float(at < 4)) for at, s in enumerate(samples)]
-    row = read_results(STUDY, samples, results).rows[0]
-    assert (row.n, row.mean("score").n, row.mean("score").mean) == (2, 2, 0.5)
-
-
 def test_lower_l1_with_better_answers_is_told_within_a_budget():
     variants = ("snapkv", "adakv", "knorm")
     samples = plain_samples(12)
@@ -240,27 +233,6 @@ def test_lower_l1_with_better_answers_is_told_within_a_budget():
     assert found is not None
     assert found.n == 12
     assert found.mean == pytest.approx(spearmanr([2, 1, 0], [1, 0, 0]).statistic)
-
-
-def test_pairs_are_told_with_mcnemar_and_holm():
-    n = 20
-    samples, results = made(
-        n,
-        {
-            FULL_POINT: set(range(n)),
-            Point("snapkv", "50%"): set(range(n)),
-            Point("snapkv+critical", "50%"): set(range(10)),
-        },
-    )
-    pairs = {
-        (point_of(pair.row), point_of(pair.other)): pair.differences["score"]
-        for pair in read_results(STUDY, samples, results).pairs
-    }
-    pair = pairs[Point("snapkv+critical", "50%"), Point("snapkv", "50%")]
-    assert (pair.mean.mean, pair.lower, pair.higher) == (-0.5, 10, 0)
-    assert pair.p == pytest.approx(2 * 0.5**10)
-    assert pair.holm_p > pair.p
-    assert pairs[Point("snapkv", "50%"), FULL_POINT].p == 1.0
 
 
 def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():

@@ -2,20 +2,18 @@
 
 import json
 from dataclasses import asdict, replace
-from math import inf
 
 import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.points import Row, varied_units
+from ckv_core.experiment.points import Row
 from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import (
     MIN_PROMPTS,
     difference_interval,
     interval_note,
-    score_interval,
 )
 from ckv_core.records.chain import COVERED
 from ckv_core.records.events import RunResult
@@ -133,14 +131,6 @@ def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not():
     assert together([run(1), run(2)]).n == 2  # the full cache alone has nothing to share
 
 
-def test_a_figure_that_few_prompts_have_is_of_these():
-    results = [run(at, point(SPEC, at)) for at in range(MIN_PROMPTS)]
-    results[0].variants[1] = replace(results[0].variants[1], agreement=0.5)
-    (row,) = [each for each in rows_of(results) if each.spec == SPEC]
-    assert row.mean("agreement") == score_interval([0.5])
-    assert row.mean("final").high < inf
-
-
 # --- heads, bounds and curves -----------------------------------------------------------------
 
 
@@ -184,18 +174,6 @@ def test_what_requests_no_budget_is_in_no_curve(spec):
     assert together([on_prompt(at, bare) for at in range(2)]).curves == []
 
 
-def test_a_curve_is_one_method_at_its_budgets_in_one_unit():
-    specs = ("snapkv", "snapkv:budget=64", "snapkv:budget=10%", "snapkv:kernel=5,budget=64")
-    found = together([on_prompt(at, *map(point, specs)) for at in range(2)]).curves
-    told = [(c.first.curve_spec, c.unit, [b.amount for b, _ in c.rows]) for c in found]
-    assert told == [
-        ("snapkv", "tokens", [64, 128]),
-        ("snapkv", "percent", [10]),
-        ("snapkv:kernel=5", "tokens", [64]),
-    ]
-    assert (varied_units(found, "final"), varied_units(found, "agreement")) == (["tokens"], [])
-
-
 # --- pairs --------------------------------------------------------------------------------------
 
 
@@ -217,14 +195,6 @@ def answering(count: int) -> list[RunResult]:
         prompt(at, (100 * at + 5 + gains[at], 100 * at + 5), (True, at % 2 == 0, at == 1))
         for at in range(count)
     ]
-
-
-def test_a_difference_that_every_prompt_shares_is_seen_though_the_means_overlap():
-    base, _, _ = together(answering(12)).pairs
-    assert (base.row.spec, base.other.spec) == ("snapkv+critical", "snapkv")
-    kl = base.differences["kl"]
-    assert (kl.lower, kl.higher, kl.p, kl.mean.n) == (12, 0, None, 12)
-    assert kl.mean.low < kl.mean.mean < kl.mean.high < -0.8  # prompts differ by hundreds
 
 
 def test_answers_are_compared_by_the_prompts_that_changed():

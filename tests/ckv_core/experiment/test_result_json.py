@@ -65,19 +65,6 @@ def test_evidence_is_what_the_commands_count():
         }
 
 
-def test_layers_that_lose_nothing_have_no_evidence():
-    result = folded(big_events(tokens=40, variants=1))
-
-    def asked(layers: tuple[int, ...]) -> dict:
-        model = replace(result.model, evictable_layers=layers)
-        (found,) = read(replace(result, model=model), "word7")["evidence"]
-        return found
-
-    (row,) = asked((1, 2))["variants"]
-    assert [at for at, share in enumerate(row["layer_share"]) if share is not None] == [1, 2]
-    assert asked(()) == {"text": "word7", "spans": [[7, 8]], "variants": []}
-
-
 def test_savings_are_those_of_the_sweep_page():
     result = swept(SWEEP)
     lines = {line.first.curve_spec: line for line in curves(result)}
@@ -102,16 +89,6 @@ def test_savings_are_those_of_the_sweep_page():
         "found",
         "worse",
     }
-
-
-def test_curves_have_every_figure_of_every_point():
-    result = swept(SWEEP)
-    rows = read(result)["curves"]
-    for row, line in zip(rows, curves(result), strict=True):
-        told = (row["spec"], row["alpha"], row["unit"])
-        assert told == (line.first.curve_spec, line.first.alpha, "tokens")
-        points = [(budget.amount, own.index) for budget, own in line.rows]
-        assert list(zip(row["budgets"], row["variants"], strict=True)) == points
 
 
 def test_the_ablation_is_the_one_that_is_shown():

@@ -14,7 +14,6 @@ from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_runner import (
     PromptSize,
     failed_sample,
-    part_of,
     run_samples,
     run_study,
 )
@@ -193,11 +192,6 @@ def test_what_is_left_follows_from_the_time_that_each_sample_took(monkeypatch):
     progress = [*ran(Failing(), lambda _: None)]
     assert [each.seconds_left for each in progress] == [None, 12, 6, 0]
     assert [each.done for each in progress] == [0, 1, 2, 3]
-
-
-def test_parts_are_disjoint_and_whole():
-    parts = [part_of(SAMPLES, number, 2) for number in (1, 2)]
-    assert sorted(s.id for part in parts for s in part) == ["s0", "s1", "s2"]
 
 
 def test_points_without_the_full_cache_are_measured_against_it_all_the_same(whole):

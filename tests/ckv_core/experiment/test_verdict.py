@@ -214,25 +214,6 @@ def test_only_a_cut_text_is_said_to_repeat_itself():
     assert notes[2] == "first differs at token 2"
 
 
-def test_sixteen_variants_stay_short():
-    variants = [
-        ran(
-            f"snapkv:window={n}",
-            "missed" if n % 2 else "answered",
-            at=n if n % 2 else None,
-            budget=n,
-        )
-        for n in range(1, 16)
-    ]
-    verdict = verdict_of(run_of(FULL, *variants))
-    assert verdict.headline == (
-        "7 of 15 methods still answer correctly with 10 to 150 % of the KV cache "
-        "(0.1 to 1.5 of 1.0 KiB)."
-    )
-    assert len(" ".join([verdict.headline, *verdict.findings, *verdict.cautions])) < 400
-    assert [len(group.members) for group in verdict.groups] == [1, 7, 8]
-
-
 def test_nothing_generated_has_no_verdict():
     assert verdict_of(run_of()) is None
     assert verdict_of(run_of(replace(FULL, stopped=None))) is None

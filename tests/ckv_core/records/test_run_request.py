@@ -51,17 +51,6 @@ def test_a_wrong_grid_is_one_sentence(changes, sentence):
         replace(GRID, **changes).validate()
 
 
-def test_a_run_has_so_many_points_and_no_more():
-    budgets = tuple(map(str, range(64, 64 + MAX_SWEEP_POINTS)))
-    most = RunRequest(context="x", variants=("snapkv",), budgets=budgets[1:])
-    assert len(most.points()) == MAX_SWEEP_POINTS
-
-
-def test_a_large_window_needs_no_more_than_its_own_budgets():
-    wide = RunRequest(context="x", variants=("snapkv:window=200",), budgets=("300", "400"))
-    assert specs_of(wide)[1:] == tuple(f"snapkv:budget={each},window=200" for each in (300, 400))
-
-
 @given(st.integers(1, 100_000), st.integers(1, 255), st.integers(0, 1000))
 def test_more_of_anything_costs_more(tokens, points, new):
     seconds = estimate_seconds(tokens, points, new)

@@ -76,25 +76,6 @@ def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out():
     assert (chosen["budget"], chosen["alpha"]) == ("96", 0.5)
 
 
-def test_the_base_is_the_same_variant_without_critical():
-    spec = VariantSpec.parse("adakv+critical:budget=96,safeguard=0.4,alpha=0.5")
-    assert spec.base() == VariantSpec.parse("adakv:budget=96,safeguard=0.4")
-
-
-@pytest.mark.parametrize(
-    ("text", "protected"),
-    [
-        ("full", ""),
-        ("tova", ""),
-        ("tova:newest=kept", "newest 1"),
-        ("snapkv:sinks=4,window=16", "sinks 4 + window 16"),
-        ("scissorhands:recent=3", "recent 3"),
-    ],
-)
-def test_what_is_always_kept_is_told_in_words(text, protected):
-    assert VariantSpec.parse(text).protected_text == protected
-
-
 @pytest.mark.parametrize(
     ("text", "tokens"), [("128", 128), ("10%", 149), ("100%", 1_499), ("1MiB", 22)]
 )

@@ -63,21 +63,6 @@ def test_a_run_streams_a_whole_result(client, log, model_folder):
     assert counted.limit == CONTEXT_LIMIT
 
 
-def test_the_same_prompt_is_read_once(client, log, model_folder):
-    read_ms = []
-    for budget in (64, 96):
-        variants = (f"snapkv:budget={budget}",)
-        request = RunRequest(
-            context="Read once. " * 40, model=model_folder, variants=variants, max_new_tokens=1
-        )
-        job = f"read {budget}"
-        client.submit(Job(job, request))
-        assert log.end_of(job, START_S) == JobEnd(job)
-        read_ms.append(log.result_of(job).timings_ms["prefill"])
-    assert read_ms[0] > 0
-    assert read_ms[1] == 0
-
-
 def test_a_preview_gives_what_a_run_gives(client, log, model_folder):
     """The kept sets, figures and texts are the same; without answers it ends before the texts."""
 

@@ -324,12 +324,3 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
         assert services.view(study).title == f"s {study}"
         assert not services.library.are_runs_of_nobody()
     assert entries(app, action="took over") == [("root", "took over", "root")]
-
-
-def test_without_logins_the_page_shows_queue_and_storage(open_app):
-    with open_app.client() as client:
-        page = client.get("/admin").text
-        assert "No run is queued" in page
-        assert "The database takes" in page
-        assert '<h3 id="users"' not in page
-        assert client.get("/account").status_code == 404

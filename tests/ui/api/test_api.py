@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import inspect
 import json
 from dataclasses import replace
 
@@ -257,18 +256,6 @@ def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app
         assert client.get(f"/api/runs/{slug}").json() == first
 
 
-def test_what_names_no_run_cancels_none(app):
-    with app.client("ann") as client:
-        for path, status in (
-            ("zzz999zzz999/cancel", 404),
-            ("nope/cancel", 404),
-            ("..%2F..%2Fx/cancel", 404),
-            ("zzz999zzz999/cancel?now=1", 400),
-        ):
-            assert client.post(f"/api/runs/{path}").status_code == status, path
-        assert client.get("/api/runs/zzz999zzz999/cancel").status_code == 405
-
-
 # --- who may --------------------------------------------------------------------------------
 
 
@@ -280,20 +267,6 @@ def test_another_users_run_looks_like_none(app, slug):
         assert bob.get(f"/api/runs/{slug}").status_code == 404
         for name, more in (("get_run", [0]), ("cancel", []), ("export_run", [])):
             assert "There is no run" in app.call(bob, f"Api.{name}", slug, *more).text
-
-
-def test_a_share_link_opens_its_run_and_no_library(app, slug):
-    with by("ann"):
-        token = app.services.shares.create(slug, "1 day")
-    with app.client() as guest:
-        assert guest.get(f"/s/{token}").status_code == 303
-        for name, given in (("compare", ["x"]), ("list_runs", [])):
-            parameters = [*inspect.signature(getattr(Api, name)).parameters.values()][1:]
-            values = given + [each.default for each in parameters[len(given) :]]
-            assert LOGIN_NEEDED in app.call(guest, f"Api.{name}", *values).text
-        assert guest.get("/api/runs").status_code == 401
-        assert LOGIN_NEEDED in app.call(guest, "Api.get_run", slug, 0).text
-        assert guest.get(f"/data/{slug}/prompt").status_code == 200
 
 
 def test_limits_hold_for_programs_too(app, monkeypatch):
@@ -309,28 +282,16 @@ def test_limits_hold_for_programs_too(app, monkeypatch):
         end_of(app.services, slug)
 
 
-def test_a_page_of_another_site_starts_nothing(app):
-    with app.client("ann") as client:
-        headers = {"origin": "https://evil.example"}
-        answer = client.post("/api/runs", json={"context": "x"}, headers=headers)
-    assert answer.status_code == 403
-
-
 def test_only_who_may_change_a_run_cancels_it(app, ann):
     slug = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
     with by("ann"):
         token = app.services.shares.create(slug, "1 day")
     with app.client() as guest, app.client("bob") as bob:
-        assert guest.get(f"/s/{token}").status_code == 303
+        assert guest.get(f"/s/{token}").status_code == bob.get(f"/s/{token}").status_code == 303
         assert LOGIN_NEEDED in app.call(guest, "Api.get_run", slug, 0).text
-        assert LOGIN_NEEDED in app.call(guest, "Api.cancel", slug).text
         assert guest.post(f"/api/runs/{slug}/cancel").status_code == 401
-        assert bob.post(f"/api/runs/{slug}/cancel").status_code == 404
-        assert bob.get(f"/s/{token}").status_code == 303
         assert bob.get(f"/api/runs/{slug}").status_code == 200
         assert bob.post(f"/api/runs/{slug}/cancel").status_code == 404
-    with app.client("ann", headers={"origin": "https://evil.example"}) as tricked:
-        assert tricked.post(f"/api/runs/{slug}/cancel").status_code == 403
     with by("ann"):
         wait_until(app.services, slug, generating)
         app.services.cancel_run(slug)

@@ -18,7 +18,6 @@ from ckv_core.records.kept_record import KeptRecord, metadata_of
 from ckv_core.records.run_request import RunRequest
 from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
-from tests.factories.runs import receipt, run_of, variant
 from tests.processes import wait_for
 from tests.ui.served_app import by
 from ui.caches.jobs import answers_value
@@ -269,29 +268,3 @@ def test_the_section_offers_what_can_be_kept():
     for run in (*others, replace(fits, state="running"), None):
         assert "visible" not in section.open(run)[0]
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        ((True, True, False), "snapkv:budget=48"),
-        ((True, False, False), "full"),
-        ((False, False, False), "full"),
-        ((None, None, None), "knorm:budget=9"),  # no answer was expected: this one's text is equal
-    ],
-)
-def test_a_variant_that_kept_the_answer_is_offered_first(found, wanted):
-    specs = ("full", "snapkv:budget=48", "knorm:budget=9")
-    made = [
-        variant(
-            spec,
-            answer_found=answer,
-            stopped="eos",
-            agreement=1.0,
-            first_difference=2 if spec.startswith("snapkv") else None,
-            receipt=receipt(9, size),
-        )
-        for spec, answer, size in zip(specs, found, (99, 50, 20), strict=True)
-    ]
-    run = snapshot(request=asked(variants=specs), result=run_of(*made))
-    assert section_of(FakeServices()).open(run)[1]["value"] == wanted

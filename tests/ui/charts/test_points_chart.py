@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ckv_core.experiment.points import POINT_METRICS
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
@@ -15,7 +14,6 @@ from ui.results.chart_views import several_value
 from ui.several.routes import take_together
 
 METHOD = "CriticalKV-SnapKV"
-NAMES = ["SnapKV", *(f"{METHOD} alpha {alpha}" for alpha in ("0", "0.25", "0.5"))]
 FINAL = {"quantity": "final"}
 
 
@@ -80,13 +78,6 @@ def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     assert list(figure.layout.xaxis.ticktext) == ["64", "128", "256", "512"]
 
 
-def test_every_curve_has_its_own_mark_and_of_too_few_prompts_no_bars():
-    figure = BUDGET.figure(of_prompts(MIN_PROMPTS - 1), FINAL)
-    assert [trace.name for trace in figure.data] == list(lines_of(figure)) == NAMES
-    assert len({trace.marker.symbol for trace in figure.data}) == 4
-    assert told(figure) == "mean, n = 9; lower is closer"
-
-
 def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     runs = [*generated_runs(8), prompt_run(1_000), prompt_run(2_000)]
     asked = {"quantity": "agreement"}
@@ -98,19 +89,6 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
         "mean and 95 % interval, n = 8 to 10; higher is closer"  # of shares, of any n
     )
     assert [n for _, n in lines_of(figure)["SnapKV"].customdata] == [10, 8, 8, 8]
-
-
-def test_outcomes_come_first_and_only_what_is_known_is_offered():
-    for runs in (runs_of(2), generated_runs(2)):
-        points = runs[0].result.variants[1:]
-        known = [
-            key
-            for key, metric in POINT_METRICS.items()
-            if any(metric.read(point) is not None for point in points)
-        ]
-        offered = choices(BUDGET, take_together(runs))["quantity"]
-        assert offered == known
-        assert {"final", "kl", "head", "improved_heads"} <= {*offered}
 
 
 def test_one_budget_alone_is_no_curve():

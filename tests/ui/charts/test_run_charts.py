@@ -8,8 +8,7 @@ import pytest
 
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
-from ckv_core.records.identity import base_index
-from ckv_core.records.records import RetainedSet, RoundingFloor
+from ckv_core.records.records import RoundingFloor
 from tests.factories.app import snapshot
 from tests.factories.runs import (
     Drawn,
@@ -23,14 +22,11 @@ from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import (
     budgets_figure,
-    entry_counts,
     final_figure,
     head_layer_figure,
     layer_figure,
-    layer_means,
     ratio,
 )
-from ui.charts.layout import bar_chart
 from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
 from ui.results import chart_views
@@ -102,32 +98,23 @@ def test_layers_against_the_base_are_its_reduction_and_ratio():
     assert not layer_figure(result, "hidden_l1", "ratio").data
 
 
-def test_relative_hidden_l1_has_a_gap_where_the_size_is_zero():
-    line = layer_figure(analysed(), "hidden_relative").data[0]
-    np.testing.assert_array_equal(line.y, np.array([0.1, np.nan, 0.35], np.float32))
-    out = ratio(np.array([1, 2], np.float32), np.array([0, 4], np.float32))
-    np.testing.assert_array_equal(out, np.array([np.nan, 0.5], np.float32))
-
-
-def test_mean_head_l1_leaves_whole_layers_out_and_oracles_are_lines_beside_it():
-    heads = np.array([[1, 3, 2], [np.nan, np.nan, np.nan]], np.float32)
-    np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
-    line = head_layer_figure(drawn_result()).data[0]
-    assert np.flatnonzero(np.isnan(line.y)).tolist() == list(Drawn.WHOLE)
-    names = [trace.name for trace in head_layer_figure(analysed(), 1).data]
-    assert names == ["SnapKV", "CriticalKV-SnapKV", "Oracle: true attention"]
-
-
-def test_final_bars_are_the_last_hidden_l1_before_or_after_the_norm():
+def test_final_bars_are_the_last_hidden_l1_and_lines_of_entries_the_means_of_a_layer():
     result = drawn_result()
     bars = final_figure(result).data[0]
     expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
     np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
-    assert list(bars.customdata) == ["SnapKV", "CriticalKV-SnapKV", "AdaKV"]
-    assert "before" in final_figure(analysed()).layout.title.text
-    after = final_figure(analysed(), "normed_l1")
-    assert "after" in after.layout.title.text
-    assert list(after.data[0].x) == [0.5, 0.5]
+    lines = [trace for trace in budgets_figure(result).data if trace.name]
+    for line, variant in zip(lines, result.variants[1:], strict=True):
+        means = variant.retained.mask().sum(axis=-1).mean(axis=1).astype(np.float32)
+        means[list(Drawn.WHOLE)] = np.nan
+        np.testing.assert_array_equal(line.y, means)
+
+
+def test_a_ratio_to_nothing_is_a_gap_and_a_cross_marks_another_first_choice():
+    out = ratio(np.array([1, 2], np.float32), np.array([0, 4], np.float32))
+    np.testing.assert_array_equal(out, np.array([np.nan, 0.5], np.float32))
+    crosses = figure_of(analysed(), "fidelity", {}).data[1]
+    assert (list(crosses.x), list(crosses.y)) == ([2], [2.0])
 
 
 # --- heads ----------------------------------------------------------------------------------
@@ -164,60 +151,6 @@ def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_draw
     assert np.isfinite(figure.data[0].z).all()
 
 
-def test_wins_count_the_heads_below_the_base():
-    figure = head_grid_figure(analysed(), 2, "head_l1", "wins")
-    assert set(np.unique(figure.data[0].z)) == {-1, 1}
-    assert "9 of n = 12 heads" in told(figure)
-    assert "75% of heads" in figure.layout.title.text
-
-
-def test_another_quantity_takes_its_base_from_the_run():
-    result = analysed()
-    assert np.all(head_grid_figure(result, 2, "theta", "difference").data[0].z == 0)
-    params = {**result.variants[1].params, "window": 9}
-    result.variants[1] = replace(result.variants[1], params=params)
-    assert base_index(result.variants, 2) is base_index(result.variants, 1) is None
-
-
-def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():
-    def names(run):
-        return [chart["name"] for chart in chart_views.perturbation_value(run)["charts"]]
-
-    assert "alphas" not in names(snapshot())
-    result = analysed()
-    alphas = np.array([[0, 0.35], [np.nan, np.nan], [1, 0]], np.float32)
-    found = {**result.variants[2].analysis, "head_alpha": alphas}
-    result.variants[2] = replace(result.variants[2], analysis=found)
-    assert "alphas" in names(snapshot(result=result))
-    figure = figure_of(result, "alphas", {"variant": "1"})  # which has none: the other is taken
-    np.testing.assert_array_equal(figure.data[0].z, alphas)
-    assert told(figure) == "n = 4 KV heads, 50% of them at 0"
-    band = figure.data[-1]
-    assert (np.nanmin(band.y), np.nanmax(band.y), band.fillpattern.shape) == (0.5, 1.5, "/")
-    assert '2,"snapkv+critical:budget=4","head_alpha","1",0,"",1,"",0.35\n' in analysis_csv(result)
-
-
-# --- entries --------------------------------------------------------------------------------
-
-
-def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
-    result = drawn_result()
-    even = np.zeros((Drawn.LAYERS, Drawn.KV_HEADS, Drawn.POSITIONS), np.bool_)
-    even[..., :25] = True
-    result.variants[1] = replace(result.variants[1], retained=RetainedSet.from_mask(even))
-    for variant in result.variants[1:]:
-        expected = variant.retained.mask().sum(axis=-1)
-        np.testing.assert_array_equal(entry_counts(variant.retained), expected)
-    traces = budgets_figure(result).data
-    lines = [trace for trace in traces if trace.name]
-    bands = [trace for trace in traces if trace.fill == "toself"]
-    assert np.nanmax(lines[0].y) == np.nanmin(lines[0].y) == 25
-    assert np.flatnonzero(np.isnan(lines[0].y)).tolist() == list(Drawn.WHOLE)
-    assert [band.legendgroup for band in bands] == ["2", "3"]
-    counts = entry_counts(result.variants[3].retained)[[0, 2, 3, 5]]
-    assert (bands[1].y.min(), bands[1].y.max()) == (counts.min(), counts.max())
-
-
 # --- bounds, attention mass and fidelity ----------------------------------------------------
 
 
@@ -246,16 +179,6 @@ def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
     assert "83.3%" in told(figure)
     lines = {trace.name: trace.y for trace in figure.data}
     np.testing.assert_allclose(lines["kept in all"] - lines["sigma, measured"], 0.08, rtol=1e-5)
-
-
-def test_the_fidelity_chart_crosses_where_the_first_choice_is_another():
-    result = analysed()
-    line, crosses, *others = figure_of(result, "fidelity", {}).data
-    np.testing.assert_array_equal(line.x, [1, 2])
-    np.testing.assert_array_equal(line.y, result.variants[1].analysis["forced_kl"])
-    assert (list(crosses.x), list(crosses.y), crosses.marker.symbol) == ([2], [2.0], "x")
-    assert len(others) == 2 * (len(result.variants) - 2)
-    assert figure_of(done_result(), "fidelity", {}) is None
 
 
 # --- which charts there are, and what can be chosen -----------------------------------------
@@ -327,9 +250,3 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
     for trace in json.loads(text)["data"]:
         for axis in {"x", "y", "z"} & set(trace):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
-
-
-def test_bars_are_as_far_apart_as_the_longest_of_their_names_is_high():
-    for name, least in (("SnapKV", 30), ("snapkv:budget=30MiB: query-aware", 3 * 15)):
-        figure = bar_chart("Bars", "", [name] * 20, {"x": [1.0] * 20})
-        assert figure.layout.height / 20 > least

@@ -62,31 +62,12 @@ def test_a_curve_has_its_lines_values_and_the_full_cache():
     assert figure.layout.annotations[0].text == "full cache"
 
 
-def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
-    result = sweep_result(generated=True)
-    for key, side in (("kl", "bottom"), ("agreement", "top")):
-        (name,) = drawn(result, key).layout.annotations
-        assert name.yanchor == side, key  # the side of the words that touches the line
-
-
 def test_yes_or_no_of_one_prompt_is_the_grids_and_no_curve():
     result = sweep_result(generated=True)
     (quantity, *_) = CHARTS["sweep"].offered(result)
     keys = [key for key, _ in quantity.options]
     assert "kl" in keys
     assert not {"answer", "same_text"} & {*keys}
-
-
-def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
-    result = sweep_result(generated=True)
-    figure = drawn(result, "sigma_over_half")
-    assert "closer" not in figure.layout.title.subtitle.text
-    assert not figure.layout.shapes  # no line where the full cache would be
-    assert drawn(result, "agreement").layout.shapes
-    table = value(sweep_savings, result, 0)
-    assert "sigma_over_half" not in keys_of(table)
-    assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
-    assert "sigma_over_half" in keys_of(value(sweep_points, result, ""))
 
 
 # --- points and files -----------------------------------------------------------------------
@@ -136,16 +117,3 @@ def test_oracles_of_a_curve_are_broken_lines_beside_the_head_l1_alone():
     names = [f"CriticalKV-SnapKV alpha {alpha}" for alpha in ("0", "0.25", "0.5")]
     assert [name for _, name in control.options] == ["none", "SnapKV", *names]
     assert "oracles" not in [control.name for control in CHARTS["sweep"].offered(sweep_result())]
-
-
-def test_oracles_have_no_savings():
-    result = swept_with_oracles()
-    assert keys_of(value(sweep_savings, result, 0))[2:] == matched_keys(result)
-
-
-def test_hostile_labels_are_escaped_in_curves():
-    result = with_changes(swept_with_oracles(), lambda each: replace(each, label="<img src=x>"))
-    figure = drawn(result, "head")
-    texts = [each.name for each in figure.data]
-    assert texts[0].startswith("&lt;img src=x&gt;")  # JSON text would escape it
-    assert "<img" not in "".join(texts)

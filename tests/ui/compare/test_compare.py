@@ -11,7 +11,7 @@ import gradio as gr
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS, PARAMETERS, POLICIES
+from ckv_core.methods import METHODS
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
 from ckv_core.records.variants import VariantSpec
@@ -36,7 +36,7 @@ from ui.compare.form_values import (
     describe_advanced,
     describe_variants,
 )
-from ui.compare.offers import FIRST_CHIPS, chips_offer, placeholder
+from ui.compare.offers import FIRST_CHIPS, chips_offer
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS
 from ui.results.chart_views import curves_value
@@ -124,18 +124,6 @@ def test_without_the_full_cache_the_methods_stand_alone_and_nothing_compares():
     assert FormValues(context="a", variants=("snapkv",)).request().variants[0] == "full"
 
 
-def test_a_preset_for_all_stands_in_each_method_with_the_alpha_that_it_gives():
-    presets = {"preset": "kvpress"}
-    asked = request(variants=("full", "snapkv", "snapkv+critical", "vatp"), defaults=presets)
-    form = FormValues.from_request(dataclasses.replace(asked, budgets=("128",)))
-    assert form.variants == (
-        *("snapkv:preset=kvpress", "snapkv+critical:preset=kvpress,alpha=0.5", "vatp"),
-    )
-    for given, own in (({"budget": "9%"}, ("9%", "0.25")), ({"alpha": "0.5"}, ("128", "0.5"))):
-        form = FormValues.from_request(request(budgets=(), alphas=(), defaults=given))
-        assert (form.budget, form.alpha, form.variants) == (*own, request().variants[1:])
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -154,14 +142,6 @@ def test_too_many_variants_are_told_with_the_limit():
     specs = tuple(f"snapkv:budget={64 + step}" for step in range(20))
     with pytest.raises(ConfigError, match=r"21 variants are too many.* up to 16: take out 5"):
         describe_variants(dataclasses.replace(TYPED, variants=specs))
-
-
-def test_the_line_of_advanced_says_what_is_set():
-    assert describe_advanced(FormValues()) == "question known before compression, 64 new tokens"
-    form = FormValues(scenario="context-only", max_new_tokens=1, protect="x", dtype="bfloat16")
-    assert describe_advanced(form) == (
-        "question known after compression, 1 new token, protected text, bfloat16"
-    )
 
 
 def test_what_is_offered_covers_every_method_and_parameter():
@@ -269,12 +249,6 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
     assert services.started == [form.request()]
 
 
-def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch):
-    assert placeholder(PARAMETERS["store"], "paper") == "plain"
-    monkeypatch.setitem(POLICIES, "window", None)
-    assert placeholder(PARAMETERS["window"], "paper") == "off"
-
-
 def test_examples_are_complete_and_valid_requests():
     examples = load_examples()
     assert len(examples) >= 5
@@ -305,13 +279,6 @@ GRIDS = {
         SEVERAL, variants=("snapkv+critical:stage2=raw",), budget="10%"
     ),
 }
-
-
-def test_several_budgets_are_points_of_all_variants_and_measure_bounds_alone():
-    asked = SEVERAL.request()
-    # Full, SnapKV, AdaKV and KVzip; one has an alpha.
-    assert (asked.kind, len(asked.validate())) == ("sweep", 1 + 2 * (3 + 3))
-    assert (asked.max_new_tokens, asked.analysis) == (64, ("bounds",))
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -396,15 +363,3 @@ def test_cancel_asks_for_known_runs_only():
     assert cancel_run(services, "zzz999zzz999")["tone"] == "error"
     cancel_run(services, "not a slug")
     assert services.cancelled == [SLUG]
-
-
-def test_a_feed_sends_charts_once_all_is_measured_and_what_did_not_change_never():
-    now, feed = snapshot().created_at, Feed(FakeServices())
-    half = snapshot().result
-    half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
-    at = OUTPUTS.index("charts")
-    first = feed.updates(running(result=half), now)
-    assert first[at]["charts"] == []
-    drawn = feed.updates(snapshot(), now)[at]
-    assert [chart["name"] for chart in drawn["charts"]] == ["layers", "final", "heads", "budgets"]
-    assert all(map(is_skip, feed.updates(snapshot(), now)))

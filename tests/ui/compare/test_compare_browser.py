@@ -1,15 +1,13 @@
 """The form in a real browser: Run within reach, words that explain themselves."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
 import gradio as gr
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.messages import ModelStatus
 from tests.e2e import steps
 from tests.e2e.steps import CHIP, expect_well_made, open_advanced
 from tests.factories.app import request, store_run
@@ -25,21 +23,6 @@ DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 @pytest.fixture(scope="module")
 def app(open_app) -> Served:
     return open_app
-
-
-@pytest.fixture(scope="module")
-def context(browser) -> Iterator[BrowserContext]:
-    """Keeps what it loaded."""
-    with browser.new_context(viewport=DESK) as context:
-        yield context
-
-
-@pytest.fixture
-def page(context) -> Iterator[Page]:
-    """A tab of its own, in which nothing was typed yet."""
-    page = context.new_page()
-    yield page
-    page.close()
 
 
 @pytest.fixture
@@ -133,28 +116,6 @@ def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(app,
     page.locator("#context textarea").fill("\u05d3\u05d5\u05d7 4821")
     style = "node => getComputedStyle(node).unicodeBidi"
     assert page.locator("#context textarea").evaluate(style) == "plaintext"
-
-
-def test_a_download_shows_how_far_it_is_and_can_be_stopped(app, page, monkeypatch):
-    name, stopped = "some/model", []
-    states = {"half": ModelStatus(name, False, "Downloading: 1.0 of 2.0 GB.", loading=True)}
-    states["now"] = replace(states["half"], fraction=0.5)
-
-    def stop(model: str) -> None:
-        stopped.append(model)
-        states["now"] = ModelStatus(name, False, "Loading was stopped.", failed=True)
-
-    monkeypatch.setattr(app.services, "model_status", lambda _: states["now"])
-    monkeypatch.setattr(app.services, "cancel_load", stop)
-    show(page, app)
-    line = page.locator("#model-line")
-    expect(line).to_contain_text("1.0 of 2.0 GB")
-    expect(line.get_by_role("progressbar")).to_have_js_property("value", 0.5)
-    line.get_by_role("button", name="Cancel loading").click()
-    expect(line).to_contain_text("Loading was stopped.")
-    expect(line.get_by_role("button")).to_have_count(0)
-    expect(line.get_by_role("progressbar")).to_have_count(0)
-    assert stopped == [name]
 
 
 def test_methods_are_added_and_taken_out_by_keyboard(app, page, catch):

@@ -62,12 +62,6 @@ def test_what_is_no_setup_is_refused_with_one_sentence(setup):
     assert opened[len(CONTROL_NAMES)] == {"text": WRONG, "tone": "error"}
 
 
-def test_a_link_fills_in_the_form():
-    page, form = compare_page(FakeServices()), EXAMPLES[0]
-    opened = page.open(open_request(setup=setup_of(form)[0]))
-    assert opened[: len(CONTROL_NAMES)] == form.controls()
-
-
 def test_an_example_that_is_not_there_fills_in_nothing():
     page = built()
     for at in (-1, 0, "0", None):  # it was built without any

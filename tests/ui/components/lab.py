@@ -128,19 +128,9 @@ def generating_run() -> InventedRun:
     return dataclasses.replace(run, slug="generating", held=held)
 
 
-@functools.cache
-def large_run() -> InventedRun:
-    """131,072 tokens."""
-    rng = np.random.default_rng(5)
-    pieces = tuple(rng.choice(WORDS, 131072).tolist())
-    masks = invent_masks(2, (8, 4, 131072), tuple(range(8)))
-    return InventedRun("large", masks, pieces, (4, 131000), tuple(range(8)))
-
-
 RUNS: dict[str, Callable[[], InventedRun]] = {
     "small": small_run,
     "generating": generating_run,
-    "large": large_run,
 }
 
 

@@ -1,7 +1,6 @@
 """Every chart as a table: what the picture shows stands in it, as numpy has it."""
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,13 +12,6 @@ from ui.components.modules import joined
 
 TABLE = "ui/components/run_charts/chart_table.js"
 SCRIPT = f'{joined([TABLE])}\nreturn MODULES["{TABLE}"];'
-
-
-@pytest.fixture(scope="module")
-def blank(browser) -> Iterator[Page]:
-    page = browser.new_page()
-    yield page
-    page.close()
 
 
 def table(page: Page, figure: str) -> list[list[str]]:
@@ -37,18 +29,18 @@ def table(page: Page, figure: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_every_chart_that_has_data_is_a_table_with_a_row_of_figures(blank, name):
+def test_every_chart_that_has_data_is_a_table_with_a_row_of_figures(page, name):
     results = [result for result in (analysed(), sweep_result()) if CHARTS[name].has_data(result)]
     for result in results:
-        head, *rows = table(blank, CHARTS[name].figure(result, {}).to_json())
+        head, *rows = table(page, CHARTS[name].figure(result, {}).to_json())
         assert rows
         assert all(len(row) == len(head) for row in rows)
         assert any(any(sign.isdigit() for sign in cell) for row in rows for cell in row[1:])
 
 
-def test_lines_are_columns_by_layer_and_cells_of_a_map_stand_in_their_place(blank):
+def test_lines_are_columns_by_layer_and_cells_of_a_map_stand_in_their_place(page):
     result = analysed()
-    head, *rows = table(blank, CHARTS["layers"].figure(result, {"quantity": "head_l1"}).to_json())
+    head, *rows = table(page, CHARTS["layers"].figure(result, {"quantity": "head_l1"}).to_json())
     assert head[0] == "layer"
     assert len(rows) == result.model.layers
     lines = CHARTS["layers"].figure(result, {"quantity": "head_l1"}).data
@@ -57,16 +49,16 @@ def test_lines_are_columns_by_layer_and_cells_of_a_map_stand_in_their_place(blan
         np.testing.assert_allclose(got, line.y, rtol=1e-3)
     chosen = {"quantity": "head_l1", "against": "value"}
     figure = CHARTS["heads"].figure(result, chosen)
-    _, *rows = table(blank, figure.to_json())
+    _, *rows = table(page, figure.to_json())
     np.testing.assert_allclose(
         [[float(cell) for cell in row[1:]] for row in rows], figure.data[0].z, rtol=1e-3
     )
 
 
-def test_names_of_the_axes_intervals_words_and_places_of_their_own(blank):
+def test_names_of_the_axes_intervals_words_and_places_of_their_own(page):
     def points(*traces: dict, **layout: object) -> list[list[str]]:
         axes = {"xaxis": {"title": {"text": "budget"}}, "yaxis": {"title": {"text": "score"}}}
-        return table(blank, json.dumps({"data": traces, "layout": axes | layout}))
+        return table(page, json.dumps({"data": traces, "layout": axes | layout}))
 
     bars = {"array": [0.1, None], "arrayminus": [0.2, None]}
     line = {"x": [10, 20], "y": [0.5, 1234567], "name": "a &lt;b&gt;", "error_y": bars}

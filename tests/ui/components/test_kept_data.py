@@ -1,10 +1,7 @@
 """What the page counts out of the bits that it fetches, as numpy counts it."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from playwright.sync_api import Page
 
 from ckv_core.records.records import RetainedSet
 from tests.ui.looks.test_palette import CARDS, contrast, lab
@@ -16,23 +13,15 @@ DATA_SCRIPT = f'{joined([DATA])}\nreturn MODULES["{DATA}"];'
 RAMP_SCRIPT = f'{joined([RAMP])}\nreturn MODULES["{RAMP}"];'
 
 
-@pytest.fixture(scope="module")
-def blank(browser) -> Iterator[Page]:
-    """A page to call its functions in."""
-    page = browser.new_page()
-    yield page
-    page.close()
-
-
 @pytest.mark.parametrize(
     ("shape", "seed"), [((1, 1, 1), 0), ((2, 3, 8), 1), ((3, 2, 61), 2), ((4, 5, 515), 3)]
 )
-def test_bits_are_counted_as_numpy_counts_them(blank, shape, seed):
+def test_bits_are_counted_as_numpy_counts_them(page, shape, seed):
     rng = np.random.default_rng(seed)
     mask = rng.random(shape) < rng.random()
     layers, heads, positions = shape
     ranges = np.sort(rng.integers(0, positions + 1, (20, 2)), axis=1).tolist()
-    got = blank.evaluate(
+    got = page.evaluate(
         """([script, bits, layers, heads, positions, ranges]) => {
           const {KeptSet} = new Function(script)();
           const evictable = Array.from({length: layers}, (_, i) => i);
@@ -62,8 +51,8 @@ def test_bits_are_counted_as_numpy_counts_them(blank, shape, seed):
         assert found["mean"] == pytest.approx(mask[:, :, first:end].mean())
 
 
-def test_what_is_always_kept_is_joined_and_stays_inside(blank):
-    found = blank.evaluate(
+def test_what_is_always_kept_is_joined_and_stays_inside(page):
+    found = page.evaluate(
         """(script) => {
           const {alwaysKept} = new Function(script)();
           return [
@@ -78,11 +67,11 @@ def test_what_is_always_kept_is_joined_and_stays_inside(blank):
 
 
 @pytest.mark.parametrize("theme", range(2), ids=["light", "dark"])
-def test_a_ramp_of_each_hue_leaves_the_ground_step_by_step_and_shades_a_readable_text(blank, theme):
+def test_a_ramp_of_each_hue_leaves_the_ground_step_by_step_and_shades_a_readable_text(page, theme):
     """The more is kept the farther from the ground, in lightness; ink is read on all of it."""
     ground, ink = CARDS[theme], ("#14181f", "#eef1f4")[theme]
     hues = [(light, dark)[theme] for light, dark in DARK.items()]
-    found = blank.evaluate(
+    found = page.evaluate(
         """([script, ground, ink, hues]) => {
           const {rampOf, shadeColor, DEEPEST} = new Function(script)();
           const part = (pixel, by) => ((pixel >> by) & 255).toString(16).padStart(2, "0");

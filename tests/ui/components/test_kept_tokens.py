@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from ckv_core.experiment.evidence import evidence as evidence_shares
 from ckv_core.records.records import RetainedSet
 from tests.e2e.steps import expect_well_made
-from tests.ui.components.lab import LOOK, generating_run, large_run, small_run
+from tests.ui.components.lab import LOOK, generating_run, small_run
 
 RUN = small_run()
 EVICTABLE = list(RUN.evictable)
@@ -35,11 +35,6 @@ def map_of(variant: int) -> str:
 def open_more(page: Page) -> None:
     page.locator("#kept .ckv-more > summary").click()
     page.locator("#kept .ckv-difference .ckv-map-top").wait_for()
-
-
-def choose(page: Page, variant: int) -> None:
-    page.locator(f"#kept .ckv-map-row[data-variant='{variant}'] button").click()
-    page.locator(f"#kept .ckv-map-row[data-variant='{variant}'].ckv-chosen").wait_for()
 
 
 def evidence(page: Page) -> dict[str, list[str]]:
@@ -124,55 +119,6 @@ def test_the_sign_of_a_difference_survives_a_grey_print_in_both_themes(open_view
         before = page.evaluate(image)
         page.evaluate("document.body.classList.toggle('dark')")
         page.wait_for_function(f"{image} !== {before!r}")
-
-
-def test_text_shades_count_evictable_slots(open_view):
-    page = open_view().show_kept(RUN)
-    choose(page, 3)
-    titles = page.eval_on_selector_all(
-        "#kept .ckv-tokens .t", "es => es.map(e => [+e.dataset.t, e.title, e.className])"
-    )
-    assert len(titles) == 320
-    for token, title, name in titles[300:]:
-        assert "read after eviction" in title, (token, name)
-    for token, title, name in titles[:300]:
-        slots = RUN.slots(3, token)
-        assert f"kept by {slots} of 15 heads" in title
-        assert ("t0" in name.split()) == (slots == 0)
-    assert RUN.slots(3, 151) == 0
-
-
-def test_difference_and_share_table_agree_with_numpy(open_view):
-    page = open_view().show_kept(RUN)
-    open_more(page)
-
-    def differs(text: str) -> Locator:
-        return page.locator(f'#kept .ckv-difference [aria-label*="{text}"]')
-
-    # It begins with the first variant with CriticalKV against its base.
-    differs("CriticalKV-SnapKV minus SnapKV").wait_for()
-    page.get_by_label("First method").select_option("2")
-    page.get_by_label("Second method").select_option("1")
-    differs("AdaKV minus CriticalKV-SnapKV").wait_for()
-    page.locator("#kept .ckv-difference .ckv-map-top").focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("Shift+ArrowRight")
-    one, two = (int(RUN.masks[v][0, :, 10].sum()) for v in (2, 1))
-    live = page.locator("#kept p[aria-live=polite]").inner_text()
-    assert f"KV heads of 3: AdaKV {one}, CriticalKV-SnapKV {two}" in live
-    rows = page.locator("#kept .ckv-share tbody tr").all_inner_texts()
-    assert rows[3].split("\t") == ["3 (not evicted)", "100%", "100%", "100%"]
-    assert rows[5].split("\t") == ["5", *(percent(mask[5].mean()) for mask in RUN.masks)]
-
-
-@pytest.mark.slow
-def test_of_128k_positions_only_what_is_seen_becomes_words(open_view):
-    page = open_view().show_kept(large_run())
-    assert "131,072" in page.locator("#kept .ckv-ticks").inner_text()
-    assert 0 < page.locator("#kept .t").count() < 4000
-    page.get_by_role("button", name="Search text").click()
-    page.get_by_role("searchbox", name="Search the prompt").fill("rare names")
-    page.locator("#kept .ckv-count", has_text="1 of").wait_for()
 
 
 # --- tokens and spans: by search, click, drag, address and answer ---------------------------
@@ -294,42 +240,6 @@ def test_of_several_budgets_those_of_the_chosen_one_are_fetched(open_view):
     assert sorted(of for of, name in fetched if name == "retained") == ["1", "2", "3"]
 
 
-def test_other_bits_replace_those_of_the_run_within_a_frame(open_view):
-    """As a preview does: maps, text and evidence follow, and come back."""
-    page = open_view(fragment="#variant=2").show_kept(RUN, answer="Needle is 7421")
-    stored = evidence(page)
-    nothing = list(RetainedSet.from_mask(np.zeros_like(RUN.masks[1])).bits)
-    address = page.evaluate(
-        "() => performance.getEntriesByType('resource').find(e => e.name.endsWith('data.js')).name"
-    )
-    page.evaluate(
-        """async ([address, bits]) => {
-          const {replaceKept} = await import(address);
-          const frame = () => new Promise((done) => requestAnimationFrame(done));
-          replaceKept({2: Uint8Array.from(bits)});
-          await frame();
-          window.again = () => replaceKept(null);
-        }""",
-        [address, nothing],
-    )
-    assert evidence(page)["2"][0] == "0%"
-    assert evidence(page)["1"] == stored["1"]
-    assert "kept by 0 of 15" in page.locator("#kept [data-t='5']").get_attribute("title")
-    page.evaluate("again()")
-    page.wait_for_function("!document.querySelector('#kept [data-t=\"5\"]').title.match(/by 0/)")
-    assert evidence(page) == stored
-
-
-def test_six_methods_fit_a_screen_twelve_stay_compact_and_none_is_wider_than_the_page(open_view):
-    variants = RUN.value()["variants"] * 4
-    for count, width, most in ((6, 1440, 850), (12, 1440, 1280), (12, 1024, 1680), (12, 390, 4600)):
-        named = [{**each, "label": f"Method {at}"} for at, each in enumerate(variants[:count])]
-        page = open_view(width=width).show_kept(RUN, variants=named, answer="Needle is 7421")
-        expect(page.locator("#kept .ckv-map-row[data-variant]")).to_have_count(count)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#kept .ckv-kept").bounding_box()["height"] <= most
-
-
 # --- evidence that is saved -----------------------------------------------------------------
 
 
@@ -414,19 +324,6 @@ def test_keys_move_a_cursor_zoom_and_clear(open_view):
     page.locator("#kept .ckv-tokens").focus()
     page.keyboard.press("ArrowRight")
     assert f"kept by {RUN.slots(1, 1)} of 15 heads" in live.inner_text()
-
-
-def test_wheel_zooms_about_the_pointer_only_when_asked(open_view):
-    page = open_view().show_kept(RUN)
-    page.locator(map_of(1)).hover(position={"x": 150, "y": 20})
-    page.mouse.wheel(0, -300)
-    page.wait_for_timeout(150)
-    assert page.get_by_role("button", name="Show all", exact=True).is_hidden()
-    page.locator(map_of(1)).hover(position={"x": 150, "y": 20})
-    page.keyboard.down("Control")
-    page.mouse.wheel(0, -300)
-    page.keyboard.up("Control")
-    wait_until_zoomed(page)
 
 
 def test_on_a_phone_two_fingers_zoom_all_maps_and_targets_are_44_pixels(open_view):
@@ -523,24 +420,3 @@ def test_each_step_of_the_slider_holds_what_the_series_says(open_view):
     expect(slider).to_have_attribute("aria-valuetext", "before the first generated token")
     top = page.get_by_role("region", name="While generating").locator("canvas.ckv-map-top")
     expect(top).to_have_attribute("aria-label", re.compile("Positions 0 to 319"))
-
-
-def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(open_view):
-    page = open_view().show_kept(generating_run())
-    open_more(page)
-    _, where, slider = slider_of(page)
-    play = page.get_by_role("button", name="Play", exact=True)
-    play.click()
-    expect(where).to_have_text("after 5 of 5 generated tokens")
-    expect(play).to_be_visible()
-    page.emulate_media(reduced_motion="reduce")
-    try:
-        open_view().show_kept(generating_run())
-        open_more(page)
-        expect(slider).to_be_visible()
-        expect(play).to_be_hidden()
-    finally:
-        page.emulate_media(reduced_motion="no-preference")
-    open_view().show_kept(RUN)
-    open_more(page)  # whose methods evict nothing while they generate
-    expect(slider).to_have_count(0)

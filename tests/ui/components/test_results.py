@@ -40,14 +40,6 @@ def show_answers(view: View, *rows: dict[str, Any]) -> Locator:
     return found
 
 
-def test_components_without_a_value_are_quiet(open_view):
-    page = open_view(anew=True).page
-    assert page.locator("#verdict section").is_hidden()
-    assert page.locator("#summary .ckv-scroll").is_hidden()
-    for name in ("answers", "kept"):
-        assert page.locator(f"#{name} .ckv-empty").is_visible()
-
-
 def test_the_verdict_has_a_cause_and_a_caution_and_while_it_runs_how_far_it_is(open_view):
     view = open_view()
     words = {"headline": "1 of 6 answers.", "causes": ["Eviction did it."]}
@@ -113,18 +105,6 @@ def test_extra_columns_are_shown_on_demand_and_always_downloaded_without_formula
     assert fewer.evaluate("e => e === document.activeElement")
     table = page.locator("#summary table")
     assert fewer.get_attribute("aria-controls") == table.get_attribute("id")
-
-
-def test_a_wide_table_scrolls_and_its_first_column_stays(open_view):
-    columns = [{**COLUMNS[0], "label": f"Column number {i}"} for i in range(9)]
-    page = open_view(width=430).send(summary=summary(columns=[VARIANT, *columns])).page
-    page.get_by_role("rowheader", name="SnapKV").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") == 430
-    head = page.locator("#summary tbody th")
-    before = head.bounding_box()
-    scrolled = "e => { e.scrollLeft = 300; return e.scrollLeft; }"
-    assert page.locator("#summary .ckv-scroll").evaluate(scrolled) == 300
-    assert head.bounding_box() == before
 
 
 # --- the table of answers -------------------------------------------------------------------

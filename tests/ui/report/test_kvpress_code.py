@@ -132,25 +132,6 @@ def test_under_the_preset_of_kvpress_no_parameter_differs(method):
     assert len(presses_of(code)) == len(names)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "note"),
-    [
-        ("SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct", "come from a Q4_1 file"),
-        ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", ""),
-        ("/models/mine", "/models/mine", "A folder of the machine"),
-        ("mine", "mine", "A folder of the machine"),
-    ],
-)
-def test_the_model_is_one_that_transformers_finds_or_the_code_says_what_to_give(name, given, note):
-    run = run_of(variant("full"))
-    run.model = replace(run.model, name=name)
-    code, names = kvpress_code(run, 1), {"__name__": "exported"}
-    exec(compile(code, "presses.py", "exec"), names)
-    assert names["MODEL"] == given
-    assert note in code
-    assert ("as MODEL." in code) == bool(note)
-
-
 def test_hostile_texts_of_an_imported_run_stay_text():
     evil = 'x"\n}\nimport os\nos.abort()\n#\u2028'
     code = code_of("snapkv", "full", spec=evil, label=evil)

@@ -179,14 +179,6 @@ def test_many_choices_are_cut_and_the_cut_is_told(monkeypatch):
 # --- its route --------------------------------------------------------------------------------
 
 
-def test_the_report_is_a_download():
-    answer = client(FakeServices(run())).get(f"/data/{SLUG}/report.html?without=charts")
-    assert answer.headers["content-disposition"] == f'attachment; filename="ckv-{SLUG}.html"'
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["cache-control"] == "no-store"
-    assert {"label": "Note", "text": "a note"} in opened(answer.content).value("run")["rows"]
-
-
 def test_what_cannot_be_made_is_one_sentence(monkeypatch):
     routes = client(FakeServices(run()))
     assert routes.get(f"/data/{SLUG}/report.html?without=x").status_code == 422

@@ -86,22 +86,6 @@ def test_the_chosen_cell_has_both_texts_and_its_cost():
     assert "short" not in cell
 
 
-def test_a_long_text_is_cut_around_what_differs():
-    before, after = "a " * 400, " b" * 400
-    texts = {64: f"{before}x{after}", 128: "y" * 2_000}
-    shown = sweep(texts)
-    full = replace(shown.result.variants[0], text=f"{before}z{after}")
-    variants = [full, *shown.result.variants[1:]]
-    value = chosen_value(replace(shown, result=replace(shown.result, variants=variants)))
-    one, two = (next(c for c in value["cells"] if c["at"] == f"{n} tokens") for n in (64, 128))
-    assert [text for text, kind in one["short"] if kind] == ["x"]
-    assert [text for text, kind in one["pieces"] if kind] == ["x"]
-    for cell in (one, two):
-        assert sum(len(text) for text, _ in cell["short"]) < 200
-        assert sum(len(text) for text, _ in cell["short_full"]) < 200
-    assert one["short"][0][0].startswith("… ")
-
-
 def test_maps_are_of_one_budget_and_that_of_the_chosen_cell_comes_first():
     shown = sweep(TEXTS)
     value, chosen = points_kept_value(shown), grid_value(shown)["chosen"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +17,15 @@ from tests.factories.runs import done_result, sweep_result
 
 @pytest.fixture(scope="module")
 def slugs(open_app) -> dict[str, str]:
-    """A sweep, one with oracles, and one that wrote something and has its kept sets."""
-    plain, oracles = sweep_result(better=0.5), sweep_result(better=0.45)
-    add_oracles(oracles)
+    """A sweep, and one that wrote something and has its kept sets."""
     asked = sweep_snapshot().request
-    results = {"plain": plain, "oracles": oracles, "written": written_sweep()}
+    results = {"plain": sweep_result(better=0.5), "written": written_sweep()}
     return {name: store_run(open_app.services, asked, each) for name, each in results.items()}
 
 
-@pytest.fixture(scope="module")
-def page(browser) -> Iterator[Page]:
-    page = browser.new_page(viewport=PHONE)
-    yield page
-    page.close()
+@pytest.fixture(autouse=True)
+def phone(page) -> None:
+    page.set_viewport_size(PHONE)
 
 
 def saved(page: Page, chart: str, kind: str, folder: Path) -> str:
@@ -48,14 +43,6 @@ def see(page: Page, chart: str) -> None:
     panel = page.locator(f'[data-chart="{chart}"]')
     panel.scroll_into_view_if_needed()
     expect(panel.locator(".main-svg").first).to_be_visible()
-
-
-def add_oracles(result: RunResult) -> None:
-    """Half of each point's head L1, so that every curve has oracles of its own."""
-    for at, variant in enumerate(result.variants):
-        if variant.perturbation is not None:
-            arrays = {"oracle_attention_l1": variant.perturbation.head_l1 / 2}
-            result.variants[at] = dataclasses.replace(variant, analysis=arrays)
 
 
 def written_sweep() -> RunResult:
@@ -169,19 +156,4 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp
         page.locator("#sweep-points").get_by_role("button", name="Budget").click()
         expect(rows.first).to_contain_text(first)
     expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
-    assert fits(page)
-
-
-def test_the_oracles_of_a_curve_are_drawn_beside_the_head_l1(page, open_app, slugs):
-    page.goto(f"{open_app.url}/run?id={slugs['oracles']}")
-    open_sections(page)
-    see(page, "sweep")
-    panel = page.locator('[data-chart="sweep"]')
-    panel.get_by_label("Quantity").select_option("head")
-    plot = panel.locator(".ckv-plot")
-    expect(plot).not_to_contain_text("Oracle: true attention")
-    panel.get_by_label("Oracles with the head budgets of").select_option(index=2)
-    expect(plot).to_contain_text("Oracle: true attention")
-    page.locator("#sweep-points").get_by_role("button", name="more columns").click()
-    expect(page.locator("#sweep-points")).to_contain_text("Oracle: true attention")
     assert fits(page)

@@ -19,7 +19,7 @@ from tests.factories.app import (
 from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
-from ui.results.answers import answers_value, differing, follow_ups_value, shortened
+from ui.results.answers import answers_value, differing, shortened
 from ui.results.progress import state_value
 from ui.tables.points import summary_value
 
@@ -81,35 +81,6 @@ def test_before_the_run_begins_the_table_has_the_methods_that_were_asked_for():
     assert [row["state"] for row in rows] == ["waiting"] * len(run.request.variants)
     assert [row["mib"] for row in rows] == [None] * len(rows)
     assert rows[0]["reference"]
-
-
-PROMPT_2000 = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
-
-
-@pytest.mark.parametrize(
-    ("changes", "chips"),
-    [
-        ({"timings_ms": {"prefill": 0.0}}, ["prefill reused"]),
-        ({"timings_ms": {"prefill": 12.5}}, []),
-        (
-            {
-                "timings_ms": {"prefill": 12.5},
-                "memory": {"cache": 2_000 * 96, "prefill_reused": 1_024 * 96},
-                "prompt": PROMPT_2000,
-            },
-            ["prefill reused: 1,024 of 2,000 tokens"],
-        ),
-        (
-            {"memory": {"total": 300 * 2**20, "measured_peak": 200 * 2**20}},
-            ["estimate in all: 300.0 MiB", "measured peak: 200.0 MiB"],
-        ),
-    ],
-    ids=["reused", "not reused", "reused in part", "memory"],
-)
-def test_receipts_say_what_was_reused_and_tell_estimate_and_peak_apart(changes, chips):
-    rows = views.details_value(snapshot(result=RunResult(**changes)))["rows"]
-    lines = [line for row in rows for line in row["text"].splitlines()]
-    assert [line for line in lines if "reused" in line or "MiB" in line] == chips
 
 
 # --- answers and kept tokens -----------------------------------------------------------------
@@ -177,14 +148,6 @@ def test_a_long_text_is_cut_to_the_part_that_differs():
     assert shortened([("short", "")]) == [("short", "")]
 
 
-def test_follow_ups_are_a_table_per_question():
-    assert follow_ups_value(snapshot()) == {"questions": []}
-    (asked,) = follow_ups_value(snapshot(result=analysed()))["questions"]
-    assert asked["question"] == "And then?"
-    assert [row["agreement"] for row in asked["rows"]] == [None, "50 %", "50 %"]
-    assert asked["rows"][0]["reference"]
-
-
 def test_kept_tokens_wait_until_all_variants_have_selected():
     result = with_variant(2, receipt=None, retained=None)
     assert views.kept_value(running(result=result)) is None
@@ -203,22 +166,6 @@ def test_kept_tokens_describe_the_bits_that_the_route_sends():
 # --- links, settings and the prompt's length ------------------------------------------------
 
 
-def test_the_files_of_the_diagnostics_are_linked_where_the_run_has_them():
-    for run, there in ((snapshot(), False), (snapshot(result=analysed()), True)):
-        value = views.actions_value(run, may_change=True)
-        assert (value["forced"], value["follow_ups"]) == (there, there)
-
-
-def test_details_shorten_a_long_context_and_say_the_settings():
-    result = done_result()
-    result.memory = {"total": 300 * 2**20, "measured_peak": 200 * 2**20}
-    run = snapshot(request=request(context="x" * 5_000), result=result)
-    texts = {row["label"]: row["text"] for row in views.details_value(run)["rows"]}
-    assert texts["Context"].endswith("(5,000 characters in all)")
-    assert texts["Settings for all"] == "budget=4"
-    assert texts["Memory"] == "estimate in all: 300.0 MiB\nmeasured peak: 200.0 MiB"
-
-
 @pytest.mark.parametrize(
     ("tokens", "tone", "words"),
     [
@@ -231,12 +178,6 @@ def test_the_token_count_leaves_room_for_the_new_tokens(tokens, tone, words):
     value = views.count_value(TokensCounted(tokens, tokens, 200), request())
     assert value["tone"] == tone
     assert words in value["text"]
-
-
-def test_a_failed_count_shows_its_sentence():
-    counted = TokensCounted(error="No such model.", field="model")
-    value = views.count_value(counted, request())
-    assert value == {"text": "No such model.", "tone": "error", "field": "model"}
 
 
 # --- routes ---------------------------------------------------------------------------------

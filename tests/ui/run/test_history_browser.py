@@ -1,10 +1,9 @@
 """The browser's Back, Forward and Reload lose nothing: form, run and choice of runs."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
 from tests.factories.app import ENDLESS, request, script, store_run
@@ -22,17 +21,7 @@ def app(open_app) -> Served:
     return open_app
 
 
-@pytest.fixture(scope="module")
-def context(browser) -> Iterator[BrowserContext]:
-    with browser.new_context(viewport=steps.DESK) as context:
-        yield context
-
-
-@pytest.fixture
-def page(context) -> Iterator[Page]:
-    page = context.new_page()
-    yield page
-    page.close()
+NOTHING_KEPT = "void (Storage.prototype.setItem = () => { throw new Error('full') })"
 
 
 def open_form(page: Page, url: str) -> None:
@@ -70,19 +59,27 @@ def test_run_leads_to_its_page_and_back_to_the_form_which_now_comes_from_it(app,
     assert second.parent == slug
 
 
-def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_from_the_run(
+def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_which_asks_when_it_is_left(
     app, page, monkeypatch
 ):
     slug = store_run(app.services, request(context="of the run"), done_result())
     monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
     open_form(page, app.url)
-    page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full') })")
+    page.evaluate(NOTHING_KEPT)
     page.locator("#context textarea").fill("a long text " * 100)
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/run?id={slug}")  # nobody is asked before the form is left
     page.go_back()
     page.wait_for_url(f"**/?from={slug}")
     expect(page.locator("#context textarea")).to_have_value("of the run")
+    page.locator("#context-bar [data-ready]").wait_for(state="attached")
+    dialogs: list[str] = []
+    page.on("dialog", lambda each: dialogs.append(each.type) or each.accept())
+    page.evaluate(NOTHING_KEPT)
+    page.locator("#question textarea").press_sequentially("why?")
+    page.get_by_label("Pages").get_by_role("link", name="Methods").click()
+    page.wait_for_url("**/methods")
+    assert dialogs == ["beforeunload"]
 
 
 def wait_until_kept(page: Page, words: str) -> None:
@@ -167,17 +164,6 @@ def test_nobody_finds_what_another_user_typed(team_app, page):
     steps.log_in(page, team_app.url, "bob")
     page.locator("#context-bar [data-ready]").wait_for()
     expect(page.locator("#context textarea")).to_have_value("")
-
-
-def test_the_browser_asks_before_a_text_too_long_to_be_kept_is_left(app, page):
-    open_form(page, app.url)
-    dialogs: list[str] = []
-    page.on("dialog", lambda each: dialogs.append(each.type) or each.accept())
-    page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full') })")
-    page.locator("#question textarea").press_sequentially("why?")
-    page.get_by_label("Pages").get_by_role("link", name="Methods").click()
-    page.wait_for_url("**/methods")
-    assert dialogs == ["beforeunload"]
 
 
 def test_back_to_the_list_finds_the_same_runs_chosen(app, page):

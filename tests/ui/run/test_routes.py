@@ -13,9 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from storage import repository
-from storage.repository import is_slug
 from tests.factories.app import (
-    BAD_SLUGS,
     SLUG,
     FakeServices,
     request,
@@ -49,11 +47,6 @@ def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
 
 async def echo(request: Request) -> PlainTextResponse:
     return PlainTextResponse(str(len(await request.body())))
-
-
-def test_the_short_link_leads_to_the_run():
-    response = client(FakeServices()).get(f"/r/{SLUG}")
-    assert (response.status_code, response.headers["location"]) == (307, f"/run?id={SLUG}")
 
 
 @pytest.mark.parametrize("slug", ["nope", "..%2f..", "a b", "zzz999zzz999"])
@@ -108,10 +101,6 @@ def test_exports_are_downloads():
         response = routes.get(f"/data/{SLUG}/{name}.csv")
         assert response.status_code == 200
         assert response.headers["content-disposition"].endswith(f'{SLUG}-{name}.csv"')
-
-
-def test_only_slugs_are_slugs():
-    assert not any(is_slug(text) for text in (*BAD_SLUGS[:-1], None, 7, [SLUG]))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -27,14 +26,6 @@ def app(open_app) -> Served:
 def slug(app) -> str:
     """A study that is done, which most tests only read."""
     return store_study(app.services)
-
-
-@pytest.fixture(scope="module")
-def page(browser) -> Iterator[Page]:
-    """One for all visits, so that it keeps what it loaded."""
-    page = browser.new_page()
-    yield page
-    page.close()
 
 
 @pytest.fixture(autouse=True)

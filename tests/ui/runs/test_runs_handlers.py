@@ -1,7 +1,6 @@
 """The Runs page's handlers: any address shows a view, any event gets one sentence."""
 
 from copy import copy
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
@@ -9,13 +8,10 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.records.outcomes import Tally
 from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage
-from ui.runs.query import budget_text, methods_of, outcome_line, read_query
-
-NONE_RIGHT = "The model gets this wrong even with the full cache."
+from ui.runs.query import read_query
 
 
 @cache
@@ -115,53 +111,3 @@ def test_edits_reach_the_library_as_text():
         ("add_tag", [SLUG], "good"),
         ("set_pinned", SLUG, True),
     ]
-
-
-@pytest.mark.parametrize(
-    ("specs", "labels", "budget"),
-    [
-        (["full"], [], ""),
-        (["full", "snapkv:budget=64"], ["SnapKV"], "64"),
-        (
-            ["snapkv:budget=5%", "snapkv:budget=10%", "adakv+critical_auto:budget=10%"],
-            ["SnapKV", "+critical_auto"],
-            "5% to 10%",
-        ),
-        (["<b>:=", ":,"], ["<b>", ""], ""),
-    ],
-)
-def test_a_row_has_a_mark_for_each_method_and_its_budgets(specs, labels, budget):
-    evicting = [spec for spec in specs if spec != "full"]
-    found = [each["label"] for each in methods_of(evicting)]
-    assert len(found) == len(labels)
-    assert found[:1] == labels[:1]
-    assert budget_text(evicting) == budget
-
-
-@pytest.mark.parametrize(
-    ("outcome", "changes", "line"),
-    [
-        ({}, {}, ("none", "Done", "")),
-        ({"answered": 4, "missed": 3}, {}, ("answered", "4 of 7 answer", "")),
-        (
-            {"answered": 1, "cut": 1},
-            {"kind": "sweep"},
-            ("answered", "1 of 2 points answers", "1 cut"),
-        ),
-        ({"missed": 2, "full": "missed"}, {}, ("missed", "0 of 2 answer", NONE_RIGHT)),
-        ({"cut": 3}, {}, ("cut", "0 of 3 answer", "3 cut")),
-        ({"full": "answered"}, {}, ("answered", "Full cache answered", "")),
-        (
-            {"same": 2, "compared": 3},
-            {},
-            ("none", "2 of 3 same text", "2 of 3 methods write the same text as the full cache"),
-        ),
-        ({"answered": 4}, {"state": "running"}, ("none", "Running", "")),
-        ({"answered": 4}, {"state": "failed"}, ("failed", "Failed", "")),
-    ],
-)
-def test_a_row_says_what_came_out_and_of_an_unfinished_run_its_state_alone(outcome, changes, line):
-    services = FakeServices()
-    (run,), _ = services.library.list_runs()
-    found = outcome_line(replace(run, **{"state": "done", "outcome": Tally(**outcome)} | changes))
-    assert (found["outcome"], found["words"], found.get("more", "")) == line

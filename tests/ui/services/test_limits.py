@@ -2,8 +2,6 @@
 
 import base64
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from datetime import timedelta
 
@@ -32,30 +30,6 @@ def test_a_login_over_its_length_is_not_read(password_chars, more, status):
     assert (len(header) <= 1024) == (status == 200)
     address = f"/data/{SLUG}/prompt"
     assert routes.get(address, headers={"authorization": header}).status_code == status
-
-
-def test_the_third_report_at_a_time_is_told_to_come_again(monkeypatch):
-    started, go_on = threading.Semaphore(0), threading.Event()
-
-    def build(*_):
-        started.release()
-        assert go_on.wait(20)
-        return b"<html>"
-
-    monkeypatch.setattr("ui.report.routes.build_report", build)
-    address = f"/data/{SLUG}/report.html"
-    routes = client(FakeServices())
-    with ThreadPoolExecutor(2) as pool:
-        drawn = [pool.submit(routes.get, address) for _ in range(2)]
-        try:
-            assert all(started.acquire(timeout=20) for _ in drawn)
-            third = routes.get(address)
-        finally:
-            go_on.set()
-        assert [each.result().status_code for each in drawn] == [200, 200]
-    assert (third.status_code, third.headers["retry-after"]) == (503, "5")
-    assert "Other reports are being made" in third.text
-    assert routes.get(address).status_code == 200
 
 
 def test_services_hold_users_to_their_limits(limited):

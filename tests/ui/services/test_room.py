@@ -8,7 +8,6 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.records.kept_folder import KeptFolder, unclaimed
-from storage.repository import load_run
 from tests.factories.app import end_of, finished, script
 from tests.factories.kept import kept_bytes
 from tests.ui.served_app import by
@@ -95,18 +94,6 @@ def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
     view = wait_until(services, slug, over)
     assert view.study.counts.done < 32
     assert "delete runs first" in view.reason
-
-
-def test_a_runs_bytes_are_counted_when_it_is_made_and_when_it_ends(services):
-    slug = services.start_run(script("steps 1000"))
-    with services._database.read() as session:
-        queued = session.scalar(text("SELECT stored_bytes FROM runs"))
-    end_of(services, slug)
-    with services._database.read() as session:
-        stored = load_run(session, slug)
-        over = session.scalar(text("SELECT stored_bytes FROM runs"))
-    assert queued > len(stored.request.context)
-    assert over - queued > len(stored.result.variants[0].text)
 
 
 def test_administrators_see_caches_of_all_and_of_users_who_are_gone(app):

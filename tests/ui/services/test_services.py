@@ -174,31 +174,6 @@ def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(service
     services.cancel_run(running)
 
 
-def test_an_unknown_run_is_one_sentence_everywhere(services):
-    calls: list[Callable[[str], object]] = [
-        services.snapshot,
-        services.cancel_run,
-        lambda slug: services.library.delete([slug]),
-        lambda slug: services.retained(slug, 0),
-        lambda slug: asyncio.run(collect(services.watch(slug))),
-    ]
-    for call in calls:
-        with pytest.raises(StorageError, match=r"no run 'nowhere0'"):
-            call("nowhere0")
-
-
-def test_a_run_is_deleted_only_when_it_is_over(services):
-    slug = services.start_run(script(ENDLESS))
-    with pytest.raises(StorageError, match="cancel it first"):
-        services.library.delete([slug])
-    services.cancel_run(slug)
-    end_of(services, slug)
-    services.library.delete([slug])
-    assert services.library.list_runs()[1] == 0
-    with pytest.raises(StorageError, match="no run"):
-        services.snapshot(slug)
-
-
 def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services):
     slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)

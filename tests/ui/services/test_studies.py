@@ -120,15 +120,6 @@ def test_stopped_resumed_and_deleted(services):
     assert services.view(slug).study.counts.done == 32
 
 
-def test_one_that_runs_is_not_deleted(services):
-    slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.state == "running")
-    with pytest.raises(StorageError, match="not over; cancel it first"):
-        services.library.delete([slug])
-    cancel(services, slug)
-    services.library.delete([slug])
-
-
 def test_what_a_killed_deletion_left_is_removed_at_the_next_start(make_services, file_database):
     slug = make_services().studies._store.save(STUDY, samples(4))
     long_ago = datetime.now(UTC) - timedelta(hours=1)

@@ -52,16 +52,6 @@ def test_only_settings_that_differ_are_listed():
     assert all(value.startswith("Mine (") for value in values)
 
 
-def test_a_long_list_of_variants_is_shown_whole_and_a_long_text_cut():
-    specs = tuple(f"snapkv+critical:budget={at},alpha=0.25" for at in range(64, 128))
-    text = "word " * 100
-    other = snapshot(slug=OTHER, request=request(variants=specs, context=f"{text} other"))
-    first = snapshot(request=request(context=f"{text} first"))
-    rows = {name: values for name, *values in settings_of(first, other)}
-    assert rows["Variants"][1].split("\n") == list(specs)
-    assert all(value.endswith("(506 characters)") for value in rows["Context"])
-
-
 def parameters_of_critical(spec: str, **parameters):
     result = done_result()
     variant = result.variants[2]
@@ -142,29 +132,11 @@ def outcomes_of(*runs) -> dict[str, list]:
     }
 
 
-def test_a_method_is_one_row_with_a_column_per_run():
-    one = snapshot(result=dataclasses.replace(done_result(), variants=[full_variant()]))
-    found = outcomes_of(one, snapshot(slug=OTHER))
-    assert [*found] == ["full", SNAPKV, "snapkv+critical:budget=4"]
-    assert found[SNAPKV][0] is None
-    assert found[SNAPKV][1] is not None
-    columns = beside_value([one, snapshot(slug=OTHER)])["columns"]
-    assert [each["href"] for each in columns[1:]] == [f"/run?id={one.slug}", f"/run?id={OTHER}"]
-
-
 @pytest.mark.parametrize("state", ["running", "failed", "cancelled", "queued"])
 def test_an_unfinished_run_is_marked_and_has_no_outcomes(state):
     runs = [snapshot(), snapshot(slug=OTHER, state=state)]
     assert all(second is None for _, second in outcomes_of(*runs).values())
     assert beside_value(runs)["columns"][2]["unit"].endswith(f"not finished: {state}")
-
-
-def test_a_variant_that_had_not_selected_is_left_out():
-    result = done_result()
-    blank = {"params": {}, "receipt": None, "perturbation": None, "agreement": None}
-    result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
-    runs = snapshot(), snapshot(slug=OTHER, result=result)
-    assert all(second is None for _, second in outcomes_of(*runs).values())
 
 
 def test_differing_tokens_are_marked():

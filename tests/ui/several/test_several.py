@@ -5,7 +5,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import gradio as gr
-import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
@@ -24,8 +23,6 @@ from tests.factories.app import (
 )
 from tests.factories.tables import rows_of
 from tests.ui.served_app import by
-from ui.charts.points import POINTS_CHART
-from ui.looks.palette import looks_of
 from ui.several.page import SeveralPage
 from ui.several.routes import take_together
 from ui.tables.points import look_values, points_csv
@@ -107,53 +104,6 @@ def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_what_is_subtr
     assert "answer_full" not in rows["full"]
 
 
-def test_answers_that_were_cut_are_counted_apart_with_a_warning():
-    runs = runs_with(2, "full", CRITICAL, answer_found=False, stopped="length")
-    runs[0].result.variants[1] = dataclasses.replace(runs[0].result.variants[1], answer_found=True)
-    found = take_together(runs)
-    assert any("3 of 4 texts were cut at " in note for note in found.notes)
-    rows = table_of(found)
-    assert (rows["full"]["cut"], rows[CRITICAL]["cut"], rows[CRITICAL]["answered"]) == (
-        "2",
-        "1",
-        "1",
-    )
-    assert "answer" not in rows["full"]  # nothing is known, rather than 0 %
-    assert rows[CRITICAL]["answer"].endswith(", n = 1")
-
-
-def test_memory_is_that_of_the_receipts_without_an_interval():
-    runs = runs_with(2, "full", CRITICAL)
-    for run, used in zip(runs, (1, 3), strict=True):
-        receipts = [v.receipt for v in run.result.variants]
-        sizes = {"full_cache_bytes": 2**23}
-        run.result.variants = [
-            dataclasses.replace(v, receipt=dataclasses.replace(r, cache_bytes=size, **sizes))
-            for v, r, size in zip(run.result.variants, receipts, (2**23, used * 2**20), strict=True)
-        ]
-    rows = table_of(take_together(runs))
-    assert rows["full"]["memory"] == "8.00 (100.0%)"
-    assert rows[CRITICAL]["memory"] == "2.00 (25.0%)"
-
-
-def test_runs_whose_bounds_took_different_alphas_say_so_once():
-    runs = runs_of(2)
-    for run, alpha in zip(runs, (0.0, 1.0), strict=True):
-        arrays = {
-            "sigma_stage1": np.array([[0.4, 0.6]], np.float32),
-            "stage1_alpha": np.array([alpha], np.float32),
-        }
-        run.result.variants = [dataclasses.replace(v, analysis=arrays) for v in run.result.variants]
-    notes = take_together(runs).notes
-    assert len([note for note in notes if "alphas of stage 1 differ (0, 1)" in note]) == 1
-
-
-def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
-    found = take_together(runs_with(2, CRITICAL, spec="snapkv+critical:budget=64"))
-    (row,) = table_of(found).values()
-    assert row["variant"] == "CriticalKV-SnapKV alpha 0.25"
-
-
 @pytest.mark.parametrize(
     ("runs", "sentence"),
     [
@@ -170,13 +120,6 @@ def test_what_cannot_be_taken_together_is_refused(runs, sentence):
 # --- what was measured of the paper's quantities ---------------------------------------------
 
 
-def test_what_is_read_first_is_shown_and_the_rest_is_there_on_demand():
-    extra = {c["key"]: c["extra"] for c in value_of(take_together(runs_of(2)))["columns"]}
-    assert not any(extra[key] for key in ("n", "memory", "head", "final"))
-    assert all(extra[key] for key in ("worst_head", "kl", "final_base"))
-    assert "agreement" not in extra  # nothing was generated
-
-
 def test_the_file_has_every_difference_of_a_pair():
     found = take_together(runs_of(MIN_PROMPTS))
     rows = rows_of(points_csv(found))
@@ -188,30 +131,6 @@ def test_the_file_has_every_difference_of_a_pair():
     wanted = pair.differences["final"]
     assert float(difference["mean"]) == wanted.mean.mean
     assert (difference["lower"], difference["p"]) == (str(wanted.lower), "")
-
-
-def test_a_method_with_its_settings_has_one_look_within_the_page():
-    found = take_together(runs_of(2))
-    looks: dict[str, set[tuple[str, str]]] = {}
-    for cells, row in zip(value_of(found)["rows"], found.rows, strict=True):
-        look = (cells["look"]["color"], cells["look"]["symbol"])
-        looks.setdefault(row.curve_spec, set()).add(look)
-    for trace, curve in zip(POINTS_CHART.figure(found, {}).data, found.curves, strict=True):
-        looks[curve.first.curve_spec].add((trace.line.color, trace.marker.symbol))
-    assert len(looks) == 5  # the full cache and four methods
-    assert all(len(used) == 1 for used in looks.values())
-    assert len(set.union(*looks.values())) == 5
-
-
-def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
-    runs = runs_of(2)
-    for run in runs:
-        kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
-        run.result.variants = kept
-    rows = value_of(take_together(runs))["rows"]
-    variants = runs[0].result.variants
-    of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
-    assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]
 
 
 # --- the page and its routes ----------------------------------------------------------------

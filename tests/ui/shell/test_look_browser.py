@@ -1,7 +1,6 @@
 """Pages in a real browser: on a phone, by keyboard, after a run that ended before its results."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -31,22 +30,6 @@ def site(open_app) -> Site:
     cancelled = recorder.create(request(question="Never read?"))
     recorder.end(cancelled, "cancelled", "Cancelled on request.")
     return Site(open_app.url, done, cancelled)
-
-
-@pytest.fixture(scope="module")
-def page(browser) -> Iterator[Page]:
-    page = browser.new_page(viewport=DESK)
-    yield page
-    page.close()
-
-
-@pytest.fixture(scope="module", params=[DESK, PHONE], ids=["desk", "phone"])
-def run_page(request, browser, site) -> Iterator[Page]:
-    """The finished run on a screen; whoever scrolls goes back to the top."""
-    page = browser.new_page(viewport=request.param)
-    show(page, f"{site.url}/run?id={site.done}", request.param)
-    yield page
-    page.close()
 
 
 def show(page: Page, address: str, size: dict[str, int]) -> None:
@@ -94,12 +77,6 @@ def test_a_phone_shows_what_can_be_done_with_a_run_and_escape_leaves_its_editor(
     expect(actions).to_be_focused()
 
 
-def test_the_filters_say_by_what_the_list_is_filtered(page, site):
-    show(page, f"{site.url}/runs?model=gone&sort=none", DESK)
-    expect(page.locator("select[name=model]")).to_have_value("gone")
-    expect(page.locator("select[name=sort]")).to_have_value("newest")
-
-
 def test_a_run_without_results_does_not_promise_them(page, site):
     show(page, f"{site.url}/run?id={site.cancelled}", DESK)
     expect(page.locator("#verdict")).to_contain_text("Cancelled on request.")
@@ -128,23 +105,6 @@ def test_the_first_screen_has_the_verdict_and_the_answers_and_the_page_is_short(
     page.close()
 
 
-def test_a_phone_shows_every_cell_of_the_answers_and_speaks_of_touch(browser, site):
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
-    )
-    page = context.new_page()
-    page.goto(f"{site.url}/run?id={site.done}")
-    rows = page.locator("#answers tbody tr")
-    expect(rows).to_have_count(len(done_result().variants))
-    for cell in rows.locator("th, td").all():
-        box = cell.bounding_box()
-        assert box["x"] + box["width"] <= 390
-    page.get_by_role("tab", name="Kept tokens").click()
-    expect(page.locator("#kept .ckv-hint", has_text="or tap a token")).to_be_visible()
-    expect(page.locator("#kept", has_text="click a token")).to_have_count(0)
-    context.close()
-
-
 def test_on_a_phone_the_parts_are_tabs(browser, site):
     page = browser.new_page(viewport=PHONE)
     show(page, f"{site.url}/run?id={site.done}", PHONE)
@@ -165,21 +125,6 @@ def test_on_a_phone_the_parts_are_tabs(browser, site):
     expect(page.locator("#answers table")).to_be_visible()
     expect(tabs.first).to_be_hidden()
     page.close()
-
-
-def test_every_screen_shows_the_whole_title_of_each_chart(run_page):
-    page = run_page
-    if page.viewport_size == PHONE:
-        page.get_by_role("tab", name="More").click()
-    page.get_by_role("button", name="Perturbation").press("Enter")
-    page.locator("#charts [data-chart]").first.wait_for()
-    for chart in page.locator("#charts [data-chart]").all():
-        chart.scroll_into_view_if_needed()
-        expect(chart.locator(".ckv-chart-title")).to_be_visible()
-    titles = page.locator("#charts .ckv-chart-title").all_text_contents()
-    assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
-    assert outside(page, "#charts .ckv-chart-title, #charts .ckv-chart-title + p") == []
-    page.evaluate("scrollTo(0, 0)")
 
 
 def test_the_theme_is_switched_by_keyboard_and_kept_on_all_pages(browser, site):

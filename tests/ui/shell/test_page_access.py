@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e.steps import PHONE, expect_well_made_everywhere, open_sections, see_everything
 from tests.factories.app import store_run, sweep_snapshot
@@ -75,13 +75,6 @@ def show(page: Page, name: str) -> None:
     for chart in page.locator("[data-chart]").all():
         chart.scroll_into_view_if_needed()
         expect(chart.locator(".main-svg").first).to_be_visible()
-
-
-@pytest.fixture(scope="module")
-def context(browser) -> Iterator[BrowserContext]:
-    """Keeps what it loaded from one page to the next."""
-    with browser.new_context() as context:
-        yield context
 
 
 @pytest.mark.parametrize("name", ["", "runs", "sweep", "several", "few", "diagnostics"])

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from ui.components.modules import joined
 from ui.tables.csv_text import csv_text
 
-ROOT = Path(__file__).resolve().parents[3]
 CSV = "assets/scripts/dom.js"
 BREAKS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 STARTS = "=+-@\uff1d\uff0b\uff0d\uff20"
@@ -44,19 +42,6 @@ def test_harmless_text_and_numbers_stay_as_they_are():
     row = ('It\'s a-b, "c" = d; e', "-12.5 %", -1.5, None, True)
     text = csv_text(("a", "b", "c", "d", "e"), [row])
     assert next(csv.reader([text.splitlines()[1]])) == [*map(str, row[:3]), "", "True"]
-
-
-WRITERS = ("csv.writer(", "csv.DictWriter(", "from csv import", "to_csv(")
-
-
-def test_tables_are_written_in_one_place():
-    found = [
-        path.relative_to(ROOT).as_posix()
-        for package in ("ckv_core", "storage", "ui")
-        for path in (ROOT / package).rglob("*.py")
-        if any(how in path.read_text() for how in WRITERS)
-    ]
-    assert found == ["ui/tables/csv_text.py"]
 
 
 def test_pages_write_texts_as_the_server_does(browser):

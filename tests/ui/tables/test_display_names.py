@@ -6,11 +6,9 @@ import pytest
 
 from ckv_core.records.external_selection import ExternalSelection
 from ckv_core.records.variants import VariantSpec
-from tests.factories.runs import bare, drawn_result
-from ui.charts.layers import layer_figure
+from tests.factories.runs import bare
 from ui.charts.layout import display_names
 from ui.compare.offers import variant_choices
-from ui.tables.points import summary_value
 
 OWN = "own"
 CASES = {
@@ -61,15 +59,6 @@ def test_a_name_is_the_same_before_and_after_its_budget_is_resolved_to_tokens():
     first, second = (replace(bare(s.spec), label=s.label, params=s.params) for s in specs)
     resolved = replace(first, params=dict(first.params) | {"budget": 325})
     assert display_names([resolved, second], escaped=False) == ["SnapKV", "AdaKV"]
-
-
-def test_charts_and_notes_call_a_variant_alike():
-    result = drawn_result(names=[("full", "Full cache"), ("snapkv:pool=none", "SnapKV")])
-    variant = result.variants[1]
-    warned = replace(variant.receipt, warnings=("Watch out.",))
-    result.variants[1] = replace(variant, receipt=warned)
-    assert [line.name for line in layer_figure(result).data] == ["snapkv:pool=none"]
-    assert summary_value(result)["note"] == "snapkv:pool=none: Watch out."
 
 
 def test_no_label_that_is_offered_has_a_comma_so_that_lists_of_labels_can_be_read():

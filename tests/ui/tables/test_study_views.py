@@ -12,7 +12,7 @@ from ui.charts.study import STUDY_CHARTS
 from ui.run.routes import SAMPLE_TABLES
 from ui.tables.decision import bounds_csv, bounds_table, decision_table, scores_table
 from ui.tables.sample_list import read_cell, sample_request, samples_table
-from ui.tables.samples import facts_rows, figures_table, looks, savings_table, tasks_table
+from ui.tables.samples import figures_table, savings_table, tasks_table
 
 ALL = study_samples()
 SLUG = "study0123456"
@@ -42,19 +42,6 @@ def by_score(found: Reading) -> dict[tuple[str, str], dict]:
 
 def asked_by(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
-
-
-def test_the_settings_say_what_computed_it():
-    facts = {
-        "model_info": {"sha256": "ab12", "dtype": "float32", "device": "cpu"},
-        "environment": {"python": "3.11", "torch": "2.13"},
-    }
-    told = {row["label"]: row["text"] for row in facts_rows(reading(), facts)}
-    assert told["Weights"] == "sha256 ab12"
-    assert told["Device"] == "float32 on cpu"
-    assert told["Versions"] == "python 3.11, torch 2.13"
-    before = {row["label"]: row["text"] for row in facts_rows(reading(), {"model_info": None})}
-    assert before["Weights"] == before["Versions"] == "not known"
 
 
 # --- the answer, scores and pairs -----------------------------------------------------------
@@ -130,22 +117,6 @@ def test_nobody_is_called_better_for_a_lower_l1():
     assert rows["SnapKV", "50%"]["score_full"]["text"].startswith("+0.0%")
 
 
-def test_variants_of_one_method_do_not_look_alike():
-    specs = ("full", "snapkv", "snapkv:pool=none", "snapkv+critical", "snapkv+critical:alpha=0")
-    found = looks(reading(variants=specs))
-    assert len({(look.color, look.symbol, look.dash) for look in found.values()}) == len(specs)
-
-
-def test_scores_are_points_with_intervals_and_n():
-    rows = by_score(reading())
-    assert rows["Full cache", ""]["score"]["text"].startswith("100.0% (9")
-    assert rows["SnapKV", "10%"]["score"]["text"].startswith("65.0% (")
-    assert rows["Full cache", ""]["n"]["text"] == "40"
-    assert [rows["KeyDiff", budget]["failed"]["text"] for budget in ("10%", "50%")] == ["1", "1"]
-    regimes = {row["regime"] for row in figures_table(reading())["rows"]}
-    assert regimes == {"", "query-aware", "query-agnostic"}
-
-
 def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
     rows = [row["cells"] for row in savings_table(reading())["rows"]]
     texts = [(cells["method"]["text"], cells["matches"]["text"]) for cells in rows]
@@ -168,21 +139,6 @@ def test_tasks_are_set_beside_one_another_only_where_there_are_several():
     assert by_point(table)["KeyDiff", "10%"]["task0"]["text"] == "0.0"  # it loses every even one
     alone = [replace(each, tags={}) for each in ALL]
     assert tasks_table(Reading(STUDY, alone, study_results(ALL), SLUG))["rows"] == []
-
-
-def test_a_method_with_critical_stands_below_its_base_with_the_difference():
-    table = tasks_table(reading(variants=("keydiff", "snapkv+critical:stage2=raw", "snapkv")))
-    block = ["KeyDiff", "SnapKV", PRINTED]
-    assert texts(table, "method") == ["Full cache", *block, *block]
-    assert texts(table, "budget") == ["all", *["10%"] * 3, *["50%"] * 3]
-    row = by_point(table)
-    own, plain = row[PRINTED, "50%"], row["SnapKV", "50%"]
-    values = [own[f"task{at}"]["value"] for at in range(2)]
-    for at, value in enumerate(values):
-        gap = value - plain[f"task{at}"]["value"]
-        assert own[f"task{at}"]["text"] == f"{value:.1f} ({gap:+.1f})"
-    assert own["mean"]["value"] == pytest.approx(sum(values) / 2)
-    assert "(" not in plain["task0"]["text"]
 
 
 def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
