@@ -136,6 +136,8 @@ def small_run() -> dict:
         "final_hidden_l1": None,
     }
     data["variants"][1]["retained"][7][2] = [1, 5]
+    for variant in data["variants"]:
+        variant["memory"] = {"prefill_peak": 7, "read": [8, 16], "held": [3, 4]}
     data["memory"] = {"total": 5}
     data["floor"] = {"layer_hidden_l1": [0.5] * 30, "final_hidden_l1": 0.5, "kl": 0.25}
     data["variants"][1] |= {

@@ -14,7 +14,6 @@ from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
 from storage.bundle import FROM_RESULT, IMPORTED
 from ui.compare.form import (
-    AREAS,
     DEFAULTS,
     HARNESS,
     SOURCES,
@@ -101,12 +100,13 @@ class ComparePage:
         started = self.form.run.click(self.start, [*inputs, self.source], outputs, **SHARED)
         self.draft.keep_after(started)  # with the run that the form now comes from
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
-        # One event for form and line: a later line could overtake what was typed meanwhile.
-        filled = [*inputs, self.notice, self.source, *self._described, *self.form.areas]
-        opened = page.load(self.open, None, filled, **AT_ONCE)
-        self.draft.restore_after(opened)
-        bar, counted = self.form.context_bar, self.form.pick(*OF_COUNT)
-        opened.then(self.count, counted, [bar], **SHARED)
+        filled = [*inputs, self.notice, self.source]
+        # What the lines say is of the form as it then stands, from the address or as it was typed.
+        settled = self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
+        bar, origin = self.form.context_bar, self.form.pick("mode", "source")
+        settled.then(shown_areas, origin, self.form.areas, **AT_ONCE)
+        settled.then(self.describe, inputs, self._described, **AT_ONCE)
+        settled.then(self.count, self.form.pick(*OF_COUNT), [bar], **SHARED)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
     def _wire_form(self) -> None:
@@ -120,10 +120,7 @@ class ComparePage:
         link = form.setup_link
         link.ask(self.link_setup, form.inputs(), [link, self.notice], **AT_ONCE)
         bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
-        origin, restored = form.pick("mode", "source"), self.draft.restored.change
-        restored(self.count, counted, [bar], **SHARED)
-        restored(shown_areas, origin, form.areas, **AT_ONCE)
-        restored(self.describe, form.inputs(), self._described, **AT_ONCE)
+        origin = form.pick("mode", "source")
         gr.on([c.input for c in origin], shown_areas, origin, form.areas, **AT_ONCE)
         events = [c.input for c in form.pick("scenario", "model")]
         events.append(form.controls["max_new_tokens"].blur)
@@ -228,7 +225,7 @@ class ComparePage:
         parent, study, runs = query.get("from"), query.get("study"), query.get("runs")
         setup = query.get(SETUP)
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        notice, described = SILENT, [gr.skip()] * len(self._described)
+        notice = SILENT
         try:
             if study and "add" in query:
                 controls, notice = self._of_study(study, query["add"])
@@ -247,25 +244,15 @@ class ComparePage:
             elif runs:
                 slugs = read_run_slugs(runs)
                 self._services.studies.samples_of_runs(slugs)  # which says what is wrong with them
-                controls, described = self._only(source="runs", runs=", ".join(slugs))
+                controls = _only(source="runs", runs=", ".join(slugs))
                 notice = notice_value(
                     f"Filled in as samples: the texts of {len(slugs)} stored runs."
                 )
             elif query.get("source") in _OFFERED:
-                controls, described = self._only(source=query["source"])
-            if study or parent or setup:
-                described = self.describe(*controls)
+                controls = _only(source=query["source"])
         except CkvError as error:
             notice = notice_value(str(error), "error")
-        mode, source = (controls[CONTROL_NAMES.index(name)] for name in ("mode", "source"))
-        areas = shown_areas(mode, source) if isinstance(mode, str) else [gr.skip()] * len(AREAS)
-        return [*controls, notice, parent or "", *described, *areas]
-
-    def _only(self, **values: str) -> tuple[list[Any], list[Any]]:
-        """Updates of the controls, of which these alone are filled for many samples; and lines."""
-        filled: dict[str, Any] = {"mode": "many", **values}
-        described = self.describe(*replace(DEFAULTS, **filled).controls())
-        return [filled.get(name, gr.skip()) for name in CONTROL_NAMES], described
+        return [*controls, notice, parent or ""]
 
     def _of_run(self, slug: str) -> tuple[list[object], dict[str, Any]]:
         """The controls for a run of one text, and what of it they cannot hold."""
@@ -380,6 +367,12 @@ class ComparePage:
                 if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
+
+
+def _only(**values: str) -> list[Any]:
+    """Updates of the controls, of which these alone are filled, for many samples."""
+    filled = {"mode": "many", **values}
+    return [filled.get(name, gr.skip()) for name in CONTROL_NAMES]
 
 
 def _with_query(controls: Sequence[object], query: Mapping[str, str]) -> list[object]:

@@ -99,11 +99,7 @@ _SCRIPT = imported("assets/scripts/pages/drafts.js")
 
 
 class Draft:
-    """Keeps one form's values with assets/scripts/pages/drafts.js; no server sees them.
-
-    Attributes:
-        restored: hidden; changes once kept values stand in the form again.
-    """
+    """Keeps one form's values with assets/scripts/pages/drafts.js; no server sees them."""
 
     def __init__(self, path: str, controls: Sequence[Any], new: gr.Button | None = None) -> None:
         """Keep what is typed into these controls of the page at a path; call inside Blocks."""
@@ -112,7 +108,6 @@ class Draft:
         self._controls = list(controls)
         self._name = f"{path}-{zlib.crc32(names.encode()):08x}"
         self._keep = _calling("...values", f"keep({self._name!r}, values)")
-        self.restored = gr.Textbox(visible="hidden")
         # The script presses it at whatever is done in the form.
         keep = gr.Button(visible="hidden", elem_id="draft-keep")
         keep.click(None, self._controls, None, js=self._keep, trigger_mode="multiple", **AT_ONCE)
@@ -124,10 +119,14 @@ class Draft:
         """Keep the values too that a handler filled in."""
         event.then(None, self._controls, None, js=self._keep, **AT_ONCE)
 
-    def restore_after(self, opened: Any) -> None:
-        """Put the kept values back once the page's own handler has filled its controls."""
+    def restore_after(self, opened: Any) -> Any:
+        """Put the kept values back once the page's own handler has filled its controls.
+
+        Returns the event after which the controls hold what the form shows.
+        """
         js = _calling("", f"restore({self._name!r}, {len(self._controls)})")
-        opened.then(None, None, [*self._controls, self.restored], js=js, **AT_ONCE)
+        restored = opened.then(None, None, self._controls, js=js, **AT_ONCE)
+        return restored.then(None, None, None, js=_calling("", "settled()"), **AT_ONCE)
 
 
 def _calling(given: str, call: str) -> str:

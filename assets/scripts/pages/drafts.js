@@ -1,6 +1,7 @@
 // What was typed into a form and not yet sent, kept in this tab until it is closed or New is pressed.
 
 const REST_MS = 300;
+const HIDDEN_MS = 1000;
 const PREFIX = "ckv-draft-";
 let isTyped = false;
 let isFilled = false; // once the page has filled its form, from the address or from here
@@ -51,12 +52,20 @@ export function keep(name, values) {
   return [];
 }
 
-/** For Gradio's `js`: the values kept of a form of so many controls, then a new word; none if somebody types already. */
+/** For Gradio's `js`: the values kept of a form of so many controls; none if somebody types already. */
 export function restore(name, count) {
   isFilled = true;
   const draft = JSON.parse(sessionStorage.getItem(slotOf(name)) ?? "null");
   if (isTyped || draft?.who !== who() || draft.values.length !== count) return [];
-  return [...draft.values, String(Date.now())];
+  return draft.values;
+}
+
+/** For Gradio's `js`: ends once what a handler filled in stands in the form, which Gradio draws in a later frame. */
+export async function settled() {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const hidden = new Promise((done) => setTimeout(done, HIDDEN_MS)); // a hidden page draws no frames
+  await Promise.race([frame().then(frame), hidden]);
+  return [];
 }
 
 /** Before a run's page is opened: whether what was typed is kept. The run has it, so no question is needed. */

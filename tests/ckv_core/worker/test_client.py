@@ -262,7 +262,7 @@ def preview(script: str, job_id: str) -> Job:
 
 def test_a_preview_gives_way_to_a_run_that_comes_and_begins_again_after_it(client, log):
     client.submit(preview("steps 50", "p"))
-    log.start_of("p")
+    log.wait(lambda r: isinstance(r, JobEvent) and isinstance(r.event, RunPrepared))
     client.submit(job("steps 2", "a"))
     log.end_of("a")
     assert not any(isinstance(r, JobEnd) and r.job_id == "p" for r in log.replies)

@@ -29,7 +29,7 @@ from tests.factories.app import (
 )
 from tests.factories.runs import selection_file, sweep_result
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
-from ui.compare.form import AREAS
+from ui.compare.form import AREAS, shown_areas
 from ui.compare.form_values import (
     CONTROL_NAMES,
     FormValues,
@@ -328,13 +328,13 @@ def test_an_address_fills_the_form():
     at = len(CONTROL_NAMES)
     filled = page.open(open_request(**{"from": SLUG}))
     assert (filled[CONTROL_NAMES.index("context")], filled[at + 1]) == ("a long text", SLUG)
-    assert filled[at + 2 : at + 6] == page.describe(*filled[:at])
-    typed = page.open(open_request(source="task"))
-    shown = [update["visible"] for update in typed[-len(AREAS) :]]
+    task = page.open(open_request(source="task"))
+    assert [task[CONTROL_NAMES.index(name)] for name in ("mode", "source")] == ["many", "task"]
+    shown = [update["visible"] for update in shown_areas("many", "task")]
     assert shown == [name in TASK_AREAS for name in AREAS]
     # The line of variants is there before any event.
     assert page.form.variants_line.value["text"].startswith("5 variants. Add a text")
-    assert all(map(is_skip, page.open(open_request())[at + 2 :]))
+    assert all(map(is_skip, page.open(open_request())[:at]))
 
 
 def test_an_unknown_run_is_one_sentence_on_every_page():
