@@ -614,7 +614,7 @@ class VariantResult(Checked):
 
     def checked(self, value: Plain, known: Plain) -> "VariantResult":
         """A text for each token; as many forced steps as the measured arrays have, or none."""
-        if "token_texts" in value:
+        if self.token_texts:  # which older files lack
             items(value["token_texts"], len(self.token_ids), "token_texts")
         measured_steps = {
             len(array)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
@@ -137,6 +137,7 @@ def test_a_small_file_cannot_ask_for_a_huge_mask():
         from_json(data)
 
 
+@example(path=("variants", 0, "token_texts"), junk=None)  # as in older files
 @given(path=st.sampled_from([*paths(BASE)]), junk=JUNK)
 def test_junk_anywhere_is_a_config_error_or_a_sound_result(path, junk):
     try:
