@@ -52,7 +52,8 @@ def answers_value(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]
         row.update(_costs(variant), regime=regime, kept=variant.retained is not None)
         row["figures"] = {key: cell.page for key, cell in _times(variant).items()}
     rows.sort(key=lambda row: (not row["reference"], sort and row["outcome"] != "answered"))
-    left_out = set() if any(variant.method != "full" for variant in variants) else {"agreement"}
+    are_full = {variant.method == "full" for variant in variants}
+    left_out = set() if are_full == {True, False} else {"agreement"}  # nothing to compare
     is_waited_for = snapshot.request.time and not snapshot.is_final
     if not is_waited_for and not any(row["figures"] for row in rows):
         left_out |= {*TIMES}

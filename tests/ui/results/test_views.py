@@ -101,6 +101,16 @@ def test_the_full_cache_stands_first_and_then_who_answered():
     assert rows[1]["mib"] is not None
 
 
+def test_agreement_has_a_column_only_beside_the_full_cache():
+    def has_column(kept: slice) -> bool:
+        result = done_result()
+        result.variants = result.variants[kept]
+        columns = answers_value(snapshot(result=result))["columns"]
+        return "agreement" in {column["key"] for column in columns}
+
+    assert [has_column(kept) for kept in (slice(2), slice(1), slice(1, 2))] == [True, False, False]
+
+
 def test_times_have_columns_where_something_is_timed_and_a_step_has_its_range():
     time = Timed(
         added_first_token_ms=1234.5,
