@@ -116,6 +116,7 @@ def test_on_a_phone_the_parts_are_tabs(browser, site):
     expect(tabs.nth(1)).to_be_focused()
     expect(page.locator("#kept")).to_be_visible()
     expect(page.locator("#answers table")).to_be_hidden()
+    page.locator("#kept [data-state=shown], #kept[data-state=shown]").wait_for()
     expect_well_made(page)
     page.keyboard.press("End")
     expect(page.get_by_role("button", name="Perturbation")).to_be_visible()
