@@ -50,7 +50,7 @@ def _compressed(spec: VariantSpec, prompt: Prefill, budget: int) -> PromptRows:
 
 
 def _held_bytes() -> int:
-    """What the limit counts of this process so far."""
+    """Bytes of this process that the limit counts."""
     line = next(
         each for each in Path("/proc/self/status").read_text().splitlines() if "VmData" in each
     )

@@ -157,7 +157,7 @@ def read_setting(variants: dict[str, VariantResult]) -> Measured:
 
 
 def optimum_of(variants: dict[str, VariantResult], kv_heads: int) -> Optimum:
-    """Of CriticalKV's own alpha and the others of the ablation."""
+    """The best alpha, among CriticalKV's own and those of the ablation."""
     tried = {
         float(variant.params["alpha"]): variant.perturbation.head_l1.astype(np.float64)
         for step, variant in variants.items()

@@ -59,7 +59,7 @@ KVPRESS = {"knorm": "KnormPress", "snapkv": "SnapKVPress", "adakv": "AdaKVPress"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured, on what."""
+    """The shape, lengths and batches to measure, and the device."""
 
     device: torch.device
     shape: dict[str, int]
@@ -173,7 +173,7 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Reading:
-    """What it took to read a prompt, in seconds, and what each method adds before the first token.
+    """Seconds to read a prompt, and those that each method adds before the first token.
 
     The methods share what they score by: the first to ask for it pays.
     """
@@ -217,7 +217,7 @@ class Ours:
 
     @lru_cache(maxsize=1)  # noqa: B019 - a side lives for one length
     def plan(self, method: str, share: float) -> RowPlan:
-        """What one row keeps."""
+        """The entries that one row keeps in each layer."""
         if method == FULL:
             heads = self.loaded.info.kv_heads
             everything = torch.ones(heads, self._prefilled.prompt_len, dtype=torch.bool)
@@ -377,7 +377,7 @@ def build(setting: Setting) -> PreTrainedModel:
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """What a step cannot but read beside the caches: all weights but the embedding's."""
+    """Bytes that each step reads beside the caches: all weights but the embedding's."""
     embedding = model.get_input_embeddings().parameters()
     return sum(each.nbytes for each in model.parameters()) - sum(each.nbytes for each in embedding)
 

@@ -132,7 +132,7 @@ def notices(folder: Path, tests: list[str], limit_s: float) -> str:
         ran = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=limit_s)  # noqa: S603
     except subprocess.TimeoutExpired:
         return "ENDLESS"
-    if ran.returncode in (3, 4):  # pytest itself broke, or was asked for a file that is gone
+    if ran.returncode in (3, 4):  # pytest itself broke, or a file is gone
         raise SystemExit(f"pytest could not run:\n{ran.stdout.decode(errors='replace')[-2000:]}")
     return "" if ran.returncode in (0, 5) else "noticed"  # 5: nothing to run
 

@@ -29,7 +29,7 @@ from ckv_core.records.variants import VariantSpec
 
 @dataclass(slots=True)
 class _BlockPrefill(Prefill):
-    """What a variant holds once it has read the prompt in blocks: of evictable layers its budget.
+    """The states of a variant that has read the prompt in blocks: evictable layers hold its budget.
 
     Attributes:
         tokens: of the compressed prompt.
@@ -83,7 +83,7 @@ class _BlockReader(PromptReader):
         return self._seen
 
     def _keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Of all that the pass saw, at the end of a block the budget alone."""
+        """Store all that the pass saw; at the end of a block only the budget."""
         states, positions = self._states(layer), self.positions[layer]
         count = min(self._budget, self._end)
         if self.ends and count < positions.shape[1]:
@@ -110,7 +110,7 @@ class _BlockReader(PromptReader):
 
     @property
     def held_bytes(self) -> int:
-        """Of the entries that evictable layers hold."""
+        """Bytes of the entries that evictable layers hold."""
         held = [(self._states(layer), each.shape[1]) for layer, each in self.positions.items()]
         return sum(states.keys[:, :n].nbytes + states.values[:, :n].nbytes for states, n in held)
 

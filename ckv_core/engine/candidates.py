@@ -286,7 +286,7 @@ class GeneratedCandidates(PromptCandidates):
 
 
 class BlockCandidates(PromptCandidates):
-    """What one layer holds at the end of a block, but for what is protected.
+    """The entries of one layer at the end of a block, without the protected ones.
 
     Attributes:
         columns: of the first head; all have the same but between passages that a request protects.

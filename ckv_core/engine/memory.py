@@ -318,7 +318,7 @@ class Sizes:
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
     def batch_row(self, kept: int, steps: int) -> int:
-        """Of one more row in a batch that holds so many bytes of a prompt and takes so many steps.
+        """Bytes of one more row in a batch; it keeps `kept` bytes of a prompt.
 
         Its tail, a pass over what follows the prompt, and its positions while it is made.
         """

@@ -260,7 +260,7 @@ class PromptRows:
         return sum(layer.own_bytes for layers in groups for layer in layers)
 
     def slots(self, layer: int, row: int) -> PromptSlots:
-        """What holds one row's prompt entries in one layer, with others' or alone."""
+        """The slots of one row's prompt entries in one layer, shared with other rows or its own."""
         return self.alone[row][layer] if row in self.alone else self.layers[layer]
 
     def row_bytes(self, layer: int, row: int) -> int:

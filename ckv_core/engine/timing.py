@@ -1,4 +1,4 @@
-"""What each variant takes alone: before its first token, for each token, and in larger batches.
+"""Times each variant alone: before its first token, for each token, and in larger batches.
 
 Rounds take turns, so that a machine that slows down slows all variants; nothing that is chosen or
 generated here is kept.

@@ -289,7 +289,7 @@ def _keeps_at(high: Values, tolerance: float, former: int, *, once: bool) -> Val
 
 
 def _each_once(shown: Callable[[float], NDArray[np.bool_]]) -> Callable[[int], NDArray[np.bool_]]:
-    """What holds at a tolerance in thousandths, [methods, budgets], computed once for each."""
+    """The same claims, [methods, budgets], by a tolerance in thousandths; each is computed once."""
     return cache(lambda step: shown(step / STEPS))
 
 

@@ -79,7 +79,7 @@ def parse_bytes(text: str, field: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is planned for.
+    """The device and the requests that a plan is for.
 
     Attributes:
         memory: bytes of the device.
@@ -289,7 +289,7 @@ def plan(shape: ModelShape, setting: Setting, specs: Sequence[VariantSpec]) -> l
 
 
 def plan_document(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> dict[str, Any]:
-    """What `ckv plan --json` writes."""
+    """The plan as `ckv plan --json` writes it."""
     return {
         "schema": 1,
         "model": {"name": shape.name, "parameters": shape.parameters, "layers": shape.layers},
@@ -347,7 +347,7 @@ class Equal(NamedTuple):
 
 
 def equal_bytes(shape: ModelShape, setting: Setting, spec: VariantSpec) -> Iterator[Equal]:
-    """What each store holds in the bytes of a variant's budget, and whole prompts beside it."""
+    """Entries that each store holds in the bytes of a variant's budget; then whole prompts."""
     base = spec_without(spec.spec, "budget", "store", "residual", "pruned", "name")
     joint = "," if ":" in base else ":"
 

@@ -1,4 +1,4 @@
-"""What a server can do with a method, out of what its parts declare. No torch."""
+"""Tells which features of a server a method allows, by what its parts declare. No torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -240,7 +240,7 @@ def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
 
 
 def time_cell(metric: Metric, variant: VariantResult) -> Cell | None:
-    """Of a variant that was timed alone: a step with its range, since noise is part of it."""
+    """A time of a variant that was timed alone, a step with its range; else None."""
     time, value = variant.time, metric.read(variant)
     if time is None or value is None:
         return None
@@ -257,7 +257,7 @@ def _short(value: float) -> str:
 
 
 def alone_note(variants: Iterable[VariantResult]) -> str:
-    """What the times of each variant alone are good for; empty without any."""
+    """How the times of each variant alone were taken; empty without any."""
     times = [variant.time for variant in variants if variant.time]
     if not times:
         return ""

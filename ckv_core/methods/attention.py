@@ -107,9 +107,10 @@ def _block(
 
 
 def products(queries: Tensor, keys: Tensor) -> Tensor:
-    """Of [heads, queries, head_dim] and [heads, entries, head_dim]: [heads, queries, entries].
+    """Dot products of queries [heads, queries, head_dim] and keys [heads, entries, head_dim].
 
-    In float32, for half precision has no room for large logits and too few digits for softmax.
+    Returns [heads, queries, entries] in float32: half precision has no room for large logits and
+    too few digits for softmax.
     """
     if queries.dtype != torch.float32 and is_cuda_like(queries.device):
         return torch.bmm(queries, keys.transpose(1, 2), out_dtype=torch.float32)

@@ -47,7 +47,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What memory and bandwidth depend on.
+    """The sizes of a model that decide its memory and bandwidth.
 
     Attributes:
         windows: tokens that each layer sees; None for all, so methods may evict there.

@@ -92,7 +92,7 @@ def cost(
     is_counted: bool = True,
     parameters: int | None = None,
 ) -> Cost:
-    """What is to be computed: of each sample its prompt's tokens, and how many of its points."""
+    """The cost of a run; `open_points` has each sample's prompt tokens and number of points."""
     has_bounds, new, scale = (
         "bounds" in request.analysis,
         request.max_new_tokens,

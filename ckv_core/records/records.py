@@ -361,7 +361,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantMemory(Checked):
-    """What one variant took, in bytes; what was not measured, or not here, is None.
+    """The memory of one variant, in bytes; None where nothing was measured or computed.
 
     Attributes:
         prefill_peak, decode_peak: measured above the model, until its cache is compacted and from
@@ -512,7 +512,7 @@ class FollowUp(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Checked):
-    """What one variant takes by itself, when nothing else runs in its process.
+    """The times of one variant by itself, when nothing else runs in its process.
 
     Attributes:
         added_first_token_ms: what it adds to reading the prompt: scores, choice and copies (median

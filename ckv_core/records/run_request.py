@@ -215,7 +215,7 @@ class RunRequest:
 
     @property
     def decodes_again(self) -> bool:
-        """Whether what selection left is decoded more than once."""
+        """Whether the kept entries are decoded from more than once."""
         return bool(self.follow_ups) or "forced" in self.analysis
 
     def points(self) -> tuple[Point, ...]:
@@ -400,7 +400,7 @@ class RunRequest:
                 yield name, f"A {what} is empty; write it or remove it."
 
     def _misfits_of_prefills(self) -> Iterator[tuple[str, str]]:
-        """What needs one prefill for all variants, and the full cache."""
+        """Settings without the one prefill for all, or the full cache, that they need."""
         if self.time and not (self.reference and all(not spec.block for spec in self.specs)):
             yield "time", "Timing takes one prefill for all: keep the full cache, and no blocks."
         if self.reference:

@@ -1,4 +1,4 @@
-"""What an engine works on beside a run: previews, and kept caches to make and to ask. No torch."""
+"""Requests to the engine beside a run: previews, and kept caches to make and to ask. No torch."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args

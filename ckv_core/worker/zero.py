@@ -53,7 +53,7 @@ Lent = Callable[[str, Job], Words]
 
 
 def zero_worker(environ: Mapping[str, str]) -> Callable[..., WorkerProcess]:
-    """What makes workers here: with GPUs on a ZeroGPU Space, plain processes anywhere else."""
+    """The maker of workers: with GPUs on a ZeroGPU Space, of plain processes anywhere else."""
     on_zero = environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
     if not on_zero or importlib.util.find_spec("spaces") is None:
         return WorkerProcess

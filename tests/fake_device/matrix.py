@@ -162,7 +162,7 @@ def halved(capability: tuple[int, int], fakes: FakeDevices) -> dict[str, object]
 
 
 def timed() -> dict[str, object]:
-    """What is timed of each variant alone, where a millisecond lies between any two events."""
+    """The times of each variant alone, on a device with a millisecond between any two events."""
     asked = _request(("h2o:budget=70", "kvzip:budget=70"), "regular", analysed=False)
     with patch.object(timing, "STEP_LIMIT_S", 0.005):
         result = run(replace(asked, time=True), model_on("llama", 2))

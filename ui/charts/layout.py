@@ -73,7 +73,7 @@ class Chart(Generic[Source]):
 
 
 def chart_values(charts: Iterable[Chart[Source]], source: Source) -> list[dict[str, Any]]:
-    """What the RunCharts component needs of those charts that have data."""
+    """Values of the RunCharts component for those charts that have data."""
     return [
         {
             "name": chart.name,

@@ -1,4 +1,4 @@
-"""What variants that read the prompt in blocks hold on the way, beside the full cache."""
+"""Chart of the memory that variants hold while they read the prompt in blocks."""
 
 from collections.abc import Sequence
 

@@ -46,7 +46,7 @@ RUNS = "The app is making this example run now."
 
 
 def example_value(view: RunSnapshot | None) -> dict[str, Any]:
-    """What `/example` answers while a run is there or may come.
+    """The answer of `/example` while a run is there or may come.
 
     Returns:
         `about` names the example, `done` is whether nothing more comes, `text` is the verdict or
@@ -77,7 +77,7 @@ def example_value(view: RunSnapshot | None) -> dict[str, Any]:
 
 
 def _written(variant: VariantResult, start: int) -> list[tuple[str, bool]]:
-    """What a method wrote from a character on, in two parts where it leaves the full cache's text.
+    """A method's text from a character on, in two parts where it leaves the full cache's text.
 
     The word in which it leaves it differs as a whole.
     """

@@ -272,7 +272,7 @@ def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, 
 
 
 def _build_advanced(parts: dict[str, Any], device: str) -> None:
-    """What a first run does not need."""
+    """Controls that a first run does not need."""
     info = "Methods that know the question keep what it needs; others serve any question."
     label = "When is the question known?"
     parts["scenario"] = segments("scenario", label, SCENARIO_CHOICES, DEFAULTS.scenario, info=info)

@@ -1,4 +1,4 @@
-"""What the forms offer: variants as a list and by class. Pure: no Gradio, no torch."""
+"""The variants that forms offer, as a list and by class. Pure: no Gradio, no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -118,7 +118,7 @@ class Capacity:
     # --- handlers -----------------------------------------------------------------------
 
     def open(self, request: gr.Request) -> list[Any]:
-        """What the address fills in; the form's own values for the rest."""
+        """Fill in what the address names, and the form's own values for the rest."""
         query: Mapping[str, str] = request.query_params if request else {}
         values: dict[str, Any] = {name: query[name][:4000] for name in CHOSEN if name in query}
         if "variants" in values:

@@ -1,4 +1,4 @@
-"""What a report shows and the files it carries: components with their values, and charts."""
+"""The contents of a report: components with their values, charts, and the files it carries."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What a reader can do next with a result of one sample: several budgets, more samples, sliders."""
+"""Next steps from a result of one sample: several budgets, more samples, how many fit."""
 
 from bisect import bisect_left
 from collections.abc import Callable

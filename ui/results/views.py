@@ -219,7 +219,7 @@ def _receipts(result: RunResult) -> str:
 
 
 def _peaks(memory: VariantMemory | None) -> str:
-    """What was measured of one variant alone, each figure beside its estimate."""
+    """The measured peaks of one variant alone, each beside its estimate."""
     if memory is None or memory.prefill_estimate is None or memory.decode_estimate is None:
         return ""
     pairs = (

@@ -1,4 +1,4 @@
-"""What a request passes behind the guard: its size, whose session it names, and their turn."""
+"""Checks of a request behind the guard: its size, whose session it names, and their turn."""
 
 import asyncio
 import json

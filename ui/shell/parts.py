@@ -1,4 +1,4 @@
-"""What several pages use: settings of events, sentences, fields, and drafts of what is typed."""
+"""Parts that several pages use: settings of events, sentences, fields, and kept drafts."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence

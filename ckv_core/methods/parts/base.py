@@ -211,7 +211,7 @@ class BudgetRule(Part):
     def layer_budgets(
         self, counts: Counts, spare: int, parameters: Parameters
     ) -> Sequence[int] | None:
-        """What `head_budgets` gives each head of a layer, of rules that look at no prompt.
+        """The budget of each head by layer, [layers], where the rule looks at no prompt.
 
         None where heads differ, or where the prompt or a table decides.
         """

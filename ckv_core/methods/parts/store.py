@@ -46,7 +46,7 @@ class Segment(ABC):
     def keep(self, places: Tensor) -> Segment:
         """Only these entries of each head, [heads, kept] int64, and no memory of the others.
 
-        Of each of its stretches by itself, where it has several.
+        Where it has several stretches, each of them is cut instead.
         """
         raise NotImplementedError
 
@@ -64,7 +64,10 @@ class Segment(ABC):
 
     @classmethod
     def flat(cls, segments: Sequence[Self]) -> tuple[Self, list[Self]]:
-        """All entries of segments of one kind as if of one head, and the segments as its views."""
+        """All entries of segments of one kind as if of one head, and the segments as its views.
+
+        Only a class whose `kind` can be other than None has it.
+        """
         raise NotImplementedError
 
     def attend(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:

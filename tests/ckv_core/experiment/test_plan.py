@@ -1,4 +1,4 @@
-"""What `ckv plan` computes is what the engine holds, transformers counts and others published."""
+"""`ckv plan` computes what the engine holds, transformers counts and others published."""
 
 import json
 

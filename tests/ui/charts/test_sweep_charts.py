@@ -1,4 +1,4 @@
-"""What the points of a sweep say: curves, savings and points."""
+"""The charts and tables of several budgets: curves, savings and points."""
 
 from dataclasses import replace
 
