@@ -1,7 +1,7 @@
 """`make gpu`: the tests and figures of a CUDA device, written to docs/performance_gpu.md.
 
-It takes torch, transformers, numpy, psutil and platformdirs, and pytest for the tests (gguf for one
-file of them); no Gradio, no SQLAlchemy, and it installs nothing. The model has the shape of
+It takes torch, transformers, numpy and psutil, and pytest for the tests (gguf for one file of them);
+no Gradio, no SQLAlchemy, and it installs nothing. The model has the shape of
 Llama-3.1-8B and random bfloat16 weights: they cost what trained ones do; what is kept and generated
 means nothing. transformers, and kvpress where it is installed, decode the same shape in the same
 process. Nothing new is begun after nine minutes. `--small` runs it all on the CPU with a tiny model
@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "performance_gpu.md"
 MARK = "## Figures"  # of the document, everything from here on is rewritten
-NEEDED = ("torch", "transformers", "numpy", "psutil", "platformdirs")
+NEEDED = ("torch", "transformers", "numpy", "psutil")
 lacking = [name for name in NEEDED if find_spec(name) is None]
 if lacking:
     sys.exit(

@@ -6,14 +6,14 @@ Nothing of it may exist yet; the code that writes creates it.
 import os
 from pathlib import Path
 
-import platformdirs
-
 
 def home_folder() -> Path:
     """All of it, the database too."""
     given = os.environ.get("CKV_HOME", "").strip()
     if given:
         return Path(given).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415 - machines lent for their GPU lack it, and the engine runs
+
     return platformdirs.user_data_path("criticalkv-lab", appauthor=False)
 
 

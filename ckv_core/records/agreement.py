@@ -5,8 +5,6 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-from rapidfuzz.distance import Levenshtein
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -66,6 +64,8 @@ def token_f1(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) ->
 
 def edit_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """1 - Levenshtein distance / length of the longer text, ignoring case and spacing."""
+    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415 - as platformdirs in base/home.py
+
     own = spaced(text)
     return max(Levenshtein.normalized_similarity(own, spaced(each)) for each in answers)
 
