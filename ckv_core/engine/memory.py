@@ -241,9 +241,7 @@ class Sizes:
         return parts
 
     def _activations(self, tokens: int, rows: int) -> int:
-        parts = self.run.loaded.layers[0].modules()
-        linear = sum(getattr(part, "out_features", 0) for part in parts)
-        sizes = (self.itemsize, linear, self.hidden, self.vocabulary)
+        sizes = (self.itemsize, self.run.loaded.linear, self.hidden, self.vocabulary)
         return activation_bytes(tokens, rows, *sizes)
 
     @property

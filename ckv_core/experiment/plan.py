@@ -52,12 +52,14 @@ FORMULAS = {
         "at most (memory - weights) / (KV of a request + a row's activations)"
     ),
     "bytes_read_per_step": (
-        "of one request alone: the weights without an embedding of which a step reads a row, what "
-        "is kept of the prompt, and half of the output"
+        "of one request alone: the weights without an embedding of which a step reads a row, of "
+        "each layer's experts those that a token goes through (all / experts x active), what is "
+        "kept of the prompt, and half of the output"
     ),
     "floor_ms_per_token": "bytes read a step / bandwidth: no step of one request can be faster",
     "tokens_per_s_at_most": (
-        "all requests together: requests x bandwidth / (weights read once + each request's cache)"
+        "all requests together: requests x bandwidth / (weights read once + each request's cache); "
+        "of the experts a share of 1 - (1 - active / experts)^requests, as if all were drawn evenly"
     ),
 }
 NOTE = (
@@ -260,7 +262,7 @@ class RequestSizes:
         in_decode = free // (own + self.activations(1))
         requests = max(0, min(in_prefill, in_decode))
         limit = "prefill" if in_prefill <= in_decode else "decode"
-        read = shape.read * self.itemsize
+        read, together = (shape.read_by(n) * self.itemsize for n in (1, requests))
         entries = self.held(setting.output // 2) + self.slid(setting.prompt, read=True)
         return Planned(
             spec=self.spec.spec,
@@ -273,7 +275,7 @@ class RequestSizes:
             peak_prefill_bytes=peak,
             bytes_read_per_step=read + entries,
             floor_ms_per_token=1000 * (read + entries) / setting.bandwidth,
-            tokens_per_s_at_most=requests * setting.bandwidth / (read + requests * entries),
+            tokens_per_s_at_most=requests * setting.bandwidth / (together + requests * entries),
         )
 
 

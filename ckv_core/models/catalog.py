@@ -74,7 +74,8 @@ def _is_causal_checkpoint(folder: Path) -> bool:
 # `ckv plan` knows them by name; it takes any config besides.
 _KEYS = (
     "model_type num_hidden_layers hidden_size intermediate_size num_attention_heads "
-    "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings"
+    "num_key_value_heads vocab_size max_position_embeddings tie_word_embeddings "
+    "head_dim num_experts num_experts_per_tok moe_intermediate_size"  # of a model with experts
 )
 _MODELS = f"""
 meta-llama/Llama-3.1-8B-Instruct    llama 32 4096 14336 32 8 128256 131072 0
@@ -86,13 +87,13 @@ Qwen/Qwen2.5-1.5B-Instruct          qwen2 28 1536 8960 12 2 151936 32768 1
 HuggingFaceTB/SmolLM2-1.7B-Instruct llama 24 2048 8192 32 32 49152 8192 1
 Qwen/Qwen3-4B-Instruct-2507         qwen3 36 2560 9728 32 8 151936 262144 1
 Qwen/Qwen2.5-7B-Instruct            qwen2 28 3584 18944 28 4 152064 32768 0
+Qwen/Qwen3-30B-A3B                  qwen3_moe 48 2048 6144 32 4 151936 40960 0 128 128 8 768
 """
 
 
 def _known() -> Iterator[ModelShape]:
     for name, kind, *words in map(str.split, _MODELS.strip().splitlines()):
-        *sizes, tied = map(int, words)
-        config = dict(zip(_KEYS.split(), (kind, *sizes, bool(tied)), strict=True))
+        config = dict(zip(_KEYS.split(), (kind, *map(int, words)), strict=False))
         yield ModelShape.of(config, name)
 
 

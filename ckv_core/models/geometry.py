@@ -179,7 +179,7 @@ def check_config(config: PreTrainedConfig, name: str) -> int:
     if reasons := list(_reasons(config)):
         raise ModelError(
             f"{name!r} ({config.model_type}) cannot be used: {'; '.join(reasons)}. Choose a model "
-            "such as Llama, Mistral, Qwen2, Qwen3, Phi3 or Gemma3."
+            "such as Llama, Mistral, Qwen3, Qwen3-MoE, Phi3 or Gemma3."
         )
     model = skeleton(config)
     if not model._supports_attention_backend:

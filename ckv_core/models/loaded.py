@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import fuse, pack_linear_maps
@@ -29,6 +29,7 @@ class LoadedModel:
     # Numbers in the weights; what embedding and head share counts once, though packing gives the
     # head a copy.
     parameters: int
+    linear: int  # numbers that the linear maps of one block, the widest, write of a token
 
     @property
     def device(self) -> torch.device:
@@ -82,4 +83,13 @@ def wrap_model(
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=frozenset(ids),
         parameters=parameters,
+        linear=max(_linear(layer, model.config) for layer in geometry.layers),
     )
+
+
+def _linear(layer: nn.Module, config: PreTrainedConfig) -> int:
+    """Upper bound: the maps of experts may lie either way round."""
+    active = getattr(config.get_text_config(decoder=True), "num_experts_per_tok", None) or 1
+    experts = [each.shape for each in layer.parameters() if each.dim() == 3]
+    own = sum(getattr(part, "out_features", 0) for part in layer.modules())
+    return int(own + active * sum(max(shape[1:]) for shape in experts))

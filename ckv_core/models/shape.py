@@ -1,6 +1,6 @@
 """Sizes of a model out of its config alone, without weights. No torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ class _Family:
     slides: bool = False  # whether `sliding_window` alone makes all layers slide
     window: int | None = None
     pattern: int = 0  # every so many-th layer sees everything, the others slide
+    experts: str = ""  # what the config calls the number of experts; "" for a model that has none
+    expert_size: str = "moe_intermediate_size"  # and the size of one
+    all_heads_normed: bool = False  # queries and keys are normalised, all heads together
 
 
 _FAMILIES = {
@@ -42,6 +45,9 @@ _FAMILIES = {
     "gemma3_text": _Family(
         head_norms=True, norms=4, tied=True, head_dim=256, pattern=6, window=4096
     ),
+    "qwen3_moe": _Family(head_norms=True, experts="num_experts"),
+    "mixtral": _Family(slides=True, experts="num_local_experts", expert_size="intermediate_size"),
+    "olmoe": _Family(all_heads_normed=True, experts="num_experts", expert_size="intermediate_size"),
 }
 
 
@@ -53,9 +59,12 @@ class ModelShape:
         windows: tokens that each layer sees; None for all, so methods may evict there.
         context: tokens that it was trained for.
         parameters: numbers in the weights; shared ones (tied embeddings) once.
-        read: of them those that a decoding step reads: of an embedding that is not the head too,
-            a step reads a row.
-        linear: outputs of all linear maps of a block.
+        read: of them those that every decoding step reads, no expert among them: of an embedding
+            that is not the head too, a step reads a row.
+        routed: numbers of all experts of all layers.
+        experts: of a layer; 1 where it has none.
+        active: of them, those that a token goes through.
+        linear: outputs of all linear maps of a block that a token goes through.
     """
 
     name: str
@@ -68,6 +77,9 @@ class ModelShape:
     context: int
     parameters: int
     read: int
+    routed: int
+    experts: int
+    active: int
     linear: int
 
     @classmethod
@@ -102,14 +114,25 @@ class ModelShape:
         head_dim = size("head_dim", family.head_dim or max(1, hidden // heads))
         context = size("max_position_embeddings")
         queries, keys = heads * head_dim, kv_heads * head_dim
-        block = 2 * hidden * (queries + keys) + 3 * hidden * inner + family.norms * hidden
+        block = 2 * hidden * (queries + keys) + family.norms * hidden
         block += 2 * head_dim if family.head_norms else 0
+        block += queries + keys if family.all_heads_normed else 0
         has_bias = bool(config.get("attention_bias"))
         block += queries + 2 * keys if family.qkv_bias or has_bias else 0
         block += hidden if has_bias else 0
-        block += 2 * inner + hidden if config.get("mlp_bias") else 0
+        dense = 3 * hidden * inner + (2 * inner + hidden if config.get("mlp_bias") else 0)
+        sparse, experts, active, width = _experts(config, family, layers, size)
+        if active > experts:
+            raise ModelError(
+                f"The config of {name[:100]!r} has {active} of {experts} experts for a token; "
+                "correct it."
+            )
+        own = active * (max(2 * width, hidden) + max(width, hidden)) if sparse else 0
+        through = max(own, 2 * inner + hidden if sparse < layers else 0)
         table = vocabulary * hidden
-        read = layers * block + hidden + table
+        read = layers * block + (layers - sparse) * dense + sparse * experts * hidden
+        read += hidden + table
+        routed = sparse * experts * 3 * hidden * width
         tied = config.get("tie_word_embeddings", family.tied)
         return cls(
             name=name,
@@ -120,10 +143,22 @@ class ModelShape:
             head_dim=head_dim,
             vocabulary=vocabulary,
             context=context,
-            parameters=read if tied else read + table,
+            parameters=read + routed + (0 if tied else table),
             read=read,
-            linear=queries + 2 * keys + 2 * inner + 2 * hidden,
+            routed=routed,
+            experts=experts,
+            active=active,
+            linear=queries + 2 * keys + hidden + through,
         )
+
+    def read_by(self, requests: int) -> int:
+        """Numbers that a step of so many requests reads of the weights.
+
+        Of the experts those that some token goes through, on average if each token's are drawn
+        evenly and apart from the others'.
+        """
+        hit = 1 - (1 - self.active / self.experts) ** requests
+        return self.read + round(self.routed * hit)
 
     @property
     def layers(self) -> int:
@@ -143,6 +178,20 @@ class ModelShape:
             evictable_layers=tuple(at for at, each in enumerate(self.windows) if each is None),
             context_limit=self.context,
         )
+
+
+def _experts(
+    config: Mapping[str, Any], family: _Family, layers: int, size: Callable[..., int]
+) -> tuple[int, int, int, int]:
+    """Layers with experts, experts of each, those that a token goes through, and their size."""
+    if not family.experts:
+        return 0, 1, 1, 0
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    step = step if type(step) is int and step > 0 else 1
+    dense = dense if isinstance(dense, list) else []
+    sparse = sum(at not in dense and not (at + 1) % step for at in range(layers))
+    experts = size(family.experts, config.get("num_local_experts"))
+    return sparse, experts, size("num_experts_per_tok"), size(family.expert_size)
 
 
 def _windows(

@@ -12,6 +12,8 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    OlmoeConfig,
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
@@ -19,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 
@@ -29,7 +32,8 @@ from ckv_core.models.loading import kept_conversion, read_tokenizer
 from ckv_core.models.steps import silent
 
 Found = TypeVar("Found")
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
+EXPERTS = ("qwen3_moe", "mixtral", "olmoe")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3", *EXPERTS)
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CONTEXT_LIMIT = 2048
 LONGROPE_ORIGINAL = 1024  # tokens; a longer text is read with the long factors
@@ -128,6 +132,20 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
         # Here the heads together are wider than the residual stream.
         "qwen3": (Qwen3Config, {"head_dim": 16, "hidden_size": 48}),
         "phi3": (Phi3Config, {}),
+        # Experts in the first and the last layer.
+        "qwen3_moe": (
+            Qwen3MoeConfig,
+            {
+                "head_dim": 16,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "mlp_only_layers": [1],
+                "norm_topk_prob": True,
+            },
+        ),
+        "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+        "olmoe": (OlmoeConfig, {"num_experts": 4, "num_experts_per_tok": 2}),
         # Phi3 as it is read over long texts; like "mha" not a family of its own.
         "longrope": (
             Phi3Config,

@@ -41,6 +41,7 @@ def planned(text: str, setting: Setting, shape: ModelShape = LLAMA) -> Planned:
         ("qwen3", {"tie_word_embeddings": True, "attention_bias": True}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
         ("gemma3", {"layer_types": None, "num_hidden_layers": 7}),
+        ("qwen3_moe", {"mlp_only_layers": [], "decoder_sparse_step": 2}),
     ],
 )
 def test_a_shape_has_the_sizes_that_transformers_builds(arch, changes):
@@ -70,6 +71,8 @@ def test_no_config_of_a_stranger_is_taken_for_a_model():
         {"model_type": "mamba"},
         {"quantization_config": {}},
         {"sliding_window": 4, "model_type": "mistral"},
+        {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+        {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2},
     ):
         with pytest.raises(CkvError):
             shape_of_text(json.dumps(good | wrong), "mine")
@@ -78,7 +81,31 @@ def test_no_config_of_a_stranger_is_taken_for_a_model():
             shape_of_text(text, "mine")
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_a_step_reads_the_experts_that_its_tokens_go_through():
+    """Sizes of Qwen3-30B-A3B: 30.5 billion numbers, of which the report counts 3.3 as active."""
+    shape = planned_shape("Qwen3-30B-A3B")
+    table = shape.vocabulary * shape.hidden
+    assert shape.parameters == pytest.approx(30.5e9, rel=0.01)
+    assert shape.read_by(1) + table == pytest.approx(3.35e9, rel=0.01)
+    assert shape.read_by(1) == shape.read + shape.routed * 8 // 128
+    # Two tokens share one of 128 experts but seldom; at last all are read.
+    assert 1.9 < (shape.read_by(2) - shape.read) / (shape.read_by(1) - shape.read) < 2
+    assert shape.read_by(1000) == shape.parameters - table
+    assert LLAMA.read_by(9) == LLAMA.read
+    setting = Setting(memory=80 * GIB, prompt=131_072)
+    full, tenth = (planned(spec, setting, shape) for spec in ("full", "snapkv:budget=10%"))
+    assert full.weights_bytes == 2 * shape.parameters
+    cache = 131_072 * 48 * 2 * 4 * 128 * 2
+    generated = setting.output // 2 * cache // 131_072
+    assert full.bytes_read_per_step == 2 * shape.read_by(1) + cache + generated
+    assert full.requests < tenth.requests
+    read = 2 * shape.read_by(tenth.requests) + tenth.requests * (
+        tenth.bytes_read_per_step - 2 * shape.read_by(1)
+    )
+    assert tenth.tokens_per_s_at_most == tenth.requests * setting.bandwidth / read
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen3_moe"])
 @pytest.mark.parametrize(
     "spec",
     [
