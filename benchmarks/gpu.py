@@ -1,6 +1,6 @@
 """`make gpu`: the tests and figures of a CUDA device, written to docs/performance_gpu.md.
 
-It takes torch, transformers, numpy and psutil, and pytest for the tests (gguf for one file of them);
+It takes torch, transformers, numpy and psutil, and pytest for the tests (gguf for one of them);
 no Gradio, no SQLAlchemy, and it installs nothing. The model has the shape of
 Llama-3.1-8B and random bfloat16 weights: they cost what trained ones do; what is kept and generated
 means nothing. transformers, and kvpress where it is installed, decode the same shape in the same
