@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.cache.slots import SlotCache
+from ckv_core.engine.graphs import StepGraph
 from ckv_core.engine.rows import PolicyRow, Rows
 from ckv_core.errors import RunCancelledError
 from ckv_core.models.loaded import LoadedModel
@@ -36,6 +37,11 @@ class DecodeContext:
         self._placed: tuple[tuple[int, ...], ...] = ()
         self.record_row: int | None = None
         self.recorded: list[Tensor | None] = [None] * loaded.info.layers
+
+    def check(self) -> None:
+        """Raise RunCancelledError once the run is to stop."""
+        if self._should_stop():
+            raise RunCancelledError
 
     @property
     def places(self) -> list[int]:
@@ -76,8 +82,7 @@ class DecodeContext:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
         """Attention of the new tokens; see AttentionContext."""
-        if self._should_stop():
-            raise RunCancelledError
+        self.check()
         if self.record_row is not None:
             self.recorded[layer] = query[self.record_row, :, -1]
         if len(self.parts) == 1:
@@ -103,6 +108,7 @@ class Decoder:
     def __init__(self, loaded: LoadedModel, context: DecodeContext) -> None:
         self.loaded = loaded
         self.context = context
+        self._graph = StepGraph(loaded)
 
     def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
         """Call `feed_all` for the logits after the last new token alone, [rows, vocabulary]."""
@@ -122,7 +128,9 @@ class Decoder:
             parts = torch.split(some, 1 if one_by_one or acting else some.shape[1], dim=1)
             logits = []
             for part in parts:
-                logits.append(self._forward(part, part.shape[1]).float())
+                found = self._replayed(part) if commit else None
+                found = self._forward(part, part.shape[1]) if found is None else found
+                logits.append(found.float())
                 if commit:
                     self.context.commit(part.shape[1], generated=True)
             return logits[0] if len(logits) == 1 else torch.cat(logits, 1)
@@ -167,6 +175,13 @@ class Decoder:
                 self.context.commit(part.shape[1], generated=False)
         return logits
 
+    def _replayed(self, token_ids: Tensor) -> Tensor | None:
+        """The logits by a recorded step; None where the pass is to be computed as always."""
+        if token_ids.shape[1] > 1 or self.context.record_row is not None:
+            return None
+        self.context.check()
+        return self._graph.step(self.context.parts, token_ids, self._pass)
+
     def _forward(self, token_ids: Tensor, logits_to_keep: int) -> Tensor:
         steps = torch.arange(token_ids.shape[1], device=token_ids.device)
         start_of = {place: part.position for part in self.context.parts for place in part.places}
@@ -175,6 +190,10 @@ class Decoder:
             positions = torch.tensor(starts, device=token_ids.device)[:, None] + steps
         else:  # no list to copy to the device in every step
             positions = (steps + starts[0]).expand_as(token_ids)
+        return self._pass(token_ids, positions, logits_to_keep)
+
+    def _pass(self, token_ids: Tensor, positions: Tensor, logits_to_keep: int = 1) -> Tensor:
+        """Logits [rows, logits_to_keep, vocabulary] of tokens and their positions."""
         output = self.loaded.model(
             input_ids=token_ids,
             position_ids=positions,

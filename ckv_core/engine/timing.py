@@ -18,6 +18,7 @@ from ckv_core.engine.choose import row_plan
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.external_selection import own_selection
 from ckv_core.engine.generation import Chosen
+from ckv_core.engine.graphs import SETTLED, can_record
 from ckv_core.engine.memory import Sizes
 from ckv_core.engine.prefill import Memo, Prefill
 from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
@@ -31,7 +32,7 @@ ROUNDS = 3
 WARM_UP, STEPS = 2, 11  # of a round at batch 1
 BATCHES = (8, 32)
 BATCH_STEPS = 4  # after one to warm up
-LONGEST = WARM_UP + STEPS  # tokens behind the prompt
+LONGEST = SETTLED + STEPS  # tokens behind the prompt
 STEP_LIMIT_S = 0.5  # of a batch; its length is foreseen as if rows shared nothing
 READ_LIMIT = 8_192  # tokens of a question that all rows of a batch read together
 MOST_ROWS = 100_000
@@ -143,7 +144,7 @@ class _Alone:
 
     def _rows_in_memory(self, plan: RowPlan) -> int:
         kept = prompt_rows(self.prefilled, [plan]).own_bytes
-        each = Sizes.of(self.run).batch_row(kept, 1 + BATCH_STEPS)
+        each = Sizes.of(self.run).batch_row(kept, LONGEST)
         devices = self.run.loaded.devices
         free = min(map(available_bytes, devices)) * len(devices)
         return int(free * MEMORY_SHARE.get(devices[0].type, 0.5)) // each
@@ -162,6 +163,8 @@ class _Alone:
         """Milliseconds of each step after those that warm up; end tokens end nothing."""
         run, loaded = self.run, self.run.loaded
         rest = run.prompt.token_ids[self.prefilled.prompt_len :]
+        if can_record(loaded):
+            warm_up = SETTLED
         parts = rows.start(len(rest) + warm_up + steps)
         decoder = Decoder(loaded, DecodeContext(loaded, parts, run.should_stop))
         logits = decoder.read(rest) if rest else self.prefilled.logits.expand(count, -1)

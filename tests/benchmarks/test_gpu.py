@@ -10,11 +10,9 @@ from benchmarks import gpu
 
 
 @pytest.fixture
-def quick(monkeypatch) -> gpu.Setting:
-    monkeypatch.setattr(gpu, "WARM", 1)
-    monkeypatch.setattr(gpu, "STEPS", 2)
-    monkeypatch.setattr(gpu, "METHODS", ("snapkv", "adakv:store=int4"))
-    return replace(gpu.SMALL, lengths=(100, 120), batches=(1,))
+def quick() -> gpu.Setting:
+    methods = ("snapkv", "adakv:store=int4")
+    return replace(gpu.SMALL, lengths=(100, 120), batches=(1,), methods=methods, warm=1, steps=2)
 
 
 def table(text: str, header: str) -> list[list[str]]:
@@ -44,9 +42,9 @@ def test_every_cell_is_measured_and_a_length_that_is_refused_costs_no_other(quic
         for row in rows
         if row[0] == "120" and "not installed" not in row[5]
     }
-    shares = [("full", "100%"), *((m, s) for s in ("10%", "20%", "50%") for m in gpu.METHODS)]
+    shares = [("full", "100%"), *((m, s) for s in ("10%", "20%", "50%") for m in quick.methods)]
     expected = [("the lab", *each, rows) for each in shares for rows in ("1", "3")]
-    others = [("transformers, SDPA", "full", "100%", rows) for rows in ("1", "3")]
+    others = [("transformers, sdpa", "full", "100%", rows) for rows in ("1", "3")]
     assert list(cells) == expected + others
     assert all(step > floor >= 0 for step, floor, _ in cells.values())
     beside = {
@@ -55,8 +53,7 @@ def test_every_cell_is_measured_and_a_length_that_is_refused_costs_no_other(quic
         if "not installed" in each["reason"]
     }
     assert beside == {
-        "transformers, FA2": "flash_attn is not installed",
-        "kvpress, masked": "kvpress is not installed",
+        "transformers, flash_attention_2": "flash_attn is not installed",
     }
 
 

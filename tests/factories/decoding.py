@@ -1,10 +1,14 @@
 """Rows decoded over compact caches, and what a masked full cache is told to hide for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
+from ckv_core.engine import graphs
 from ckv_core.engine.cache.slots import Keep
+from ckv_core.engine.choose import row_plan
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.head_tables import kept_table
@@ -16,7 +20,7 @@ from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.variants import VariantSpec
-from tests.factories.models import SPECS, drained
+from tests.factories.models import SPECS, drained, prompt_ids
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept
 
@@ -77,3 +81,47 @@ def masked(keep_masks: Sequence[torch.Tensor | None], loaded: LoadedModel, lengt
     everything = torch.ones(loaded.info.kv_heads, length, dtype=torch.bool)
     masks = [everything if mask is None else mask for mask in keep_masks]
     return kept_from_mask(torch.stack(masks), loaded.info.evictable_layers)
+
+
+# Of a tail in which some heads have no stretch, and of every way to hold entries.
+GRAPHED = ("full", "snapkv", "adakv", "adakv:store=int8", "adakv:store=think")
+
+
+@torch.inference_mode()
+def replayed_beside_usual(loaded: LoadedModel) -> tuple[float, int]:
+    """Logits of steps replayed as a graph beside those of usual ones; rows leave on the way.
+
+    Returns:
+        The largest difference over the largest logit, and how many steps were replayed.
+    """
+    specs = [*map(VariantSpec.parse, GRAPHED)]
+    result = drained(prefill(loaded, prompt_ids(300), Needs.of(specs), lambda: False))
+    plans = [row_plan(spec, select(spec, result, BUDGET), result) for spec in specs]
+    replayed = 0
+
+    def counted(work: Callable[[], None]) -> Callable[[], None]:
+        replay = record(work)
+
+        def once_more() -> None:
+            nonlocal replayed
+            replayed += 1
+            replay()
+
+        return once_more
+
+    def logits(usual: int) -> list[Tensor]:
+        found, decoder = [], decoder_of(result, plans)
+        with patch.multiple(graphs, _USUAL=usual, _recorded=counted):
+            # Of so many rows, steps, or a question of so many tokens.
+            for rows, steps, question in ((5, 7, 1), (5, 1, 3), (5, 6, 1), (3, 6, 1), (1, 4, 1)):
+                decoder.context.keep_rows([*range(rows)][::-1])
+                for step in range(steps):
+                    fed = torch.arange(rows * question, device=loaded.device) + 20 + step
+                    found.append(decoder.feed(fed.view(rows, question)))
+        return found
+
+    record = graphs._recorded
+    pairs = [*zip(logits(1), logits(100), strict=True)]
+    largest = max(float(usual.abs().max()) for _, usual in pairs)
+    apart = max(float((fixed - usual).abs().max()) for fixed, usual in pairs)
+    return apart / largest, replayed

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckv_core.base import devices
 
@@ -151,6 +152,7 @@ class FakeDevices:
             return self.live(_index(device))
 
         cuda.Event = Event
+        cuda.CUDAGraph, cuda.graph = partial(_Graph, self), _Recording
         cuda.current_stream = lambda _device=None: None
         cuda.is_available = lambda: True
         cuda.device_count = lambda: count
@@ -196,7 +198,7 @@ class FakeDevices:
     def _flash_varlen(  # noqa: PLR0917 - the kernel's own signature
         self, q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor,
         longest_q: int, longest_k: int, dropout: float, causal: bool, debug: bool,
-        *, scale: float, **_more: Any,
+        *, scale: float, seqused_k: Tensor | None = None, **_more: Any,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         if self.capability < (8, 0):
             raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
@@ -207,7 +209,8 @@ class FakeDevices:
         assert q.shape[1] % k.shape[1] == 0
         assert (causal, dropout, debug) == (False, 0.0, False)
         ends_q, ends_k = (starts.cpu().tolist() for starts in (starts_q, starts_k))
-        self.events["D2H"] -= 2  # what the kernel reads on the device
+        used = [] if seqused_k is None else seqused_k.cpu().tolist()
+        self.events["D2H"] -= 2 + (seqused_k is not None)  # what the kernel reads on the device
         assert len(ends_q) == len(ends_k)
         assert [ends_q[-1], ends_k[-1]] == [len(q), len(k)]
         out, total = torch.empty_like(q), q.new_empty(q.shape[1], len(q), dtype=torch.float32)
@@ -215,6 +218,9 @@ class FakeDevices:
             rows, seen = slice(*ends_q[at : at + 2]), slice(*ends_k[at : at + 2])
             assert rows.stop - rows.start <= longest_q
             assert seen.stop - seen.start <= longest_k
+            if used:
+                assert 0 < used[at] <= seen.stop - seen.start
+                seen = slice(seen.start, seen.start + used[at])
             logits = torch.einsum("qhd,khd->hqk", q[rows].float(), k[seen].float()) * scale
             total[:, rows] = logits.logsumexp(-1)
             out[rows] = torch.einsum("hqk,khd->qhd", logits.softmax(-1), v[seen].float()).to(q)
@@ -237,6 +243,55 @@ class FakeDevices:
         none = q.new_empty(0)
         out = (logits.softmax(-1) @ values).to(q)
         return out, logits.logsumexp(-1), none, none, q.shape[2], k.shape[2], none, none, none
+
+
+class _Graph:
+    """What an emulated device was told to run: replayed on the same tensors, as CUDA does."""
+
+    def __init__(self, fakes: FakeDevices) -> None:
+        self.fakes = fakes
+        self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    def replay(self) -> None:
+        self.fakes.count("graph")
+        for function, given, named, outputs in self.calls:
+            for old, new in zip(outputs, _tensors(function(*given, **named)), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class _Recording(TorchDispatchMode):
+    """Notes the operators inside; what they wrote over is put back, for CUDA runs none of them."""
+
+    def __init__(self, graph: _Graph, capture_error_mode: str) -> None:
+        super().__init__()
+        assert capture_error_mode == "thread_local"
+        self._graph, self._waits = graph, graph.fakes.waits
+        self._before: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        for argument, value in zip(function._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self._before.append((value, value.clone()))
+        answer = function(*args, **named)
+        self._graph.calls.append((function, args, named, _tensors(answer)))
+        if self._graph.fakes.waits > self._waits:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return answer
+
+    def __exit__(self, *failed: Any) -> None:
+        super().__exit__(*failed)
+        for tensor, before in reversed(self._before):
+            tensor.copy_(before)
+
+
+def _tensors(answer: Any) -> list[Tensor]:
+    """Those that an operator gives."""
+    found = answer if isinstance(answer, (tuple, list)) else [answer]
+    return [each for each in found if isinstance(each, Tensor)]
 
 
 def _check_flash(q: Tensor, k: Tensor, v: Tensor) -> None:

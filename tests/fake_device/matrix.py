@@ -32,6 +32,7 @@ from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.runner import EngineRunner
 from tests.factories.combinations import combinations
+from tests.factories.decoding import replayed_beside_usual
 from tests.factories.events import folded
 from tests.factories.models import saved_model, tiny_model_on
 from tests.fake_device.device import NAME, FakeDevices
@@ -199,11 +200,18 @@ def stepped(spec: str, fakes: FakeDevices) -> dict[str, object]:
 @torch.inference_mode()
 def benchmark() -> dict[str, object]:
     """The rows of `make gpu` for one method, and why those that are empty are."""
-    setting = replace(gpu.SMALL, device=torch.device(NAME, 0), lengths=(150,), batches=())
-    with patch.multiple(gpu, WARM=1, STEPS=2, METHODS=("adakv:store=int4",), SHARES=(0.5,)):
-        device = gpu.measured(setting)
-        cells = [each for each in gpu.ours(setting, device) if isinstance(each, gpu.Cell)]
-        cells += gpu.rivals(setting, device)
+    setting = replace(
+        gpu.SMALL,
+        device=torch.device(NAME, 0),
+        lengths=(150,),
+        batches=(),
+        methods=("adakv:store=int4",),
+        shares=(0.5,),
+        steps=2,
+    )
+    device = gpu.measured(setting)
+    cells = [each for each in gpu.ours(setting, device) if isinstance(each, gpu.Cell)]
+    cells += gpu.rivals(setting, device)
     return {"reasons": [each.reason for each in cells], "peaks": [each.peak for each in cells]}
 
 
@@ -279,6 +287,9 @@ def main(*, every: bool) -> None:
     told("timed", timed)
     for spec in STEPPED:
         told(f"step of {spec}", lambda spec=spec: stepped(spec, fakes))
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = model_on("llama", 1, dtype)
+        told(f"recorded {dtype}", lambda loaded=loaded: {"graphs": replayed_beside_usual(loaded)})
     told("make gpu", benchmark)
     told("placement", lambda: placed(fakes))
 

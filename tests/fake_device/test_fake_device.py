@@ -69,6 +69,12 @@ def test_a_step_launches_little_whatever_the_store_and_the_lengths(found):
     assert waits == {name: 1 + (name == f"step of {policy}") for name in steps}
 
 
+def test_replayed_steps_give_what_usual_ones_give(found):
+    graphs = [case["graphs"] for case in found if "graphs" in case]
+    assert [replayed for _, replayed in graphs] == [5 + 4 + 4 + 2] * 2
+    assert max(apart for apart, _ in graphs) < 1e-4
+
+
 def test_make_gpu_runs_on_a_device(found):
     (made,) = (case for case in found if case["case"] == "make gpu")
     reasons = [reason for reason in made["reasons"] if "not installed" not in reason]

@@ -13,7 +13,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.cache.varlen import Kernel, Packed, pack, usable_kernel
+from ckv_core.engine.cache.varlen import (
+    Kernel,
+    Packed,
+    Stretches,
+    over_stretches,
+    pack,
+    usable_kernel,
+)
 from ckv_core.engine.causal import visible
 from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.base import Parameters
@@ -211,6 +218,19 @@ def _prompt_slots(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Where the next entry of some rows' tails goes, on the device, for steps of a fixed shape."""
+
+    at: Tensor  # [1] int64, where the next entry goes
+    rooms: Stretches  # of each slot's tail; that entry counts as used
+
+    def advance(self) -> None:
+        """One entry further."""
+        self.at.add_(1)
+        cast(Tensor, self.rooms.used).add_(1)
+
+
 class SlotCache:
     """Slots of rows that evict nothing while they generate, all of which grow alike.
 
@@ -222,6 +242,7 @@ class SlotCache:
         prompt: what the rows keep of the prompt.
         length: committed entries of every row's tail.
         seen: entries of the tail in the last pass, its own included.
+        pace: while it is set, single tokens are appended where it says, whatever was committed.
     """
 
     def __init__(self, prompt: PromptSlots, rows: int, capacity: int, window: int | None) -> None:
@@ -229,8 +250,9 @@ class SlotCache:
         self.prompt = prompt
         self.length = self.seen = 0
         self._window = window
+        self.pace: Pace | None = None
         self._keys, self._values = (
-            like.new_empty(rows, like.shape[0], capacity, like.shape[2]) for like in prompt.like
+            like.new_zeros(rows, like.shape[0], capacity, like.shape[2]) for like in prompt.like
         )
 
     @property
@@ -251,6 +273,16 @@ class SlotCache:
         """Keep the newest entries, which the next pass would write over."""
         self.length += tokens
 
+    def own_pace(self) -> Pace:
+        """Where these rows are: the same in every layer of a part."""
+        rows, kv_heads, capacity, _ = self._keys.shape
+        slots, device, used = rows * kv_heads, self._keys.device, self.length + 1
+        counts = torch.arange(slots + 1, dtype=torch.int32, device=device)
+        return Pace(
+            torch.tensor([self.length], device=device),
+            Stretches(counts, counts * capacity, capacity, torch.full_like(counts[1:], used)),
+        )
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Attention of the new tokens over each row's own entries and themselves.
 
@@ -258,24 +290,12 @@ class SlotCache:
         `commit`.
         """
         rows, query_heads, tokens, head_dim = query.shape
-        end = self.seen = self.length + tokens
-        self._keys[:, :, self.length : end] = key
-        self._values[:, :, self.length : end] = value
         # [slots, group * tokens, head_dim]: the queries of a KV head attend to the same entries.
         slots = query.reshape(rows * key.shape[1], -1, head_dim)
-        # A single token sees all of its window: a slice will do, and no mask.
-        first = max(0, end - self._window) if self._window is not None and tokens == 1 else 0
-        mask = None
-        if tokens > 1:
-            mask = visible(self.length, end, 0, end, self._window, key.device)
-            mask = mask.repeat(query_heads // key.shape[1], 1)
-        own = partial(
-            slots,
-            self._keys[:, :, first:end].flatten(0, 1),
-            self._values[:, :, first:end].flatten(0, 1),
-            scaling,
-            mask,
-        )
+        if self.pace is not None:
+            own = self._append_fixed(self.pace, slots, key, value, scaling)
+        else:
+            own = self._append(slots, key, value, scaling)
         # In one order, so that slots are picked once and put back once, however many stacks.
         parts = self._prompt_parts(slots[self.prompt.order], tokens, scaling)
         out, total = map(torch.cat, zip(*parts, strict=True))
@@ -285,6 +305,41 @@ class SlotCache:
             others = total[place].masked_fill(has_none, -torch.inf)
             held = join(held, (out[place], others)), torch.logaddexp(held[1], others)
         return join(own, held).view(rows, query_heads, tokens, -1).to(query.dtype)
+
+    def _append(self, slots: Tensor, key: Tensor, value: Tensor, scaling: float) -> Part:
+        """Append new tokens and attend to the tail, theirs included."""
+        tokens = key.shape[2]
+        end = self.seen = self.length + tokens
+        self._keys[:, :, self.length : end] = key
+        self._values[:, :, self.length : end] = value
+        # A single token sees all of its window: a slice will do, and no mask.
+        first = max(0, end - self._window) if self._window is not None and tokens == 1 else 0
+        mask = None
+        if tokens > 1:
+            mask = visible(self.length, end, 0, end, self._window, key.device)
+            mask = mask.repeat(slots.shape[1] // tokens, 1)
+        return partial(
+            slots,
+            self._keys[:, :, first:end].flatten(0, 1),
+            self._values[:, :, first:end].flatten(0, 1),
+            scaling,
+            mask,
+        )
+
+    def _append_fixed(
+        self, pace: Pace, slots: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Part:
+        """Append one token and attend to the tail; nothing here depends on how long it is."""
+        self._keys.index_copy_(2, pace.at, key)
+        self._values.index_copy_(2, pace.at, value)
+        keys, values = self._keys.flatten(0, 1), self._values.flatten(0, 1)
+        kernel = usable_kernel(slots.device, slots.dtype, slots.shape[2])
+        if kernel is not None and keys.shape == values.shape:
+            own = keys.flatten(0, 1), values.flatten(0, 1)
+            return over_stretches(kernel, slots, *own, pace.rooms, scaling)
+        # What a mask hides is multiplied by 0: room that is not used must hold numbers.
+        mask = torch.arange(keys.shape[1], device=slots.device) <= pace.at
+        return partial(slots, keys, values, scaling, mask.expand(slots.shape[1], -1))
 
     def _prompt_parts(self, slots: Tensor, tokens: int, scaling: float) -> Iterator[Part]:
         """Attention over the prompt, of `slots` [slots, group * tokens, head_dim] in order."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,15 @@ Kernel = Callable[..., Any]
 _KERNEL: Kernel = torch.ops.aten._flash_attention_forward
 
 
+class Stretches(NamedTuple):
+    """Stretches of entries that lie one after another."""
+
+    counts: Tensor  # [stretches + 1] int32, 0, 1, 2 and so on
+    starts: Tensor  # [stretches + 1] int32, where each begins
+    longest: int  # entries of the longest
+    used: Tensor | None = None  # [stretches] int32, entries that count in each; None: all
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Kept entries of many KV heads in one store, one head after another."""
@@ -33,9 +42,7 @@ class Packed:
     segment: Segment  # all of them, as if of one head
     # Of each stretch of entries, row * kv_heads + KV head; a store may hold a head in two.
     slots: tuple[int, ...]
-    starts: Tensor  # [stretches + 1] int32, where each begins
-    counts: Tensor  # [stretches + 1] int32, 0, 1, 2 and so on
-    longest: int  # entries of the longest stretch
+    stretches: Stretches
     kernel: Kernel  # what attends to them
 
     def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
@@ -44,21 +51,47 @@ class Packed:
         Gives the output, shaped alike and of the same type, and log-sum-exp [stretches, queries]
         float32.
         """
-        keys, values = self.segment.decoded()
-        out, total, *_ = self.kernel(
-            queries,
-            keys[0, :, None],
-            values[0, :, None],
-            self.counts,
-            self.starts,
-            1,
-            self.longest,
-            0.0,  # no dropout
-            False,  # not causal
-            False,  # no debug mask
-            scale=scaling,
-        )
-        return out, total.T
+        keys, values = (each[0] for each in self.segment.decoded())
+        return over_stretches(self.kernel, queries, keys, values, self.stretches, scaling)
+
+
+def over_stretches(
+    kernel: Kernel,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    stretches: Stretches,
+    scaling: float,
+) -> tuple[Tensor, Tensor]:
+    """Attention of each stretch's queries [stretches, queries, head_dim] over its own entries.
+
+    Args:
+        kernel: what attends.
+        queries: of each stretch.
+        keys: [entries, head_dim], one stretch after another.
+        values: as keys.
+        stretches: where each is.
+        scaling: factor of the logits.
+
+    Returns:
+        The output, shaped as queries and of their type, and log-sum-exp [stretches, queries]
+        float32.
+    """
+    out, total, *_ = kernel(
+        queries,
+        keys[:, None],
+        values[:, None],
+        stretches.counts,
+        stretches.starts,
+        1,
+        stretches.longest,
+        0.0,  # no dropout
+        False,  # not causal
+        False,  # no debug mask
+        scale=scaling,
+        seqused_k=stretches.used,
+    )
+    return out, total.T
 
 
 def pack(
@@ -80,7 +113,7 @@ def pack(
     device = whole.decoded()[0].device
     ends = torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
     counts = torch.arange(len(ends), dtype=torch.int32, device=device)
-    return Packed(whole, own_slots, ends, counts, max(lengths), kernel), views
+    return Packed(whole, own_slots, Stretches(counts, ends, max(lengths)), kernel), views
 
 
 def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernel | None:

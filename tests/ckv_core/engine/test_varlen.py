@@ -24,6 +24,7 @@ CPU = torch.device("cpu")
 def literal_kernel(  # noqa: PLR0917 - the kernel's own signature
     query: Tensor, key: Tensor, value: Tensor, starts_q: Tensor, starts_k: Tensor, longest_q: int,
     longest_k: int, dropout: float, causal: bool, debug: bool, *, scale: float,
+    seqused_k: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """One sequence and head after another; query heads share the key head of their group."""
     assert query.dim() == key.dim() == value.dim() == 3
@@ -39,7 +40,8 @@ def literal_kernel(  # noqa: PLR0917 - the kernel's own signature
     group = query.shape[1] // key.shape[1]
     for sequence in range(len(starts_q) - 1):
         asked = slice(int(starts_q[sequence]), int(starts_q[sequence + 1]))
-        seen = slice(int(starts_k[sequence]), int(starts_k[sequence + 1]))
+        first, end = int(starts_k[sequence]), int(starts_k[sequence + 1])
+        seen = slice(first, end if seqused_k is None else first + int(seqused_k[sequence]))
         for head in range(query.shape[1]):
             keys, values = (states[seen, head // group].float() for states in (key, value))
             logits = query[asked, head].float() @ keys.T * scale
