@@ -1,4 +1,4 @@
-"""How often the 95 % intervals hold the truth: by simulation, as docs/definitions.md says.
+"""How often the 95 % intervals of docs/reference/definitions.md hold the truth, by simulation.
 
 Values without bounds are drawn from shapes that L1 over texts has: even, skewed, and with rare
 large values. Scores and differences have rates that answers have.

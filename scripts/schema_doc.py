@@ -1,4 +1,4 @@
-"""Writes docs/schema.md from the tables: `python -m storage.schema_doc > docs/schema.md`."""
+"""The tables of the database as a page, docs/reference/schema.md."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,12 @@ from sqlalchemy import CheckConstraint, Column, Table, UniqueConstraint
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Mapper
 
-from ckv_core.base.terminal import say
 from storage.models import Base
 
 INTRO = """\
 # Database schema
 
-Generated from `storage/models.py` by `python -m scripts.schema_doc`; do not edit by hand.
+Generated from `storage/models.py` by `python -m scripts.reference_docs`; do not edit by hand.
 
 SQLite by default (WAL mode, foreign keys on), PostgreSQL by `CKV_DATABASE_URL`. Alembic
 migrations in `storage/migrations/versions` bring a database to this schema whenever it is opened.
@@ -70,7 +69,3 @@ def _table_rules(table: Table) -> Iterator[str]:
             yield f"check: `{constraint.sqltext}`"
     for index in sorted(table.indexes, key=lambda item: str(item.name)):
         yield f"index: {', '.join(column.name for column in index.columns)}"
-
-
-if __name__ == "__main__":
-    say(schema_markdown().removesuffix("\n"))

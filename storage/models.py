@@ -1,4 +1,4 @@
-"""The tables; docs/schema.md is generated from them by `python -m scripts.schema_doc`."""
+"""The tables; `python -m scripts.reference_docs` writes docs/reference/schema.md from them."""
 
 import re
 from datetime import UTC, datetime
@@ -312,7 +312,8 @@ class Array(Base):
         primary_key=True,
         doc="retained [layers, kv_heads, positions]: bits of numpy.packbits over the last axis; "
         "<f4: head_l1 and base_head_l1 [layers, query_heads], layer_hidden_l1 [layers], the "
-        "quantities of docs/definitions.md by name; <i8: held [2, tokens], entries and bytes; "
+        "quantities of docs/reference/definitions.md by name; <i8: held [2, tokens], entries and "
+        "bytes; "
         "<u4: evicted [entries, 4], step, layer, KV head and position; and lists as JSON: "
         "token_ids, token_texts, forced_steps, follow_ups",
     )

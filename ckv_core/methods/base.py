@@ -71,7 +71,7 @@ class Method:
 
     name: str  # the word used in a SPEC
     label: str  # what a reader sees
-    summary: str  # one sentence; shown beside the control and in the README's table
+    summary: str  # one sentence; shown beside the control and in the documents
     source: str  # the paper: authors, year, arXiv number
     scorer: Scorer | None = None  # which evidence ranks the entries; None where there is no ranking
     # How the budget is divided over layers and KV heads; None where nothing is evicted.

@@ -1,8 +1,8 @@
 """Everything that can be read off a variant: each metric is declared here, once. No torch.
 
 The engine fills arrays under these names. Storage, the result JSON, tables, CSV files, means over
-prompts, sweeps, charts and the table in docs/definitions.md follow from here, in this order: what
-came out, what it cost, how far the outputs moved, and why.
+prompts, sweeps, charts and the table in docs/reference/definitions.md follow from here, in this
+order: what came out, what it cost, how far the outputs moved, and why.
 """
 
 from collections.abc import Callable, Iterator

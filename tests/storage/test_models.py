@@ -1,6 +1,4 @@
-"""What columns hold on every database, and docs/schema.md, which is what the tables are."""
-
-from pathlib import Path
+"""What columns hold on every database, and how the page of the schema explains them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from sqlalchemy.dialects import sqlite
 from scripts.schema_doc import schema_markdown
 from storage.models import AnyText, Base
 
-PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 DIALECT = sqlite.dialect()
 HOSTILE = st.text(st.sampled_from("a0\x00\ud800\udfff\ue000\U0001f600")) | st.text()
 USUAL = st.text(st.characters(exclude_categories=["Cs", "Co"], exclude_characters="\x00"))
@@ -24,8 +21,7 @@ def test_any_text_survives_and_can_be_held_and_usual_text_is_stored_as_it_is(hos
     assert AnyText().process_bind_param(usual, DIALECT) == usual
 
 
-def test_the_page_of_the_schema_is_up_to_date_and_explains_every_column():
-    assert PAGE.read_text(encoding="utf-8") == schema_markdown()
+def test_the_page_of_the_schema_explains_every_column():
     sections = dict(part.split("\n", 1) for part in schema_markdown().split("\n## ")[1:])
     assert sections.keys() == Base.metadata.tables.keys()
     for table in Base.metadata.tables.values():

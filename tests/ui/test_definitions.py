@@ -1,4 +1,4 @@
-"""docs/definitions.md defines what is on screen."""
+"""docs/reference/definitions.md defines what is on screen."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.ablation import ablation_figure
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "reference" / "definitions.md").read_text(encoding="utf-8")
 
 
 def test_what_charts_call_their_numbers_is_defined():

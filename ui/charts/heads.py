@@ -76,8 +76,8 @@ def chosen_alphas_figure(result: RunResult, variant: int) -> go.Figure:
     """The alpha that each KV head of a `+critical_auto` variant takes, layers x KV heads.
 
     Definition: of 0, 0.05, ..., 1 the alpha whose kept set has the smallest bound by the
-    observation window's attention; see docs/definitions.md. n = KV heads of one prompt. Layers
-    not evicted are grey.
+    observation window's attention; see docs/reference/definitions.md. n = KV heads of one prompt.
+    Layers not evicted are grey.
     """
     name, values = display_names(result.variants)[variant], values_of(result, variant, "head_alpha")
     if values is None:

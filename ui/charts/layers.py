@@ -157,7 +157,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
     """KL at each token of the full cache's text; a cross where the first choice is another.
 
     Definition: sum p log(p/q) of the full cache's and the variant's next-token distributions, both
-    after the same tokens; see docs/definitions.md. n = the tokens of one text.
+    after the same tokens; see docs/reference/definitions.md. n = the tokens of one text.
     """
     names, looks = ranked_names(result), looks_of(result.variants)
     unit = ARRAYS["forced_kl"].unit_name

@@ -25,6 +25,7 @@ RECORDED: dict[str, Any] = json.loads((ASSETS / "kept_figures.json").read_text("
 FIRST_SHARE = "10"  # percent of the entries
 # How a verdict is drawn: as the outcomes of answers are.
 LOOKS = {"yes": "answered", "if": "cut", "no": "missed"}
+PARAMETER_HEADS = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
 CODE = re.compile(r"`([^`]+)`")
 _MIB = 2**20
 
@@ -42,7 +43,7 @@ def methods_list() -> str:
         first_share=FIRST_SHARE,
         formulas=FORMULAS,
         kept_of=_kept,
-        facts_of=_facts,
+        facts_of=method_facts,
     )
     return methods + _serving_table()
 
@@ -63,18 +64,22 @@ def _serving_table() -> str:
 
 def parameters_table() -> str:
     """HTML with a row per parameter; a phone shows it as cards, each cell with its head before."""
-    heads = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
+    return _drawn("parameters.html", heads=PARAMETER_HEADS, rows=parameter_rows())
+
+
+def parameter_rows() -> list[tuple[str, ...]]:
+    """A row per parameter with a cell per head; the documents have the same."""
     rows = []
     for parameter in PARAMETERS.values():
         words = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
         # What it is under a preset, and for methods that have their own default.
         defaults = [
             preset if parameter.name == "preset" else placeholder(parameter, preset)
-            for preset in heads[1:3]
+            for preset in PARAMETER_HEADS[1:3]
         ]
         help_text = parameter.help + words
         rows.append((f"`{parameter.name}`", *defaults, _users(parameter.name), help_text))
-    return _drawn("parameters.html", heads=heads, rows=rows)
+    return rows
 
 
 def _users(parameter: str) -> str:
@@ -111,7 +116,7 @@ def _notes(method: Method) -> str:
     return " ".join(notes.split())
 
 
-def _facts(method: Method) -> Iterator[tuple[str, str]]:
+def method_facts(method: Method) -> Iterator[tuple[str, str]]:
     """(what, text with backquotes) of a method at its defaults."""
     yield "Regime", method.regime
     if method.evicts:

@@ -1,0 +1,188 @@
+"""Writes docs/reference/ and the README's list of methods: `python -m scripts.reference_docs`.
+
+Whatever is declared in code is written from there; `tests/test_docs.py` compares it with the tree.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperGroup, TyperOption
+from typer.main import get_command
+
+from ckv_core.experiment.serving import FEATURES, served
+from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
+from ckv_core.records.metrics import METRICS, Metric
+from ckv_core.records.variants import VariantSpec
+from cli.main import commands
+from scripts.schema_doc import schema_markdown
+from ui.compare.offers import by_class
+from ui.methods.cards import ARXIV, PARAMETER_HEADS, method_facts, parameter_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+README = ROOT / "README.md"
+DEFINITIONS = REFERENCE / "definitions.md"
+BEGIN = "<!-- begin: written by python -m scripts.reference_docs -->"
+END = "<!-- end -->"
+# The TeX that the Methods page's MathML is rendered from.
+FORMULAS: dict[str, str] = json.loads((ROOT / "ui/methods/formulas.json").read_text("utf-8"))
+_MADE = "Written by `python -m scripts.reference_docs`; do not edit by hand.\n"
+_AXES = {
+    "head": "each of L x H heads",
+    "kv_head": "each of L x G KV heads",
+    "layer": "each layer",
+    "model": "one",
+    "variant": "one",
+    "step": "each position",
+}
+
+
+def methods_page() -> str:
+    """Return each method with its formula and what it needs; then parts for any method."""
+    lines = ["# Methods", "", _MADE]
+    lines += [
+        "A method is a scorer, a budget rule and a selector; some also evict while they generate.",
+        "[Parameters](parameters.md) explains every key. In the formulas a KV head keeps the *b*",
+        "entries of largest *s*; *a* is attention, *W* the observation window.",
+        "",
+    ]
+    for group, members in by_class(METHODS):
+        lines += [f"## {group.name}", "", group.note, ""]
+        lines += [line for method in members for line in _method_section(method)]
+    lines += ["## CriticalKV", ""]
+    for name, selector in SELECTORS.items():
+        after = ", ".join(f"`{each.name}`" for each in METHODS if selector in each.selectors[1:])
+        lines += [f"- `+{name}`: {_first_sentence(selector)} It can follow {after}."]
+    lines += ["", "## Parts for any method", ""]
+    for key, parts in (("store", STORES), ("", POLICIES)):
+        for name, part in parts.items():
+            lines.append(f"- `{f'{key}={name}' if key else f'{name}=N'}`: {_first_sentence(part)}")
+    return "\n".join([*lines, "", *_serving_section()]) + "\n"
+
+
+def _method_section(method: Method) -> Iterator[str]:
+    yield from (f"### {method.name}", "", f"**{method.label}.** {method.summary}", "")
+    if method.name in FORMULAS:
+        yield from ("```math", FORMULAS[method.name], "```", "")
+    for name, text in method_facts(method):
+        if text and name not in ("Also takes", "Extra memory"):
+            linked = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
+            yield f"- {name}: {linked}"
+    yield ""
+
+
+def _serving_section() -> Iterator[str]:
+    yield from ("## What a server can do with each", "")
+    rows = [
+        (f"`{each.name}`", *(answer for answer, _ in served(VariantSpec.parse(each.name)).values()))
+        for each in METHODS
+    ]
+    yield from _table(("method", *(feature.label for feature in FEATURES.values())), rows)
+    yield from ("", "The app's page *Methods* has the reason of each answer.")
+
+
+def _first_sentence(part: object) -> str:
+    return " ".join((type(part).__doc__ or "").partition("\n\n")[0].split())
+
+
+def parameters_page() -> str:
+    """Return every SPEC key with its default in both presets, who reads it and what it means."""
+    intro = [
+        "# Parameters",
+        "",
+        _MADE,
+        "`METHOD[+critical][:key=value,...]`: `snapkv:budget=128`, `adakv+critical:alpha=0.5`.",
+        "`preset=paper` has the papers' values, `preset=kvpress` those of kvpress 0.5.5. A key",
+        "given beside a preset wins.",
+        "",
+    ]
+    return "\n".join([*intro, *_table(PARAMETER_HEADS, parameter_rows())]) + "\n"
+
+
+def commands_page() -> str:
+    """Return every command of `ckv` with its arguments and options."""
+    lines = ["# Command line", "", _MADE]
+    lines += [
+        "After `make run` the command is `.venv/bin/ckv`, or `ckv` once the environment is active",
+        "(`source .venv/bin/activate`). `python -m ckv_core` has the commands that need no",
+        "database. Exit code 2 means a bad argument, 1 a failed run.",
+        "",
+    ]
+    lines += _command_sections(get_command(commands()), "ckv")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _command_sections(command: Any, name: str) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for word, each in command.commands.items():
+            yield from _command_sections(each, f"{name} {word}")
+        return
+    yield from (f"## {name}", "", command.help or "", "")
+    rows = [_option_row(each) for each in command.params]
+    if rows:
+        yield from (*_table(("argument", "default", "meaning"), rows), "")
+
+
+def _option_row(option: Any) -> tuple[str, str, str]:
+    named = isinstance(option, TyperOption)
+    words = "/".join(option.opts) if named else ""
+    value = "" if getattr(option, "is_flag", False) else option.metavar or option.name.upper()
+    default = option.default if named and not callable(option.default) else None
+    shown = "" if default in (None, False, "", ()) else str(default)
+    return f"`{f'{words} {value}'.strip()}`", shown, getattr(option, "help", None) or ""
+
+
+def metrics_table() -> str:
+    """Return a row per metric, between the marks of docs/reference/definitions.md."""
+    heads = ("name", "what", "definition", "unit", "n", "closer", "source")
+    return "\n".join([BEGIN, *_table(heads, map(_metric_row, METRICS.values())), END])
+
+
+def _metric_row(metric: Metric) -> tuple[str, ...]:
+    return (
+        f"`{metric.key}`",
+        metric.label,
+        metric.definition,
+        metric.unit,
+        _AXES[metric.axes],
+        metric.better or "-",
+        metric.source,
+    )
+
+
+def method_groups() -> str:
+    """Return the README's list: the methods of each class, linked to their reference."""
+    lines = [BEGIN]
+    for group, members in by_class(METHODS):
+        links = (f"[{each.label}](docs/reference/methods.md#{each.name})" for each in members)
+        lines.append(f"- **{group.name}.** {', '.join(links)}")
+    return "\n".join([*lines, END])
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    heads = tuple(heads)
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{' --- |' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _between_marks(page: Path, text: str) -> str:
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return before + text + rest.partition(END)[2]
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    REFERENCE / "methods.md": methods_page,
+    REFERENCE / "parameters.md": parameters_page,
+    REFERENCE / "commands.md": commands_page,
+    REFERENCE / "schema.md": schema_markdown,
+    DEFINITIONS: lambda: _between_marks(DEFINITIONS, metrics_table()),
+    README: lambda: _between_marks(README, method_groups()),
+}
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        page.write_text(text(), encoding="utf-8")
