@@ -68,7 +68,7 @@ bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, sid
 
 kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own
 
-parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/parity.md
+parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/reference/parity.md
 	@PYTHONPATH=. $(PY) benchmarks/parity.py
 
 pictures: $(VENV)/.dev model browser ## The README's pictures, taken from the running app

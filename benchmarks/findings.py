@@ -1,7 +1,7 @@
 """Which part of CriticalKV's gain is un-pooling and which is the value norm, over many texts.
 
 Reads prompts from a JSON Lines file ({"kind", "id", "context", "question"}), measures the
-ablation on each with the default model, and prints the tables of docs/findings.md.
+ablation on each with the default model, and prints the tables of docs/explanation/findings.md.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Whether each method still gives the answer: needles in real texts, variants and budgets.
 
 Writes a CSV line per prompt, variant and budget as each prompt ends; one prefill serves all of a
-prompt. `benchmarks/answers.py` makes the tables of docs/findings.md from such files.
+prompt. `benchmarks/answers.py` makes the tables of docs/explanation/findings.md from such files.
 """
 
 import argparse

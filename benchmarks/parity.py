@@ -1,4 +1,4 @@
-"""What `preset=kvpress` keeps beside kvpress itself: docs/parity.md, and sets for the tests.
+"""What `preset=kvpress` keeps beside kvpress: docs/reference/parity.md, and sets for the tests.
 
 kvpress runs in an environment of its own (`make kvpress`). What was measured, and the sets of some
 layers of one text, go to tests/benchmarks/kvpress.json.xz, so that the tests need no kvpress; the
@@ -39,7 +39,7 @@ from ckv_core.records.variants import VariantSpec
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "assets" / "examples"
-DOCUMENT = ROOT / "docs" / "parity.md"
+DOCUMENT = ROOT / "docs" / "reference" / "parity.md"
 RECORDED = ROOT / "tests" / "benchmarks" / "kvpress.json.xz"
 RECORDED_TEXT = "orchard_study.txt"  # the shortest
 RECORDED_LAYERS = slice(0, None, 5)
@@ -263,7 +263,7 @@ def record(rows: Sequence[dict[str, Any]], all_texts: Sequence[Text]) -> None:
 
 
 def document(found: dict[str, Any]) -> str:
-    """docs/parity.md of what was measured."""
+    """docs/reference/parity.md of what was measured."""
     figures = {(row["spec"], row["share"]): row["figure"] for row in found["rows"]}
     tied = {(row["spec"], row["share"]): row.get("by_topk") for row in found["rows"]}
     header = ("SPEC", "press", *(f"{share} % kept" for share in SHARES), "remainder")

@@ -64,7 +64,9 @@ YesOption = Annotated[bool, Option("--yes", help="do not ask before a long run")
 @command(app, "run", "device")
 def _run(
     options: dict[str, Any],
-    file: Annotated[str, Argument(metavar="FILE.yaml", help="docs/studies.md describes it")],
+    file: Annotated[
+        str, Argument(metavar="FILE.yaml", help="docs/how-to/your_data.md describes it")
+    ],
     shard: ShardOption = "1/1",
     cluster: ClusterOption = "",
     workers: WorkersOption = None,

@@ -1,6 +1,6 @@
 """Runs as one file to take along: writes a zip with one JSON for each run.
 
-storage/bundle_import.py reads and stores it; docs/bundle.md describes it.
+storage/bundle_import.py reads and stores it; docs/how-to/share.md describes it.
 """
 
 import io

@@ -231,12 +231,12 @@ class SampleRow(Base):
     )
     context: Mapped[str] = mapped_column(doc="the long text as typed")
     prompt: Mapped[bytes | None] = mapped_column(
-        doc="the tokenised prompt as in docs/result_json.md: zlib of JSON; null of one of many "
-        "samples, and until the model is loaded"
+        doc="the tokenised prompt as in docs/reference/result_json.md: zlib of JSON; null of one "
+        "of many samples, and until the model is loaded"
     )
     own_indices: Mapped[bytes | None] = mapped_column(
         doc="kept positions given with the request: zlib of a JSON list of documents as in "
-        "docs/external_selection.md; null without any"
+        "docs/how-to/compare_with_kvpress.md; null without any"
     )
 
 
@@ -294,13 +294,13 @@ class ResultRow(Base):
     )
     text: Mapped[str] = mapped_column(doc="generated")
     document: Mapped[JsonObject | None] = mapped_column(
-        doc="what else docs/result_json.md has of a variant, but for what is in arrays; null of "
-        "many samples"
+        doc="what else docs/reference/result_json.md has of a variant, but for what is in arrays; "
+        "null of many samples"
     )
 
 
 class Array(Base):
-    """A large part of a result: numbers, or a list as in docs/result_json.md."""
+    """A large part of a result: numbers, or a list as in docs/reference/result_json.md."""
 
     __tablename__ = "arrays"
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-SPOKEN = (ROOT / "docs" / "operations.md").read_text("utf-8")
+SPOKEN = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

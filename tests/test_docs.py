@@ -19,7 +19,7 @@ from ui.methods.page import INTRO
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
@@ -92,7 +92,7 @@ def test_the_readme_is_short():
 
 
 def test_every_method_has_a_row_of_what_it_was_compared_with():
-    text = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "sources.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\w+)`", " ".join(re.findall(r"^(\| `[^|]+)", text, re.MULTILINE)))
     assert sorted(named) == sorted(method.name for method in METHODS)
 
@@ -106,7 +106,7 @@ def test_every_setting_has_a_row_and_every_row_is_a_setting():
 
 
 def test_every_stop_of_a_comparison_exists():
-    text = (ROOT / "docs" / "way_of_a_comparison.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "way_of_a_comparison.md").read_text(encoding="utf-8")
     stops = re.findall(r"`([\w/]+\.py):([\w.]+)`", text)
     assert len(stops) > 20
     for path, name in stops:
@@ -168,7 +168,7 @@ def test_every_command_in_the_documents_exists_with_its_options():
 
 
 def test_every_requirement_has_a_reason():
-    reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    reasons = (ROOT / "docs" / "explanation" / "decisions.md").read_text(encoding="utf-8")
     for line in [line for name in REQUIREMENTS for line in pins(name)]:
         package = re.escape(re.split(r"==|\[", line)[0])
         assert re.search(rf"^\| .*\b{package}\b.* \|", reasons, re.MULTILINE), line

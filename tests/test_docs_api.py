@@ -1,4 +1,4 @@
-"""The examples in docs/api.md run as they stand, against a served app.
+"""The examples in docs/how-to/programs.md run as they stand, against a served app.
 
 Its worker plays scripts and refuses no budget; tests/e2e/test_default_model.py has a real one.
 """
@@ -15,7 +15,7 @@ import pytest
 from ui.api.endpoints import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "how-to" / "programs.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:7860"
 # Examples of an app with logins; they hold the password of served_app's ann.
 LOGIN = "ann-secret"
@@ -54,7 +54,7 @@ def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
     found = blocks("python", addresses)
     assert len(found) == 6
     for block in found:
-        exec(compile(block, "docs/api.md", "exec"), names)
+        exec(compile(block, "docs/how-to/programs.md", "exec"), names)
     printed = capsys.readouterr().out
     assert re.search(r"^done \n.* (True|None) nine$", printed, re.MULTILINE)
     assert STOPPING in printed

@@ -3,8 +3,8 @@
 The loss of a source is the full cache's score minus the method's, -1 to 1. Evidence for "keeps" and
 for "loses more than the tolerance" is an e-value: it is valid for every distribution of losses,
 however often somebody looks and however many samples are added. Ville's inequality: the chance that
-it ever reaches 20 is at most 5 % where the claim is false. docs/decisions.md says why this one;
-tests/reference/decision.py is a second implementation.
+it ever reaches 20 is at most 5 % where the claim is false. docs/explanation/decisions.md says why
+this one; tests/reference/decision.py is a second implementation.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""A study with its results as plain JSON values, written and read; docs/studies.md. No torch."""
+"""A study with its results as plain JSON values, as docs/how-to/your_data.md has them. No torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -33,7 +33,7 @@ MAX_PLANNED = 32
 _ORDER_AND_MARK = FLOAT + 1  # bytes of an entry's place by score, and of its mark
 _SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B(/S)?\s*", re.ASCII)
 
-# What each number is, by its key in the JSON. `docs/capacity.md` has the same with an example.
+# What each number is, by its key in the JSON; docs/how-to/plan_capacity.md has an example.
 FORMULAS = {
     "weights_bytes": "numbers in the weights x bytes of the dtype",
     "kv_bytes_per_request": (

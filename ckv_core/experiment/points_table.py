@@ -194,7 +194,7 @@ def _difference(key: str, name: str, words: str, pairs: dict[str, Pair]) -> Colu
 
 
 def points_json(points: Points) -> dict[str, Any]:
-    """Every mean, interval and difference; docs/result_json.md describes it."""
+    """Every mean, interval and difference; docs/reference/result_json.md describes it."""
     rows = {row.spec: at for at, row in enumerate(points.rows)}
     return {
         "schema": 1,

@@ -1,7 +1,7 @@
 """The result JSON with what pages and commands read off it: `compare --json`, Export; no torch.
 
 The readings are for programs that read the file elsewhere. All of them follow from the rest of the
-file, so they are never read back. docs/result_json.md describes them.
+file, so they are never read back. docs/reference/result_json.md describes them.
 """
 
 from collections.abc import Sequence

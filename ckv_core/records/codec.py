@@ -1,6 +1,6 @@
 """The result JSON by what the records declare, both ways; a file may be hand-made or hostile.
 
-docs/result_json.md describes the format.
+docs/reference/result_json.md describes the format.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Kept positions that other code chose, as one more variant of a run; no torch.
 
 They are the part of a result JSON that says what was kept. What is read may be hand-made or
-hostile; docs/external_selection.md describes the file.
+hostile; docs/how-to/compare_with_kvpress.md describes the file.
 """
 
 import hashlib
@@ -138,7 +138,7 @@ def _variants(text: Data) -> Iterator[ExternalSelection]:
     except NoJsonError as error:
         raise ConfigError(
             f"The kept positions are not valid JSON ({error}); write them as "
-            "docs/external_selection.md shows."
+            "docs/how-to/compare_with_kvpress.md shows."
         ) from None
     yield from own_from_json(documents)
 

@@ -1,6 +1,6 @@
 """The head of a kept compressed cache: its receipt, and whether its tensors can fit that. No torch.
 
-The file is safetensors, whose metadata has the receipt as JSON; docs/kept_caches.md describes it.
+The file is safetensors, whose metadata has the receipt as JSON (docs/how-to/kept_caches.md).
 safetensors itself checks the header, sizes and places. The numbers are checked when the cache is
 used, by `engine/cache/kept.py`.
 """

@@ -193,7 +193,7 @@ class RunRequest:
     own_indices: Annotated[
         tuple[ExternalSelection, ...],
         By(_read_own),
-        "kept positions of other code as more variants (docs/external_selection.md)",
+        "kept positions of other code as more variants (docs/how-to/compare_with_kvpress.md)",
     ] = ()
     # See `protection.protected_ranges`.
     protect: Annotated[

@@ -74,7 +74,7 @@ def _state_json(snapshot: RunSnapshot, files: Sequence[str]) -> Result:
 
 
 def _variants_json(result: RunResult) -> list[Result]:
-    """The short part of docs/result_json.md."""
+    """The short part of docs/reference/result_json.md."""
     light = [
         replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
         for v in result.variants

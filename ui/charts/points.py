@@ -64,8 +64,8 @@ def points_figure(
 
     Definition: docs/reference/definitions.md for each metric. A point is the mean over the samples
     at its budget (the paper's figures 1 and 3c), bars are its 95 % interval; no bar where n is too
-    small. The axis of budgets is logarithmic. Oracles, dashed, choose by the true decode attention, which
-    no method sees: they are limits, not rivals. n is in the subtitle.
+    small. The axis of budgets is logarithmic. Oracles, dashed, choose by the true decode
+    attention, which no method sees: they are limits, not rivals. n is in the subtitle.
     """
     title, axis = (
         f"{metric.mean_label} against {_AXES[against].title.split(',')[0]}",

@@ -1,11 +1,11 @@
-"""Words that explain themselves where they stand: docs/glossary.md, *Words on screen*."""
+"""Words that explain themselves where they stand: docs/reference/glossary.md, *Words on screen*."""
 
 import html
 import re
 from functools import cache
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "glossary.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "glossary.md"
 _HEADING = "## Words on screen"
 _ROW = re.compile(r"^\| (?!word \||---)([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _MARKED = re.compile(r"\[\[([^\]|]+)(?:\|([^\]]+))?\]\]")

@@ -193,7 +193,7 @@ class Services:
         return variants[index].retained if 0 <= index < len(variants) else None
 
     def export_bundle(self, slugs: Sequence[str]) -> bytes:
-        """These runs as one zip, to be imported elsewhere; docs/bundle.md.
+        """These runs as one zip, to be imported elsewhere; docs/how-to/share.md.
 
         Notes, tags and lineage of a run are left out for those who may only read it.
 

@@ -1,7 +1,7 @@
 // Gradio copies every property of every component at each update with structuredClone: some 26,000
 // texts and 5,500 functions before a changed alpha's map is drawn. A plain value is its own copy, and
 // for a function, which cannot be copied, the browser would build an error and its stack each time.
-// Without this the map comes half a second later (docs/performance.md). Gradio's issue tracker had
+// Without this the map comes half a second later (docs/explanation/performance.md). Gradio's issue tracker had
 // no issue of it that we found (6.31).
 
 const clone = window.structuredClone;

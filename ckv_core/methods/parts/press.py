@@ -1,6 +1,6 @@
 """A method's counterpart in kvpress: the class, and which parameter gives which of its arguments.
 
-Their `kvpress` values are what kvpress 0.5.5 does; docs/parity.md tells how far that goes.
+Their `kvpress` values are what kvpress 0.5.5 does; docs/reference/parity.md has how far.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from tests.reference.checks import check_distances, kept_of
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "external_selection.md").read_text(
-    "utf-8"
-)
+DOCUMENT = (
+    Path(__file__).resolve().parents[3] / "docs" / "how-to" / "compare_with_kvpress.md"
+).read_text("utf-8")
 EXAMPLES = dict(re.findall(r"<!-- example: (\S+) -->\n```json\n(.*?)```", DOCUMENT, re.DOTALL))
 SHORT = replace(BASE, variants=("full",), max_new_tokens=3)
 START = build_prompt(tiny_tokenizer(), BASE.context, "", "regular").token_ids[:9]

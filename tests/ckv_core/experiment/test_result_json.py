@@ -32,7 +32,9 @@ SWEEP = RunRequest(
     budgets=("64", "128", "512"),
     alphas=("0", "0.25", "0.5"),
 )
-PAGE = (Path(__file__).resolve().parents[3] / "docs/result_json.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/result_json.md").read_text(
+    encoding="utf-8"
+)
 NOTHING = {name: [] for name in ("evidence", "bounds", "ablation", "curves", "savings")}
 HOSTILE = (None, 7, "x", [], [[[]]], {"evidence": {"text": "<img src=x onerror=alert(1)>"}})
 

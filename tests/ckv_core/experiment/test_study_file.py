@@ -219,9 +219,11 @@ def test_turns_of_one_text_have_one_source():
     assert len({sample.question for sample in samples}) == 8
 
 
-# --- what docs/studies.md says --------------------------------------------------------------
+# --- what docs/how-to/your_data.md says
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "studies.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "your_data.md").read_text(
+    encoding="utf-8"
+)
 
 
 def block(language: str) -> str:

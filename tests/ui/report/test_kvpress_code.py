@@ -34,7 +34,7 @@ PRESSES = {
 
 
 class _Any:
-    """A press whose arguments are looked at by docs/parity.md alone."""
+    """A press whose arguments are looked at by docs/reference/parity.md alone."""
 
     def __init__(self, *args, **arguments):
         vars(self).update(arguments)
