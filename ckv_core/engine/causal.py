@@ -4,8 +4,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ckv_core.methods.attention import flash, has_flash, join, partial, written_out
+from ckv_core.methods.attention import (
+    Part,
+    cudnn,
+    flash,
+    has_cudnn,
+    has_flash,
+    join,
+    partial,
+    written_out,
+)
+from ckv_core.models.shape import CUDA_CHUNK
 
+_WIDE = 4  # chunks that cuDNN attends to at a time
 _SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
 
 
@@ -28,6 +39,9 @@ def causal_attention(
         [1, query_heads, tokens, value_dim], and the log-sum-exp of each query's logits
         [1, query_heads, tokens] float32.
     """
+    whole_chunks = query.shape[2] == CUDA_CHUNK and not keys.shape[2] % CUDA_CHUNK
+    if whole_chunks and keys.shape == values.shape and has_cudnn(query, keys):
+        return _by_cudnn(query, keys, values, scaling)
     from_start = query.shape[2] == keys.shape[2]
     if has_flash(query, values) and (from_start or query.device.type != "cpu"):
         return flash(query, keys, values, scaling, is_causal=True)
@@ -94,6 +108,19 @@ def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tupl
     shape = (1, query_heads, tokens)
     before_part = (before.reshape(*shape, values.shape[3]), before_total.reshape(shape))
     return join(own, before_part).to(query.dtype), torch.logaddexp(own[1], before_part[1])
+
+
+def _by_cudnn(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Part:
+    """Whole chunks of a prompt, in blocks of three shapes, whatever its length."""
+    end = keys.shape[2] - query.shape[2]
+    own = keys[:, :, end:], values[:, :, end:]
+    out, total = cudnn(query, *own, scaling, is_causal=True)
+    while end:
+        size = _WIDE * query.shape[2] if end >= _WIDE * query.shape[2] else query.shape[2]
+        block = keys[:, :, end - size : end], values[:, :, end - size : end]
+        other = cudnn(query, *block, scaling)
+        out, total, end = join((out, total), other), torch.logaddexp(total, other[1]), end - size
+    return out.to(query.dtype), total
 
 
 def _in_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:

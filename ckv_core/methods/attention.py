@@ -5,18 +5,22 @@ attention (SnapKV, arXiv:2404.14469) and norms of V W_O.
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.base.lazy_torch import check_shape
+from ckv_core.errors import is_out_of_memory
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _FLASH_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _FLASH_HEAD_DIM = 256  # the largest that CUDA's flash kernel takes
+_CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
+_CUDNN_TOLERANCE = 0.02  # bfloat16 holds eight bits
 
 Part = tuple[Tensor, Tensor]  # output in float32, log of the part's softmax denominator
 
@@ -78,6 +82,54 @@ def flash(
     kernel = _FLASH_ON_CPU if queries.device.type == "cpu" else _FLASH
     out, total, *_ = kernel(queries, keys, values, is_causal=is_causal, scale=scaling)
     return out, total
+
+
+def cudnn(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, *, is_causal: bool = False
+) -> Part:
+    """`flash` by cuDNN, which compiles a kernel for each shape; causal among as many entries."""
+    out, total, *_ = _CUDNN(
+        queries, keys, values, None, True, 0.0, is_causal=is_causal, scale=scaling
+    )
+    return out, total.view(queries.shape[:3])
+
+
+def has_cudnn(queries: Tensor, keys: Tensor) -> bool:
+    """Whether `cudnn` serves such tensors and is worth it: from Hopper on, it is the faster one."""
+    device, dim = queries.device, queries.shape[-1]
+    if not has_cuda_flash(device, queries.dtype, dim):
+        return False
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return False
+    return _cudnn_works(device, queries.dtype, dim, queries.shape[1] // keys.shape[1])
+
+
+@cache
+def _cudnn_works(device: torch.device, dtype: torch.dtype, head_dim: int, group: int) -> bool:
+    """Whether it gives what the flash kernel gives, log-sum-exp too; tried once for each kind."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        torch.randn(1, heads, 192, head_dim, generator=generator).to(device, dtype)
+        for heads in (2 * group, 2, 2)
+    )
+    try:
+        pairs = [
+            (one, other)
+            for causal in (False, True)
+            for one, other in zip(
+                cudnn(queries, keys, values, 0.1, is_causal=causal),
+                flash(queries, keys, values, 0.1, is_causal=causal),
+                strict=True,
+            )
+        ]
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):  # no property of the kernel: nothing may be remembered
+            raise
+        return False
+    return all(
+        torch.allclose(one.float(), other.float(), rtol=_CUDNN_TOLERANCE, atol=_CUDNN_TOLERANCE)
+        for one, other in pairs
+    )
 
 
 def written_out(

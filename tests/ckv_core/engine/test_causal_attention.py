@@ -40,6 +40,42 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path, value_dim, entries):
         torch.testing.assert_close(told[0, head], total, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 6, 9])
+def test_whole_chunks_are_joined_from_blocks(chunks, monkeypatch):
+    """What cuDNN would be given is given to the CPU's flash kernel."""
+    monkeypatch.setattr(causal, "CUDA_CHUNK", 8)
+    monkeypatch.setattr(causal, "has_cudnn", lambda *_: True)
+    monkeypatch.setattr(causal, "cudnn", causal.flash)
+    query, keys, values = torch.randn(3, 1, 2, 8 * chunks, 16, generator=torch.manual_seed(chunks))
+    query = query[:, :, -8:].repeat(1, 2, 1, 1)
+    actual = causal.causal_attention(query, keys, values, 0.3)
+    expected = causal._joined(query, keys, values, 0.3)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_cudnn_gives_what_the_flash_kernel_gives(head_dim):
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the flash kernel is taken before Hopper")
+    drawn = torch.Generator().manual_seed(head_dim)
+    query, keys, values = (
+        torch.randn(1, heads, length, head_dim, generator=drawn).to("cuda", torch.bfloat16)
+        for heads, length in (
+            (8, causal.CUDA_CHUNK),
+            (2, 6 * causal.CUDA_CHUNK),
+            (2, 6 * causal.CUDA_CHUNK),
+        )
+    )
+    assert causal.has_cudnn(query, keys)
+    actual = causal._by_cudnn(query, keys, values, 0.1)
+    expected = causal.flash(query, keys, values, 0.1, is_causal=True)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("tokens", [1, 7])
 @pytest.mark.parametrize("window", [1, 9, 40])
 def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(tokens, window, monkeypatch):
