@@ -19,6 +19,7 @@ from ckv_core.engine.cache.varlen import (
     Stretches,
     over_stretches,
     pack,
+    usable_join,
     usable_kernel,
 )
 from ckv_core.engine.causal import visible
@@ -297,8 +298,12 @@ class SlotCache:
         else:
             own = self._append(slots, key, value, scaling)
         # In one order, so that slots are picked once and put back once, however many stacks.
-        parts = self._prompt_parts(slots[self.prompt.order], tokens, scaling)
-        out, total = map(torch.cat, zip(*parts, strict=True))
+        parts = [*self._prompt_parts(slots[self.prompt.order], tokens, scaling)]
+        out, total = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        fused = usable_join(query.device)
+        if fused is not None and self.prompt.second is None:
+            whole = fused(own, (out, total), self.prompt.place, query.dtype)
+            return whole.view(rows, query_heads, tokens, -1)
         held = out[self.prompt.place], total[self.prompt.place]
         if self.prompt.second is not None:
             place, has_none = self.prompt.second

@@ -5,6 +5,7 @@ group as query heads of one token: nothing is padded, no query head needs a copy
 in this form alone the kernel spreads a long head's entries over the device.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,10 @@ from torch import Tensor
 
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.errors import is_out_of_memory
+from ckv_core.methods.attention import Part, join
 from ckv_core.methods.parts.store import PlainSegment, Segment
+
+_LOG = logging.getLogger(__name__)
 
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
@@ -157,3 +161,29 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: i
         torch.allclose(actual.float(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
         for actual, wanted in ((out, expected), (total, totals))
     )
+
+
+Join = Callable[[Part, Part, Tensor, torch.dtype], Tensor]
+
+
+@cache
+def usable_join(device: torch.device) -> Join | None:
+    """`join_kernel.joined` where Triton compiles it and it gives what `join` gives, else None."""
+    if device.type != "cuda":
+        return None
+    own, held = (
+        (torch.randn(6, 3, 24, device=device), 5 * torch.randn(3, 6, device=device).T)
+        for _ in range(2)
+    )
+    place = torch.arange(5, -1, -1, device=device)
+    try:
+        from ckv_core.engine.cache.join_kernel import joined  # noqa: PLC0415 - with CUDA alone
+
+        actual = joined(own, held, place, torch.float32)
+    except Exception as error:  # no Triton, no compiler: of many kinds, and nothing is lost
+        if is_out_of_memory(error):
+            raise
+        _LOG.warning("Attention is joined by PyTorch, for Triton cannot do it: %s", error)
+        return None
+    expected = join(own, (held[0][place], held[1][place]))
+    return joined if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4) else None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ckv_core.engine.cache import slots, varlen
 from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.methods.attention import join
 from ckv_core.methods.parts.store import STORES, PlainSegment
 from tests.factories.decoding import CLOSE, PROMPT_LEN, prefilled, steady_decoder
 from tests.factories.models import SPECS, prompt_ids, tiny_model
@@ -249,3 +250,19 @@ def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol
     assert layer.packed
     outputs = both_ways(layer, drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3))
     torch.testing.assert_close(*outputs, rtol=atol, atol=atol)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compiles for a CUDA device")
+def test_the_fused_join_gives_what_the_parts_give():
+    device = torch.device("cuda")
+    fused = varlen.usable_join(device)
+    assert fused is not None
+    for queries, dim, dtype in ((4, 128, torch.bfloat16), (3, 24, torch.float32)):
+        own = torch.randn(6, queries, dim, device=device).to(dtype), torch.randn(6, queries).cuda()
+        held = torch.randn(8, queries, dim, device=device), torch.randn(queries, 8).cuda().T * 5
+        held[1][0] = -torch.inf
+        place = torch.randperm(8)[:6].cuda()
+        expected = join((own[0].float(), own[1]), (held[0][place], held[1][place]))
+        actual = fused(own, held, place, torch.float32)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
