@@ -225,7 +225,9 @@ class SampleRow(Base):
     sample: Mapped[str] = mapped_column(String(200), doc="its id; empty for the only sample")
     question: Mapped[str] = mapped_column(doc="as typed; empty for none")
     answers: Mapped[list[str]] = mapped_column(doc="expected answers")
-    details: Mapped[JsonObject] = mapped_column(doc="metric, source, tags and choices")
+    details: Mapped[JsonObject] = mapped_column(
+        doc="metric, source, tags, choices, evidence and protect"
+    )
     digest: Mapped[str | None] = mapped_column(
         String(64), doc="SHA-256 of all that it is, in hex; null for the only sample"
     )

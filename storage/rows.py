@@ -26,7 +26,8 @@ Columns = dict[str, Any]
 ONLY_SAMPLE = ""  # id of the sample of a run of one
 # Texts of a request live in the table samples, so that a list of runs need not read them.
 TEXT_FIELDS = ("context", "question", "answer")
-_DETAILS = ("metric", "source", "tags", "choices")
+_LISTED = ("choices", "evidence", "protect")
+_DETAILS = ("metric", "source", "tags", *_LISTED)
 _PERTURBATION = ("head_l1", "base_head_l1", "layer_hidden_l1")
 # Long members of a variant, by the names of the arrays that hold them.
 _LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups")
@@ -83,7 +84,7 @@ def request_record(stored: JsonObject, sample: SampleRow) -> RunRequest:
 def sample_record(row: SampleRow) -> Sample:
     """One sample of many as it was given."""
     details = {**row.details, "answers": tuple(row.answers), "id": row.sample}
-    details["choices"] = tuple(details["choices"])
+    details |= {name: tuple(details.get(name, ())) for name in _LISTED}
     return Sample(context=row.context, question=row.question, **details)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.tasks import listed
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 from ckv_core.records.run_request import (
     MAX_NEW_TOKENS,
@@ -71,9 +72,8 @@ class Limits:
         return None if self.run_minutes is None else 60.0 * self.run_minutes
 
     def check_task(self, data: Mapping[str, Any]) -> None:
-        """LimitError for a study's task, `{length, samples}`, with too much text to be made."""
-        lengths = data["length"] if isinstance(data["length"], list) else [data["length"]]
-        tokens = data["samples"] * sum(lengths)
+        """LimitError for a study's tasks, `{task, length, samples}`, with too much to be made."""
+        tokens = data["samples"] * len(listed(data["task"])) * sum(listed(data["length"]))
         if tokens > self.study_tokens:
             raise LimitError(
                 f"The study's samples have {tokens:,} tokens; this app makes {self.study_tokens:,} "

@@ -13,6 +13,7 @@ from ckv_core.base.checked import read
 from ckv_core.base.json_text import JsonBounds, NoJsonError
 from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.constraints import constraints
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import MAX_ANSWERS, MAX_SAMPLES, Sample
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
@@ -22,6 +23,7 @@ MAX_FILE_BYTES = 256 * 2**20
 MAX_VALUES = 2**21  # in all lines of JSON
 LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
+UNMAPPED = ("tags", "choices", "evidence", "protect")  # read under their own names alone
 ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 # LongBench's published files: the metric of each data set is part of its definition.
 _LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
@@ -202,6 +204,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
             )
     given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
     given["choices"] = values.get("all_classes" if dataset else "choices")
+    given |= {name: values.get(name) for name in ("evidence", "protect")}
     given["tags"] = values.get("tags") if isinstance(values.get("tags"), dict) else None
     given = {name: value for name, value in given.items() if value is not None}
     answers = given.get("answers", [])
@@ -215,5 +218,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
         given["metric"] = _LONGBENCH_METRICS.get(dataset, "token_f1")
         given["tags"] = {"task": dataset}
     sample = read(Sample, {"question": "", "context": "", **given}, "sample", metrics=[*METRICS])
+    if sample.metric == constraints.__name__:
+        constraints("", sample.answers)  # one that cannot be read is refused here
     stripped = filter(None, map(str.strip, sample.answers))
     return replace(sample, answers=tuple(stripped))

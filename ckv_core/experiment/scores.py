@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
 
+from ckv_core.experiment.constraints import constraints, is_overlong
 from ckv_core.experiment.harness import LM_EVAL, harness_score
 from ckv_core.experiment.study import Sample
 from ckv_core.records.agreement import edit_similarity, exact_match, f1, spaced, token_f1
@@ -68,6 +69,7 @@ METRICS: dict[str, Metric] = {
         count,
         edit_similarity,
         code_similarity,
+        constraints,
     )
 }
 
@@ -95,6 +97,8 @@ def is_before_answer(text: str, score: float, sample: Sample, metric: str) -> bo
     name = sample.metric or metric
     if score == 1 or (name in _ANY_SHARE and score > 0):
         return False
+    if name == "constraints":  # a text over its limit of words is judged as it is
+        return not is_overlong(text, sample.answers)
     if name == "code_similarity":  # its first line is all that counts
         return "\n" not in text.strip("\n")
     return name == "string_match" or not any(spaced(a) in spaced(text) for a in sample.answers)

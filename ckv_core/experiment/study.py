@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from ckv_core.base.checked import Checked, Plain, chars, loose, many, require
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from ckv_core.records.records import Count, Measured, Outcome, Setting, Share, Stop
-from ckv_core.records.run_request import Flag, LongText, SpecText
+from ckv_core.records.run_request import MAX_PROTECTED, Flag, LongText, SpecText
 
 ResultState = Literal["done", "failed"]
 MAX_ID = 200
@@ -19,6 +19,7 @@ MAX_SAMPLES = 5_000
 Id = Annotated[str, loose(MAX_ID, is_line=True)]
 BudgetText = Annotated[str, loose(20, 1)]
 AnyText = Annotated[str, loose(MAX_TEXT_CHARS)]  # a file may have a number for it
+Passages = Annotated[tuple[Annotated[str, loose(MAX_ANSWER_CHARS, 1)], ...], many(MAX_PROTECTED)]
 Key = tuple[str, str, str | None]  # sample, variant and budget of a result
 
 
@@ -33,6 +34,8 @@ class Sample(Checked):
         source: samples of one source are no independent ones; empty where each stands for itself.
         tags: what a reader may group by, for example task, length (tokens) and depth (0 to 1).
         choices: all classes, of a classification.
+        evidence: passages of the context that hold the answer, where they are known.
+        protect: passages of the prompt that no method may evict.
     """
 
     id: Id
@@ -43,6 +46,8 @@ class Sample(Checked):
     source: Id = ""
     tags: Annotated[Mapping[str, Setting], many(MAX_TAGS)] = field(default_factory=dict)
     choices: Annotated[tuple[Annotated[str, chars(1_000)], ...], many(MAX_CLASSES)] = ()
+    evidence: Passages = ()
+    protect: Passages = ()
 
     def checked(self, value: Plain, known: Plain) -> "Sample":
         """It has an id and a context, and its metric is one of those that are known."""

@@ -13,7 +13,6 @@ from ckv_core.base.checked import (
     Plain,
     loose,
     many,
-    one_of,
     read,
     require,
     whole_number,
@@ -24,7 +23,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import MAX_SAMPLES
-from ckv_core.experiment.tasks import TASKS
+from ckv_core.experiment.tasks import TASKS, listed
 from ckv_core.records.codec import record_json, revived
 from ckv_core.records.run_request import DEFAULT_MODEL, OF_ONE, Name, RunRequest
 
@@ -39,6 +38,7 @@ STUDY_KEYS = tuple(each.name for each in fields(RunRequest) if each.name not in 
 # Where a file leaves them out; answers of tasks are short.
 _DEFAULTS = {"max_new_tokens": 32}
 Length = int | list[int]
+Tasks = str | list[str]
 Samples = Annotated[int, within(1, MAX_SAMPLES)]
 Word = Annotated[str, loose(200, 1)]
 
@@ -57,9 +57,20 @@ class _File:
     columns: Annotated[Mapping[str, Word], many(16)] | None = None
 
 
+def _read_task(value: Any, _: Plain) -> Tasks:
+    """The name of a task, or an array of different ones."""
+    names = listed(value)
+    require(1 <= len(names) <= len(TASKS), "at least one task is expected", got=value)
+    require(len({*map(str, names)}) == len(names), "each task is expected once", got=value)
+    for i, name in enumerate(names):
+        at = (i,) if names is value else ()
+        require(name in TASKS, f"one of {', '.join(TASKS)} is expected", *at, got=name)
+    return value  # type: ignore[no-any-return]  # checked
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    task: Annotated[str, one_of(*TASKS)]
+    task: Annotated[Tasks, By(_read_task)]
     length: Annotated[Length, By(_read_length)]
     samples: Samples
     seed: Annotated[int, within(0, 2**31)] = 0

@@ -142,7 +142,7 @@ def run_samples(
             one = _pending(study, sample, points, model)
             if one.fit:
                 pending.append(one)
-                yield study.of_sample(sample.context, sample.question, one.fit)
+                yield _request(study, sample, one.fit)
             else:
                 never.append(one)
 
@@ -180,13 +180,17 @@ class _PendingSample:
         ]
 
 
+def _request(study: RunRequest, sample: Sample, points: Sequence[Point]) -> RunRequest:
+    return study.of_sample(sample.context, sample.question, points, sample.protect)
+
+
 def _pending(
     study: RunRequest, sample: Sample, points: Sequence[Point], model: Model
 ) -> _PendingSample:
     """A point is refused where its budget does not hold what is always kept of the prompt."""
     refused: dict[Point, CkvError] = {}
     try:
-        request = study.of_sample(sample.context, sample.question, points)
+        request = _request(study, sample, points)
         size = model.size(request)
         for point, spec in zip(request.points(), request.specs, strict=True):
             try:

@@ -246,12 +246,17 @@ class RunRequest:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def of_sample(
-        self, context: str, question: str, points: Collection[Point] = ()
+        self,
+        context: str,
+        question: str,
+        points: Collection[Point] = (),
+        protect: tuple[str, ...] = (),
     ) -> "RunRequest":
         """The same for one of many samples, at these of its points, or at all."""
         known = {point: place for place, point in enumerate(self.points())}
         places = tuple(known[point] for point in points)
-        made = replace(self, data={}, context=context, question=question, places=places)
+        texts = {"context": context, "question": question, "protect": protect}
+        made = replace(self, data={}, places=places, **texts)
         vars(made)["_parsed"] = tuple(self._parsed[at] for at in places) or self._parsed
         return made
 

@@ -78,9 +78,11 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         parts["columns"] = text("study-columns", "Columns", "", elem_classes=["ckv-unseen"])
         columns = SampleMap(elem_id="study-map")
     with gr.Column(visible=False) as parts["task_area"]:
-        info = "made on this machine; the same seed gives the same samples"
+        info = "one or several, made on this machine; the same seed gives the same samples"
         tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
-        parts["task"] = dropdown("study-task", "Task", info, tasks, DEFAULTS.task)
+        parts["task"] = dropdown(
+            "study-task", "Tasks", info, tasks, list(DEFAULTS.task), multiselect=True
+        )
         with gr.Row():
             parts["length"] = _field("length", "Length", "tokens of a prompt: 1024, 2048")
             parts["sample_seed"] = _field("sample_seed", "Seed", "the random seed")
@@ -92,7 +94,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         hint = "longbench_hotpotqa"
         parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
     with gr.Column(visible=False) as parts["count_area"]:
-        info = "how many; of a built-in task at each length"
+        info = "how many; of each built-in task at each length"
         parts["samples"] = _field("samples", "Samples", info)
     with gr.Row(elem_id="study-row"):
         info = "a name that exists resumes its run"

@@ -8,6 +8,7 @@ from typing import Any
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.data import COLUMNS
+from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.methods.parts.critical import CRITICAL
@@ -48,7 +49,8 @@ class FormValues:
         source: where many samples come from: `file`, whose text is in `data`, `task`, `lm_eval`, a
             task of that package, or `runs`, the texts of stored runs.
         columns: `ours=theirs`, with commas, where names in the file differ.
-        length, samples: tokens of a task's prompts, several with commas; how many at each length.
+        length, samples: tokens of the tasks' prompts, several with commas; how many of each task at
+            each length.
         variants: SPECs beside the full cache, each with its own parameters.
         budget, alpha: one or several, with commas, for every variant without its own.
     """
@@ -58,7 +60,7 @@ class FormValues:
     name: str = ""
     data: str = ""
     columns: str = ""
-    task: str = "niah_multikey_1"
+    task: tuple[str, ...] = ("niah_multikey_1",)
     lm_eval: str = ""
     runs: str = ""
     length: str = "1024"
@@ -91,14 +93,16 @@ class FormValues:
         for name in (f.name for f in fields(cls) if f.type is str):
             with about(name):
                 given[name] = read_text(given[name])
-        if not isinstance(given["analysis"], (list, tuple)):
-            raise ConfigError("The form sent no list of analyses; reload the page.")
+        for name in ("analysis", "task"):
+            if not isinstance(given[name], (list, tuple)):
+                raise ConfigError(f"The form sent no list of the field {name}; reload the page.")
         return cls(
             **given
             | {
                 "variants": read_specs(given["variants"]),
                 "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
                 "analysis": _offered_analyses(given["analysis"]),
+                "task": tuple(name for name in TASKS if name in given["task"]),
             }
             | {f.name: bool(given[f.name]) for f in fields(cls) if f.type is bool}
         )
@@ -288,7 +292,7 @@ def _data(form: FormValues) -> dict[str, Any]:
         case "task":
             lengths = [_whole("length", text) for text in read_list(form.length)]
             return {
-                "task": form.task,
+                "task": form.task[0] if len(form.task) == 1 else list(form.task),
                 "length": lengths[0] if len(lengths) == 1 else lengths,
                 "samples": _whole("samples", form.samples),
                 "seed": _whole("sample_seed", form.sample_seed),

@@ -9,6 +9,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, about
 from ckv_core.experiment.study import MAX_SAMPLES
+from ckv_core.experiment.tasks import listed
 from ckv_core.models.catalog import KNOWN
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.messages import ModelStatus
@@ -304,7 +305,8 @@ class ComparePage:
         for value, control in zip(values, self.form.inputs(), strict=True):
             is_list = isinstance(control, gr.Radio | gr.Dropdown)
             is_open = not is_list or getattr(control, "allow_custom_value", False)
-            if not is_open and value not in [word for _, word in control.choices]:
+            words = {word for _, word in control.choices} if not is_open else set()
+            if not is_open and not {*listed(value)} <= words:
                 raise ConfigError(WRONG)
         return values
 

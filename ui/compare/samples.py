@@ -4,19 +4,20 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
-from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, known_columns, read_samples
+from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, UNMAPPED, known_columns, read_samples
 from ckv_core.experiment.samples import source
 from ckv_core.experiment.sentences import can_confirm, clipped, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study
 from ckv_core.experiment.study_file import study_values
+from ckv_core.experiment.tasks import listed
 from ckv_core.records.grid import Cost, duration
 from ckv_core.records.run_request import FULL, RunRequest
 from ui.compare.form_values import FormValues, file_name, mapping
@@ -97,8 +98,7 @@ def count_sources(form: FormValues) -> int:
     data = form.request().data
     if form.source == "runs":
         return len(data["runs"])
-    lengths = data.get("length")
-    return int(data["samples"]) * (len(lengths) if isinstance(lengths, list) else 1)
+    return int(data["samples"]) * _parts(data)
 
 
 def sample_map(form: FormValues) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ def sample_map(form: FormValues) -> dict[str, Any] | None:
         "metric": lambda sample: sample.metric or form.metric,
         "source": lambda sample: sample.source,
     }
-    unread = [name for name in theirs if name not in {*read.values(), "tags", "choices"}]
+    unread = [name for name in theirs if name not in {*read.values(), *UNMAPPED}]
     return {
         "text": f"{counted(len(samples), 'sample')}." if samples else "",
         "unread": f"Not read: {_listed(unread)}." if unread else "",
@@ -174,13 +174,12 @@ def form_of_study(study: RunRequest, samples: Sequence[Sample], add: int) -> For
     )
     data = study.data
     if "task" in data:
-        lengths = data["length"] if isinstance(data["length"], list) else [data["length"]]
         return replace(
             form,
             source="task",
-            task=str(data["task"]),
-            length=", ".join(map(str, lengths)),
-            samples=str(data["samples"] + ceil(add / len(lengths))),
+            task=tuple(listed(data["task"])),
+            length=", ".join(map(str, listed(data["length"]))),
+            samples=str(data["samples"] + ceil(add / _parts(data))),
             sample_seed=str(data["seed"]),
         )
     if "lm_eval" in data and not data.keys() - {"lm_eval", "samples"}:
@@ -189,13 +188,18 @@ def form_of_study(study: RunRequest, samples: Sequence[Sample], add: int) -> For
     return replace(form, source="file", data=sample_lines(samples))
 
 
+def _parts(data: Mapping[str, Any]) -> int:
+    """How many times a task's number of samples is made: of each task at each length."""
+    return len(listed(data.get("task"))) * len(listed(data.get("length")))
+
+
 def sample_lines(samples: Sequence[Sample]) -> str:
     """The samples as the lines of a file that `read_samples` reads.
 
     Raises:
         ConfigError: they are too long for a form.
     """
-    names = ("id", "context", "question", "answers", "metric", "source", "tags", "choices")
+    names = [each.name for each in fields(Sample)]
     lines = [{name: getattr(each, name) for name in names} for each in samples]
     text = "\n".join(
         json.dumps({key: value for key, value in line.items() if value}, ensure_ascii=False)

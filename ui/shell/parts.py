@@ -77,7 +77,7 @@ def number(elem_id: str, label: str, info: str, value: float, **more: Any) -> gr
 
 
 def dropdown(
-    elem_id: str, label: str, info: str, choices: Sequence[Any], value: str, **more: Any
+    elem_id: str, label: str, info: str, choices: Sequence[Any], value: Any, **more: Any
 ) -> gr.Dropdown:
     """A list of words, or of (label, word)."""
     return gr.Dropdown(list(choices), value=value, label=label, info=info, elem_id=elem_id, **more)

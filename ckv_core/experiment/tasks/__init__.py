@@ -9,9 +9,12 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.tasks.aggregation import AGGREGATION_TASKS
 from ckv_core.experiment.tasks.base import Prompt, Task
+from ckv_core.experiment.tasks.instructions import INSTRUCTION_TASKS
 from ckv_core.experiment.tasks.needles import NEEDLE_TASKS, TURNS
+from ckv_core.experiment.tasks.paraphrase import PARAPHRASE_TASKS
 
-TASKS: dict[str, Task] = {task.name: task for task in (*NEEDLE_TASKS, *AGGREGATION_TASKS, TURNS)}
+_ALL = (*NEEDLE_TASKS, *PARAPHRASE_TASKS, *AGGREGATION_TASKS, TURNS, *INSTRUCTION_TASKS)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 _DEPTHS = 10  # of a needle that is alone: in the middle of tenths of the text, in turn
 _TRIES = 24
 
@@ -21,25 +24,32 @@ Count = Callable[[str, str], int]  # tokens of the prompt of a context and a que
 def make_samples(data: Mapping[str, Any], count: Count) -> tuple[Sample, ...]:
     """The samples of `{task, length, samples, seed}`; more samples begin with the same ones.
 
+    Task and length may be lists; `samples` is the number of each task at each length.
+
     `count`: tokens of a whole prompt with the study's model.
 
     Raises:
         ConfigError: no prompt of that task is as short as that.
     """
-    task = TASKS[data["task"]]
-    lengths = data["length"] if isinstance(data["length"], list) else [data["length"]]
     return tuple(
         sample
-        for length in lengths
-        for sample in _of_length(task, length, data["samples"], data.get("seed", 0), count)
+        for task in listed(data["task"])
+        for length in listed(data["length"])
+        for sample in _of_length(TASKS[task], length, data["samples"], data.get("seed", 0), count)
     )
+
+
+def listed(value: Any) -> list[Any]:
+    """The values of a key that takes one or several."""
+    return value if isinstance(value, list) else [value]
 
 
 def _of_length(task: Task, length: int, samples: int, seed: int, count: Count) -> Iterator[Sample]:
     parts = max(1, round(length / task.tokens_a_part))
     for number in range(samples):
         group, question = divmod(number, task.questions)
-        make = partial(_prompt, task, f"{seed}/{task.name}/{length}/{group}", group, question)
+        name = task.samples_of or task.name
+        make = partial(_prompt, task, f"{seed}/{name}/{length}/{group}", group, question)
         parts, found = _fitted(make, parts, length, count)
         yield Sample(
             id=f"{task.name}-{length}-{number + 1:04}",
@@ -47,8 +57,10 @@ def _of_length(task: Task, length: int, samples: int, seed: int, count: Count) -
             question=found.question,
             answers=found.answers,
             metric=task.metric,
-            source=f"{task.name}-{length}-{group + 1:04}" if task.questions > 1 else "",
+            source=f"{name}-{length}-{group + 1:04}" if task.questions > 1 else "",
             tags={"task": task.name, "length": length, **found.tags},
+            evidence=found.evidence,
+            protect=found.evidence if task.protects else (),
         )
 
 

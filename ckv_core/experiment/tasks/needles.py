@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
-from ckv_core.experiment.tasks.base import Prompt, Task
+from ckv_core.experiment.tasks.base import Prompt, Task, hide
 from ckv_core.experiment.tasks.words import names, numbers, prose
 
 _NOISE = (
@@ -57,7 +57,7 @@ class Needles:
         needles = [_needle(kind, key, value) for key, found in own.items() for value in found]
         wanted = rng.sample([*own], self.queries)
         depth = place if self.keys * self.values == 1 or among else None
-        _hide(rng, lines, needles, depth)
+        hide(rng, lines, needles, depth)
         listed = ", ".join(wanted[:-1]) + (" and " if wanted[1:] else "") + wanted[-1]
         many = self.values * self.queries > 1
         question = (
@@ -70,6 +70,7 @@ class Needles:
             question,
             tuple(value for key in wanted for value in own[key]),
             {} if depth is None else {"depth": round(depth, 3)},
+            tuple(_needle(kind, key, value) for key in wanted for value in own[key]),
         )
 
     def _haystack(
@@ -85,15 +86,6 @@ class Needles:
 
 def _needle(kind: str, key: str, value: str) -> str:
     return f"One of the special magic {kind} for {key} is: {value}."
-
-
-def _hide(rng: random.Random, lines: list[str], needles: list[str], depth: float | None) -> None:
-    """Put the needles between the lines: the only one at a depth, several at random ones."""
-    if depth is not None and len(needles) == 1:
-        lines.insert(round(depth * len(lines)), needles[0])
-        return
-    for at, needle in sorted(((rng.random(), each) for each in needles), reverse=True):
-        lines.insert(round(at * len(lines)), needle)
 
 
 def _uuids(rng: random.Random, count: int) -> list[str]:
@@ -130,14 +122,15 @@ def turns(rng: random.Random, parts: int, _place: float, question: int) -> Promp
     """Prose with four numbers, each under its own name; the question is about one of them."""
     keys, values = names(rng, QUESTIONS), numbers(rng, QUESTIONS)
     lines = [*islice(prose(rng), parts)]
-    for at, (key, value) in enumerate(zip(keys, values, strict=True)):
-        place = round((at + 0.5) / QUESTIONS * len(lines))
-        lines.insert(place, f"The ticket number of the {key} is {value}.")
+    tickets = [f"The ticket number of the {k} is {v}." for k, v in zip(keys, values, strict=True)]
+    for at, ticket in enumerate(tickets):
+        lines.insert(round((at + 0.5) / QUESTIONS * len(lines)), ticket)
     return Prompt(
         " ".join(lines),
         f"What is the ticket number of the {keys[question]}?",
         (values[question],),
         {"depth": round((question + 0.5) / QUESTIONS, 3)},
+        (tickets[question],),
     )
 
 

@@ -1,7 +1,10 @@
 """Words and prose of which the tasks are made: seeded, any amount, nothing downloaded."""
 
 import random
+import re
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
 _ADJECTIVES = (
     "amber ancient bitter bold bright brisk calm clever cosy crimson curious dusty eager early "
@@ -58,6 +61,40 @@ def prose(rng: random.Random) -> Iterator[str]:
             year=rng.randrange(1780, 1990),
             number=rng.randrange(3, 90),
         )
+
+
+_TEXTS = ("harbour_report", "observatory_archive", "orchard_study", "support_call")
+_FOLDER = Path(__file__).resolve().parents[3] / "assets" / "examples"
+
+
+def stored_prose(rng: random.Random) -> Iterator[str]:
+    """Sentences of the example texts, from a random one on, then of `prose` without end."""
+    texts = [*_stored()]
+    rng.shuffle(texts)
+    sentences = [sentence for text in texts for sentence in text]
+    start = rng.randrange(len(sentences))
+    yield from sentences[start:] + sentences[:start]
+    yield from prose(rng)
+
+
+@lru_cache(maxsize=1)
+def _stored() -> tuple[tuple[str, ...], ...]:
+    """The sentences of each text; headings and scraps are left out."""
+    texts = [(_FOLDER / f"{name}.txt").read_text("utf-8") for name in _TEXTS]
+    return tuple(
+        tuple(each for each in re.split(r"(?<=[.!?])\s+|\n+", text) if len(each.split()) > 4)
+        for text in texts
+    )
+
+
+def people(rng: random.Random, count: int) -> list[str]:
+    """Different names of people, none of whom shares a name with another."""
+    first, last = (rng.sample(each.split(), count) for each in (_FIRST, _LAST))
+    return [" ".join(name) for name in zip(first, last, strict=True)]
+
+
+_FIRST = "Martha Oscar Nadia Victor Irene Felix Clara Hugo Paula Edith"
+_LAST = "Barlow Fischer Moreno Hughes Larsen Carver Dalton Foster Holmes Jensen"
 
 
 def names(rng: random.Random, count: int) -> list[str]:

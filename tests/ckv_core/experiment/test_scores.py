@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckv_core.errors import ConfigError
 from ckv_core.experiment.scores import METRICS, is_before_answer, score
 from ckv_core.experiment.study import Sample
 
@@ -64,7 +65,7 @@ def test_rouge_l_is_f1_of_the_longest_common_subsequence(text, answers):
     assert METRICS["rouge_l"](text, answers, ()) == pytest.approx(max(map(one, answers)))
 
 
-@given(text=TEXT, answers=ANSWERS, metric=st.sampled_from(sorted(METRICS)))
+@given(text=TEXT, answers=ANSWERS, metric=st.sampled_from(sorted({*METRICS} - {"constraints"})))
 def test_every_score_is_from_0_to_1(text, answers, metric):
     value = METRICS[metric](text, answers, tuple(answers))
     assert 0 <= value <= 1
@@ -105,6 +106,39 @@ def test_scores_by_hand(metric, text, answers, choices, value):
 def test_a_text_that_was_cut_has_its_answer_or_not_yet(metric, text, value, is_before):
     sample = Sample(id="a", context="c", question="q", answers=("red", "blue"))
     assert is_before_answer(text, value, sample, metric) is is_before
+
+
+@pytest.mark.parametrize(
+    ("constraint", "met", "not_met"),
+    [
+        ("begins: Dear reader", "\n dear Reader, all", "My dear reader"),
+        ("ends: The end", 'So it is. The end."', "The end is near"),
+        ("includes: pond", "A POND", "A pool"),
+        ("excludes: pond", "A pool", "A Pond"),
+        ("max_words: 3", "don't be late", "do not be late"),
+        ("min_words: 3", "one two three", "one - two"),
+        ("lines: 2", "a\n\nb", "a b"),
+        ("bullets: 2", "- a\n* b\nc", "- a\n-\nb - c"),
+        ("letters: upper", "LOUD 1!", "Loud"),
+        ("letters: lower", "quiet", "Quiet"),
+        ("max_digits: 1", "no 1", "no 10"),
+    ],
+)
+def test_a_constraint_is_met_or_not(constraint, met, not_met):
+    assert METRICS["constraints"](met, [constraint], ()) == 1
+    assert METRICS["constraints"](not_met, [constraint], ()) == 0
+
+
+def test_constraints_are_the_share_met_and_an_overlong_text_is_judged_where_it_was_cut():
+    answers = ("includes: red", "excludes: blue", "max_words: 3", "min_words: 2")
+    sample = Sample(id="a", context="c", question="q", answers=answers, metric="constraints")
+    assert score("red and blue are here", sample, "") == 0.5
+    assert not is_before_answer("red and blue are here", 0.5, sample, "")
+    assert is_before_answer("red and blue", 0.75, sample, "")
+    assert score(" ", sample, "") == 0
+    for wrong in ("shorter: 3", "max_words: few", "begins"):
+        with pytest.raises(ConfigError, match="must read NAME: VALUE"):
+            METRICS["constraints"]("text", [wrong], ())
 
 
 def test_a_samples_own_metric_wins():

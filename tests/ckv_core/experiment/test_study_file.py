@@ -16,6 +16,7 @@ from ckv_core.experiment.decide import fewest_sources
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study_file import STUDY_KEYS, read_study, write_study
 from ckv_core.experiment.tasks import TASKS, make_samples
+from ckv_core.experiment.tasks.paraphrase import RELATIONS, ROLES
 from ckv_core.records.run_request import Point, RunRequest
 
 FILE = """
@@ -79,6 +80,10 @@ def test_the_file_of_the_documentation_is_read():
         (changed("metric: string_match", "metric: best"), "wrong at metric"),
         (changed("{file: samples.jsonl}", "{}"), "one of file, task"),
         (changed("{file: samples.jsonl}", "{task: other, length: 100, samples: 1}"), "data.task"),
+        (
+            changed("{file: samples.jsonl}", "{task: [vt, vt], length: 9, samples: 1}"),
+            "each task is expected",
+        ),
         (
             changed("{file: samples.jsonl}", "{file: a, task: vt}"),
             "one of file, task",
@@ -203,13 +208,69 @@ def test_a_task_is_the_same_again_and_as_long_as_asked(task):
     assert make_samples(data | {"seed": 4}, words)[0].context != samples[0].context
     for sample in samples:
         assert 700 * 0.9 <= words(sample.context, sample.question) <= 700
-        assert all(answer in sample.context for answer in sample.answers)
-        assert not any(answer in sample.question for answer in sample.answers)
+        assert all(passage in sample.context for passage in (*sample.evidence, *sample.protect))
+        if sample.metric != "constraints":
+            assert all(answer in sample.context for answer in sample.answers)
+            assert not any(answer in sample.question for answer in sample.answers)
 
 
 def test_a_task_of_no_such_length_is_refused():
     with pytest.raises(ConfigError, match="as short as 5 tokens"):
         make_samples({"task": "vt", "length": 5, "samples": 1, "seed": 0}, words)
+
+
+FUNCTION_WORDS = "the a an of in on at to is was and what which does do who kind"
+
+
+def stems(text: str) -> set[str]:
+    """Of the content words: the first letters, so that another ending is the same word."""
+    return {
+        word[:4]
+        for word in re.findall(r"[a-z]+", text.lower())
+        if word not in FUNCTION_WORDS.split()
+    }
+
+
+def test_a_paraphrased_question_shares_no_content_word_with_any_sentence():
+    asked = [question.format(who="") for _, question, _ in RELATIONS]
+    in_questions = stems(" ".join([*asked, *ROLES.values()]))
+    told = [sentence.format(who="", value=values) for sentence, _, values in RELATIONS]
+    assert not stems(" ".join([*told, *ROLES])) & in_questions
+    data = {"task": [name for name in TASKS if name.startswith("para_")], "length": 400}
+    samples = make_samples(data | {"samples": 10, "seed": 1}, words)
+    for sample in samples:
+        for answer, sentence in zip(sample.answers, sample.evidence, strict=False):
+            assert answer in sentence
+            assert not stems(sentence) & stems(sample.question)
+            assert sample.context.count(sentence) == 1
+    assert len({sample.question for sample in samples}) > 15
+
+
+def test_hops_need_both_sentences_and_distractors_have_other_answers():
+    (hops, *_) = make_samples({"task": "para_hops", "length": 400, "samples": 2, "seed": 1}, words)
+    fact, neighbour = hops.evidence
+    assert set(re.findall(r"[A-Z]\w+ [A-Z]\w+", neighbour)) <= {
+        *re.findall(r"[A-Z]\w+ [A-Z]\w+", hops.question)
+    }
+    assert fact.split()[1] in neighbour
+    (alike, *_) = make_samples(
+        {"task": "para_alike", "length": 400, "samples": 2, "seed": 1}, words
+    )
+    before, _, _ = alike.evidence[0].partition(alike.answers[0])
+    tail = " ".join(before.split()[2:])
+    others = re.findall(f"The \\w+ {tail} (\\w+)", alike.context)
+    assert len({*others}) == len(others) == 4
+
+
+def test_several_tasks_at_several_lengths_are_made_together():
+    data = {"task": ["vt", "system_protected"], "length": [200, 300], "samples": 2, "seed": 0}
+    samples = make_samples(data, words)
+    assert [sample.tags["task"] for sample in samples] == ["vt"] * 4 + ["system_protected"] * 4
+    assert samples[-1].evidence == samples[-1].protect != ()
+    twin = make_samples(data | {"task": "system_prompt"}, words)[-1]
+    same = ("context", "question", "answers", "source")
+    assert all(getattr(twin, name) == getattr(samples[-1], name) for name in same)
+    assert not twin.protect
 
 
 def test_turns_of_one_text_have_one_source():

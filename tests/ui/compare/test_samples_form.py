@@ -130,6 +130,9 @@ def test_a_study_fills_the_form_with_more_samples_or_with_its_own_as_a_file():
     again = form_of_study(study, (), add=15)
     assert replace(study_of(again), data=study.data) == study
     assert study_of(again).data == study.data | {"samples": 28}
+    two = study_of(replace(again, task=("vt", "para_hops")))
+    assert two.data["task"] == ["vt", "para_hops"]
+    assert study_of(form_of_study(two, (), add=8)).data == two.data | {"samples": 30}
     pasted = study_of(form())
     samples = read_samples(JSONL)
     again = form_of_study(pasted, samples, add=15)
