@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -260,10 +260,12 @@ def main() -> None:
     """Measure, print, and write the document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="on the CPU, to try this out")
-    is_small = parser.parse_args().small
+    parser.add_argument("--seconds", type=float, default=WHOLE.seconds, help="nothing begins later")
+    given = parser.parse_args()
+    is_small, whole = given.small, replace(WHOLE, seconds=given.seconds)
     if not is_small and not torch.cuda.is_available():
         sys.exit("make gpu needs a CUDA device that this PyTorch can use; there is none here.")
-    written = report(SMALL, lambda: "none") if is_small else report(WHOLE, tests)
+    written = report(SMALL, lambda: "none") if is_small else report(whole, tests)
     print(written)
     if not is_small:
         kept = DOCUMENT.read_text(encoding="utf-8").partition(MARK)[0]

@@ -265,7 +265,7 @@ def waits_of(step: Callable[[], object], device: torch.device) -> int | None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     # PyTorch does not warn of the wait for the tokens, because the code requests it by name.
-    return 1 + sum("synchron" in str(each.message) for each in warned)
+    return 1 + sum("called a synchronizing" in str(each.message) for each in warned)
 
 
 def forget(device: torch.device) -> None:
@@ -278,7 +278,9 @@ def planned(setting: Setting, side: str, tokens: int, methods: Iterable[str]) ->
     """Cells of one length; the full cache first, then each method from the smallest budget up."""
     batches = (*setting.batches, 0)
     shares = [(FULL, 1.0), *((name, share) for share in setting.shares[::-1] for name in methods)]
-    return [Cell(side, name, tokens, share, rows) for name, share in shares for rows in batches]
+    cells = (Cell(side, name, tokens, share, rows) for name, share in shares for rows in batches)
+    # A store is decoded in every step: its largest batch would take minutes.
+    return [each for each in cells if each.rows or "store" not in each.method]
 
 
 def build(setting: Setting) -> PreTrainedModel:

@@ -10,17 +10,24 @@ is most of its time. torch.compile packs weights with these same operators, but 
 compiler. They have no public name.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from types import ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
 
+from ckv_core.base.devices import may_run_triton
+from ckv_core.errors import is_out_of_memory
 from ckv_core.models.attention import AttentionContext
 
+_LOG = logging.getLogger(__name__)
+_SILU = (nn.SiLU, SiLUActivation)
 _MAPS = ("q_proj", "k_proj", "v_proj")
 _NORMS = ("q_norm", "k_norm")  # of each head, before RoPE
 _GATED = ("gate_proj", "up_proj")
@@ -63,9 +70,12 @@ class FusedAttention(nn.Module):
             queries, keys = turning.split([query_heads, kv_heads], dim=2)
             turning = torch.cat([self.q_norm(queries), self.k_norm(keys)], dim=2)
         cos, sin = (each.unsqueeze(2) for each in position_embeddings)
-        # Each half times the other's sine; its sign stands for the half that RoPE negates.
-        across = turning.roll(self.head_dim // 2, -1).mul_(sin * self.sign)
-        turned = (turning * cos).add_(across)
+        if (kernels := _kernels(turning.device)) is not None:
+            turned = kernels.turned(turning, *position_embeddings)
+        else:
+            # Each half times the other's sine; its sign stands for the half that RoPE negates.
+            across = turning.roll(self.head_dim // 2, -1).mul_(sin * self.sign)
+            turned = (turning * cos).add_(across)
         queries, keys = turned.split([query_heads, kv_heads], dim=2)
         output = ckv_context.attend(
             self.layer_idx,
@@ -87,8 +97,37 @@ class FusedMlp(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., hidden] to the same."""
-        gate, up = self.gate_up_proj(inputs).chunk(2, dim=-1)
+        pairs = self.gate_up_proj(inputs)
+        kernels = _kernels(pairs.device) if isinstance(self.act_fn, _SILU) else None
+        if kernels is not None:
+            return cast(Tensor, self.down_proj(kernels.gated(pairs)))
+        gate, up = pairs.chunk(2, dim=-1)
         return cast(Tensor, self.down_proj(self.act_fn(gate).mul_(up)))
+
+
+@cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    """`models.kernels` where Triton compiles it and it computes what PyTorch does, else None."""
+    if not may_run_triton(device):
+        return None
+    states, cos, sin = (torch.randn(2, 3, n, 24, device=device) for n in (5, 1, 1))
+    try:
+        from ckv_core.models import kernels  # noqa: PLC0415 - with CUDA alone
+
+        turned = kernels.turned(states, cos[:, :, 0], sin[:, :, 0])
+        gated = kernels.gated(states)
+    except Exception as error:  # no Triton, no compiler: of many kinds, and nothing is lost
+        if is_out_of_memory(error):
+            raise
+        _LOG.warning("RoPE and gates are computed by PyTorch, for Triton cannot do it: %s", error)
+        return None
+    (one, other), (gate, up) = states.chunk(2, -1), states.chunk(2, -1)
+    pairs = (
+        (turned, states * cos + torch.cat([-other, one], -1) * sin),
+        (gated, nn.functional.silu(gate) * up),
+    )
+    same = all(torch.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in pairs)
+    return kernels if same else None
 
 
 @torch.no_grad()

@@ -43,7 +43,11 @@ def test_every_cell_is_measured_and_a_length_that_is_refused_costs_no_other(quic
         if row[0] == "120" and "not installed" not in row[5]
     }
     shares = [("full", "100%"), *((m, s) for s in ("10%", "20%", "50%") for m in quick.methods)]
-    expected = [("the lab", *each, rows) for each in shares for rows in ("1", "3")]
+    expected = [
+        ("the lab", method, share, rows)
+        for method, share in shares
+        for rows in (("1",) if "store" in method else ("1", "3"))
+    ]
     others = [("transformers, sdpa", "full", "100%", rows) for rows in ("1", "3")]
     assert list(cells) == expected + others
     assert all(step > floor >= 0 for step, floor, _ in cells.values())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ckv_core.base.devices import is_cuda_like
+from ckv_core.base.devices import is_cuda_like, may_run_triton
 from ckv_core.errors import is_out_of_memory
 from ckv_core.methods.attention import Part, join
 from ckv_core.methods.parts.store import PlainSegment, Segment
@@ -169,7 +169,7 @@ Join = Callable[[Part, Part, Tensor, torch.dtype], Tensor]
 @cache
 def usable_join(device: torch.device) -> Join | None:
     """`join_kernel.joined` where Triton compiles it and it gives what `join` gives, else None."""
-    if device.type != "cuda":
+    if not may_run_triton(device):
         return None
     own, held = (
         (torch.randn(6, 3, 24, device=device), 5 * torch.randn(3, 6, device=device).T)

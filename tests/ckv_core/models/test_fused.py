@@ -3,6 +3,7 @@
 import weakref
 from collections import Counter
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import FusedAttention, FusedMlp, PackedLinear, fuse, pack_linear_maps
 from ckv_core.models.geometry import read_geometry
 from ckv_core.models.loading import load_model
-from tests.factories.models import ARCHITECTURES, plain_model, saved_model, tiny_model
+from tests.factories.models import (
+    ARCHITECTURES,
+    plain_model,
+    saved_model,
+    tiny_model,
+    tiny_model_on,
+)
 
 
 class Causal:
@@ -209,3 +216,19 @@ def test_a_build_with_onednn_packs():
 def test_operators_that_compute_something_else_are_not_used(monkeypatch):
     monkeypatch.setattr(packed, "_product", lambda inputs, weight, bias: inputs @ weight.T)
     assert not packed._works.__wrapped__()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compiles for a CUDA device")
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_tritons_kernels_compute_what_pytorch_does(arch, monkeypatch):
+    assert packed._kernels(torch.device("cuda", 0)) is not None
+    ids = torch.arange(9, device="cuda").view(3, 3) + 20
+    ways = []
+    for kernels in (packed._kernels, lambda _device: None):
+        monkeypatch.setattr(packed, "_kernels", kernels)
+        model = tiny_model_on(arch, partial(PreTrainedModel.to, device="cuda")).model
+        assert any(isinstance(part, FusedMlp) for part in model.modules())
+        with torch.inference_mode():
+            ways.append(model(ids, use_cache=False, ckv_context=Causal()).logits)
+    torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-4)
