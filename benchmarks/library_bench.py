@@ -16,7 +16,7 @@ from statistics import quantiles
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
-from storage import library, search
+from storage import library
 from storage.database import Database, default_url, open_database
 from storage.models import ResultRow, Run, SampleRow, Tag
 from storage.records import RunFilter, RunSort
@@ -95,7 +95,7 @@ def fill(database: Database) -> None:
                 for at in range(VARIANTS)
             ]  # fmt: skip
             session.execute(insert(ResultRow), rows)
-            search.index_run(session, run.id)
+            library.index_run(session, run.id)
         if database.server is not None:
             session.execute(text("ANALYZE"))  # as PostgreSQL's autovacuum does soon after
 

@@ -193,8 +193,7 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
     notes = database.read_with(repository.load_notes, slug)
 
     def report() -> bytes:
-        from ui.report.contents import read_groups
-        from ui.report.report import build_report
+        from ui.report.report import build_report, read_groups
         from ui.services.live_runs import stored_snapshot
 
         return build_report(stored_snapshot(run), notes, read_groups(without))

@@ -1,16 +1,21 @@
 """Queries of the library: list, annotate, delete with undo. Take a Session, never commit."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Row,
     Select,
+    TextualSelect,
     and_,
+    bindparam,
     case,
+    column,
     delete,
     false,
     func,
@@ -18,6 +23,7 @@ from sqlalchemy import (
     literal,
     not_,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import Session
@@ -27,7 +33,7 @@ from ckv_core.experiment.study_file import read_name
 from ckv_core.records.codec import revived
 from ckv_core.records.outcomes import Tally
 from ckv_core.records.run_request import MAX_NAME, RunRequest
-from storage import audit, search, usage
+from storage import audit, usage
 from storage.models import (
     ACTIVE_STATES,
     ALIVE,
@@ -293,7 +299,7 @@ def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[
     with usage.counted(session, run_id, Run, Run.id == run_id):
         session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
     set_tags(session, run_id, tags)
-    search.index_run(session, run_id)
+    index_run(session, run_id)
 
 
 def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
@@ -368,7 +374,7 @@ def purge_deleted(
     keys = session.scalars(old.with_for_update(skip_locked=True)).all()  # others hold the rest
     for run_id in keys:
         if not _purge_part(session, run_id):
-            search.forget_run(session, run_id)
+            forget_run(session, run_id)
             session.execute(delete(Run).where(Run.id == run_id))
     return len(keys)
 
@@ -404,7 +410,7 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
     }
     conditions = [ALIVE, *(column == value for column, value in equal.items() if value)]
     if wanted.text.strip():
-        matching = search.matching_runs(session, wanted.text)
+        matching = matching_runs(session, wanted.text)
         conditions.append(false() if matching is None else Run.id.in_(matching))
     if wanted.tag:
         conditions.append(Run.id.in_(select(Tag.run_id).where(Tag.name == wanted.tag)))
@@ -473,3 +479,87 @@ def set_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
     session.execute(delete(Tag).where(Tag.run_id == run_id))
     if names:
         session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in names])
+
+
+# --- full-text search -------------------------------------------------------------------
+
+# Per run. A tsvector must stay under 1 MiB, and folding makes up to 18 characters of one.
+INDEXED_CHARS = 200_000
+INDEXED_BYTES = 900_000
+WORD_CHARS = 60
+QUERY_CHARS = 400
+QUERY_WORDS = 16
+_WORD = re.compile(r"[^\W_]+")
+
+_STATEMENTS = {
+    "sqlite": {
+        "forget": "DELETE FROM run_search WHERE rowid = :run_id",
+        "index": "INSERT INTO run_search (rowid, words) VALUES (:run_id, :words)",
+        "match": "SELECT rowid AS run_id FROM run_search WHERE run_search MATCH :query",
+    },
+    "postgresql": {
+        "forget": "DELETE FROM run_search WHERE run_id = :run_id",
+        "index": "INSERT INTO run_search (run_id, words) "
+        "VALUES (:run_id, array_to_tsvector(string_to_array(:words, ' ')))",
+        "match": "SELECT run_id FROM run_search WHERE words @@ CAST(:query AS tsquery)",
+    },
+}
+
+
+def words_of(source: str) -> list[str]:
+    """Runs of letters and digits, case and compatibility forms folded, each cut to 60."""
+    folded = unicodedata.normalize("NFKC", source).casefold()
+    return [word[:WORD_CHARS] for word in _WORD.findall(folded)]
+
+
+def index_run(session: Session, run_id: int) -> None:
+    """Write the words of a run's title, note, question and generations as they now are.
+
+    Of a run of many samples, title and note alone.
+    """
+    of_one = (Run.id == run_id, ~OF_SAMPLES)
+    questions = select(SampleRow.question).join(Run, Run.id == SampleRow.run_id).where(*of_one)
+    generated = select(ResultRow.text).join(Run, Run.id == ResultRow.run_id).where(*of_one)
+    title, note = session.execute(select(Run.title, Run.note).where(Run.id == run_id)).one()
+    texts = session.scalars(generated.order_by(ResultRow.position))
+    source = "\n".join([title, note, *session.scalars(questions), *texts])[:INDEXED_CHARS]
+    words = " ".join(sorted(_that_fit(words_of(source))))
+    forget_run(session, run_id)
+    session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})
+
+
+def forget_run(session: Session, run_id: int) -> None:
+    """Remove a run's words; a later run may get its key on SQLite."""
+    session.execute(text(_statement(session, "forget")), {"run_id": run_id})
+
+
+def matching_runs(session: Session, query: str) -> TextualSelect | None:
+    """Keys of runs that have all words of a query, the last one as a beginning.
+
+    Any text is a query; beyond 400 characters or 16 words it is cut. None if it has no word.
+    """
+    words = words_of(query[:QUERY_CHARS])[:QUERY_WORDS]
+    if not words:
+        return None
+    # Words are letters and digits only, so quotes cannot be closed from inside.
+    if session.get_bind().dialect.name == "sqlite":
+        expression = " ".join(f'"{word}"' for word in words) + "*"
+    else:
+        expression = " & ".join(f"'{word}'" for word in words) + ":*"
+    statement = text(_statement(session, "match")).bindparams(bindparam("query", expression))
+    return statement.columns(column("run_id", BigInteger))
+
+
+def _that_fit(words: Iterable[str]) -> list[str]:
+    """Each word once, the first ones as far as there is room."""
+    room, fitting = INDEXED_BYTES, []
+    for word in dict.fromkeys(words):
+        room -= len(word.encode())
+        if room < 0:
+            break
+        fitting.append(word)
+    return fitting
+
+
+def _statement(session: Session, name: str) -> str:
+    return _STATEMENTS[session.get_bind().dialect.name][name]

@@ -33,7 +33,7 @@ from ckv_core.records.events import (
 )
 from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
-from storage import repository, rows, search, servers
+from storage import library, repository, rows, servers
 from storage.database import Database
 from storage.models import (
     ACTIVE_STATES,
@@ -317,7 +317,7 @@ def create_run(
     session.add(run)
     session.flush()
     session.execute(insert(SampleRow), {"run_id": run.id, **rows.only_sample(request)})
-    search.index_run(session, run.id)
+    library.index_run(session, run.id)
     count_run(session, run.id)
     return run.slug
 
@@ -342,7 +342,7 @@ def _start(session: Session, slug: str, server: int | None) -> bool:
 def end_run(session: Session, run_id: int, state: RunState, reason: str, now: datetime) -> None:
     """Put a run of one sample into an end state, and make what was generated findable."""
     _update_run(session, run_id, {"state": state, "reason": reason, "finished_at": now})
-    search.index_run(session, run_id)
+    library.index_run(session, run_id)
     count_run(session, run_id)
 
 
@@ -484,7 +484,7 @@ def _save_study(
     made = upsert.values(values).on_conflict_do_nothing().returning(Run.id)
     if (run_id := session.scalar(made)) is not None:
         count_run(session, run_id)
-        search.index_run(session, run_id)
+        library.index_run(session, run_id)
     of_name = select(Run).where(*_HERE, Run.owner == owner, Run.title == study.name)
     row = session.scalars(of_name.with_for_update()).one()
     old = repository.study_of(row.request, row.title)

@@ -19,10 +19,8 @@ from starlette.types import ASGIApp
 from ckv_core.errors import ConfigError
 from ckv_core.models.catalog import KNOWN, list_models
 from ui.accounts.turns import Turns
-from ui.api.endpoints import Api
-from ui.api.routes import api_routes
-from ui.caches.page import CachesPage
-from ui.caches.routes import cache_routes
+from ui.api.endpoints import Api, api_routes
+from ui.caches.page import CachesPage, cache_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
 from ui.compare.routes import compare_routes
@@ -31,8 +29,7 @@ from ui.looks.theme import CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
 from ui.run.page import RunPage
 from ui.run.routes import build_routes
-from ui.runs.page import RunsPage
-from ui.runs.routes import library_routes
+from ui.runs.page import RunsPage, library_routes
 from ui.server.gates import OwnStreams
 from ui.server.guard import Guard, NamedProxies
 from ui.server.identity import Identity
@@ -45,8 +42,7 @@ from ui.server.private import (
 )
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.several.page import SeveralPage
-from ui.several.routes import several_routes
+from ui.several.page import SeveralPage, several_routes
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.page_heads import PageHeads

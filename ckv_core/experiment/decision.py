@@ -21,7 +21,7 @@ from ckv_core.experiment.decide import (
     decide,
 )
 from ckv_core.experiment.names import display_names
-from ckv_core.experiment.samples import FULL_POINT, full_row, source
+from ckv_core.experiment.runs import FULL_POINT, full_row, source
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.methods.parameters import Budget

@@ -12,12 +12,12 @@ from ckv_core.experiment.decision import Decision, decide_study
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.points import Row, with_bases
 from ckv_core.experiment.points_table import differences_json
-from ckv_core.experiment.samples import l1_answers, point_of, read_results
-from ckv_core.experiment.savings import Saving, savings
+from ckv_core.experiment.runs import l1_answers, point_of, read_results
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.stats import CONFIDENCE
 from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult
 from ckv_core.experiment.study_file import STUDY_KEYS, study_of, study_values
+from ckv_core.experiment.sweep import Saving, savings
 from ckv_core.records.codec import record_json
 from ckv_core.records.records import ModelInfo, Versions
 from ckv_core.records.run_request import MAX_SWEEP_POINTS, RunRequest

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckv_core.experiment.points import Row
-from ckv_core.experiment.samples import point_of, read_results
+from ckv_core.experiment.runs import point_of, read_results
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import study_values
 from ckv_core.records.run_request import FULL, Point, RunRequest

@@ -7,7 +7,7 @@ from functools import cached_property
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decision import Decision, MethodDecision, decide_study
 from ckv_core.experiment.points import Points, with_bases
-from ckv_core.experiment.samples import l1_answers, read_results
+from ckv_core.experiment.runs import l1_answers, read_results
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.verdict import Group, Member, Verdict
 from ckv_core.records.outcomes import State

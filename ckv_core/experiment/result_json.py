@@ -11,8 +11,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.ablation import ablation_of
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.points import POINT_METRICS, Curve
-from ckv_core.experiment.savings import Saving, savings
-from ckv_core.experiment.sweep import curves, matched_metrics
+from ckv_core.experiment.sweep import Saving, curves, matched_metrics, savings
 from ckv_core.records.chain import check_chain
 from ckv_core.records.codec import measured_json, number_json, plain
 from ckv_core.records.events import RunResult

@@ -1,15 +1,203 @@
 """Several budgets or alphas on one sample: curves, and the tables of them. No torch."""
 
-from ckv_core.experiment.points import Curve, Row
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ckv_core.experiment.points import POINT_METRICS, Curve, Points, Row
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.savings import SAVINGS_NOTE, Needs, saving_rows, savings_table
-from ckv_core.experiment.table import Table
+from ckv_core.experiment.stats import (
+    Match,
+    MatchOutcome,
+    matching_budget,
+    matching_range,
+)
+from ckv_core.experiment.table import Cell, Column, Table, text_column
+from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ANALYSIS_ARRAYS, Metric, metrics_in
 from ckv_core.records.outcomes import cut_note, tally
 from ckv_core.records.passages import spans_of
+
+# What a saving says where it names no budget.
+MEANINGS: dict[MatchOutcome, str] = {
+    "better": "already reached at the smallest budget",
+    "worse": "not reached with the budgets tried",
+    "nothing": "the point to be matched is at 0 itself",
+    "rounding": "the point to be matched is below the rounding floor",
+}
+SAVINGS_NOTE = (
+    "The budget at which the method is as good as the other at its budget and stays so, linear "
+    "between the budgets tried, as in the paper's Metric 1."
+)
+_WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "only rounding"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What one curve needs to match one point of another.
+
+    Attributes:
+        target_budget, value: of the point to be matched.
+        n: sources that both curves have at every budget.
+        tried: budgets at which the curve's value is known, rising.
+        match: the budget of the curve.
+        low, high: ends of its 95 % interval; None where there is none.
+        is_moot: whether no point answers, so that no budget is saved at all.
+    """
+
+    curve: Curve
+    target: Curve
+    target_budget: Budget
+    value: float
+    n: int
+    tried: tuple[Budget, ...]
+    match: Match
+    low: Match | None = None
+    high: Match | None = None
+    is_moot: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """Budget saved: 1 - needed / target; negative where more is needed."""
+        needed = self.match.budget
+        return None if needed is None else 1 - needed / self.target_budget.amount
+
+    @property
+    def text(self) -> str:
+        """`171, 33 % less`; `64 or less` and `over 512` where `MEANINGS` says more."""
+        text = self._of(self.match)
+        if self.share is None or self.is_moot:
+            return text
+        percent = round(100 * self.share)
+        change = f"{abs(percent)} % {'less' if percent > 0 else 'more'}" if percent else "the same"
+        return f"{text}, {change}"
+
+    @property
+    def full_text(self) -> str:
+        """The same with what it means: `64 or less (already reached at the smallest budget)`."""
+        meaning = MEANINGS.get(self.match.outcome)
+        return f"{self.text} ({meaning})" if meaning else self.text
+
+    @property
+    def interval(self) -> str:
+        """`5% or less to 12.5%`; empty where there is none."""
+        ends = [self._of(end) for end in (self.low, self.high) if end is not None]
+        return " to ".join(dict.fromkeys(ends))
+
+    def _of(self, match: Match) -> str:
+        if match.budget is None:
+            smallest, largest = self.tried[0], self.tried[-1]
+            ends = {"better": f"{smallest} or less", "worse": f"over {largest}"}
+            return (ends | _WORDS)[match.outcome]
+        unit = self.target_budget.unit
+        if unit == "tokens":
+            return f"{match.budget:,.0f}"
+        return f"{match.budget:.1f}%" if unit == "percent" else f"{match.budget:.3g}MiB"
+
+
+Needs = Mapping[str, Saving]  # by metric
+
+
+def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> Iterator[Saving]:
+    """What a curve needs for every point of another, by a metric that has a better direction.
+
+    Of shares of several sources with the interval of what is needed.
+    """
+    own, others = (
+        [(budget, row) for budget, row in each.rows if row.values(key)] for each in (curve, target)
+    )
+    if not (own and others) or curve.unit != target.unit:
+        return
+    rows = [row for _, row in (*own, *others)]
+    sources = sorted(set.intersection(*(set(row.values(key)) for row in rows)), key=str)
+    if not sources:
+        return
+    values = np.array([[row.values(key)[at] for at in sources] for row in rows])
+    amounts, metric = [budget.amount for budget, _ in own], POINT_METRICS[key]
+    # Sums of the same scores in another order are to be equal.
+    means = [float(f"{mean:.12g}") for mean in values.mean(1)]
+    for at, (budget, row) in enumerate(others, start=len(own)):
+        low = high = None
+        points = list(zip(amounts, means, strict=False))
+        match = matching_budget(points, means[at], lower=metric.better == "lower")
+        floors = row.floors.get(key, {})
+        if any(row.values(key)[each] <= floors.get(each, -1.0) for each in sources):
+            match = Match(None, "rounding")
+        elif metric.is_share and len(sources) > 1 and match.outcome != "nothing":
+            low, high = matching_range(amounts, values[: len(own)], values[at], match)
+        yield Saving(
+            curve=curve,
+            target=target,
+            target_budget=budget,
+            value=float(values[at].mean()),
+            n=len(sources),
+            tried=tuple(each for each, _ in own),
+            match=match,
+            low=low,
+            high=high,
+            is_moot=is_moot,
+        )
+
+
+def saving_rows(
+    pairs: Iterable[tuple[Curve, Curve]], keys: Iterable[str], *, is_moot: bool = False
+) -> list[Needs]:
+    """One per curve and point of its target that some metric knows, by metric."""
+    rows: dict[tuple[Curve, Curve, Budget], dict[str, Saving]] = {}
+    for key in keys:
+        for curve, target in pairs:
+            for each in savings(curve, target, key, is_moot=is_moot):
+                rows.setdefault((curve, target, each.target_budget), {})[key] = each
+    return [*rows.values()]
+
+
+def savings_table(
+    points: Points, rows: Sequence[Needs], keys: Sequence[str], **words: str
+) -> Table[Needs]:
+    """Budgets of equal quality, a column per metric; `words`: file, note and empty of the table."""
+
+    def first(needs: Needs) -> Saving:
+        return next(iter(needs.values()))
+
+    def matched(needs: Needs) -> Cell:
+        at = first(needs)
+        return Cell(f"{at.target.first.name} at {at.target_budget}", at.target_budget.amount)
+
+    def needed(key: str, needs: Needs) -> Cell | None:
+        saving = needs.get(key)
+        if saving is None:
+            return None
+        ends = f" ({saving.interval})" if saving.interval else ""
+        return Cell(f"{saving.full_text}{ends}", saving.match.budget)
+
+    columns: list[Column[Needs]] = [
+        text_column("method", "Method", lambda needs: first(needs).curve.first.name),
+        text_column("matches", "Matches", matched),
+        *(
+            Column(
+                key, f"Needs, by {POINT_METRICS[key].label}", partial(needed, key), unit="budget"
+            )
+            for key in keys
+        ),
+    ]
+    if points.n > 1:
+        columns.append(Column("n", "n", lambda each: first(each).n, unit="samples", form=","))
+    places = [first(needs).curve.first.place for needs in rows]
+    return Table(
+        caption="Budget needed for equal quality",
+        columns=columns,
+        items=rows,
+        head=points.regimes.head,
+        marks=[points.marks[place] for place in places],
+        places=places,
+        **{"note": SAVINGS_NOTE, **words},  # type: ignore[arg-type]
+    )
+
 
 SWEPT = metrics_in("sweep")
 MOOT_NOTE = "No point gives the answer, so an equal metric saves no budget."

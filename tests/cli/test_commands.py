@@ -24,7 +24,7 @@ from storage.recorder import Recorder
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened
-from ui.report import contents as report_charts
+from ui.report import report
 from ui.users import HASHER, read_users
 
 
@@ -53,7 +53,7 @@ def at_home(home, monkeypatch):
     monkeypatch.setenv("CKV_HOME", str(home))
     monkeypatch.setenv("CKV_AUTH", "ann:secret")
     monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
-    monkeypatch.setattr(report_charts, "FIGURES_PER_CHART", 2)
+    monkeypatch.setattr(report, "FIGURES_PER_CHART", 2)
 
 
 @pytest.fixture

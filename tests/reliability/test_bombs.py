@@ -16,7 +16,7 @@ from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.kept_record import read_record
 from storage.bundle_import import reading
 from tests.storage.bundles import sealed
-from ui.api.routes import _read_object
+from ui.api.endpoints import _read_object
 from ui.compare.form_values import FormValues
 from ui.compare.samples import sample_map
 from ui.compare.setup_link import form_of

@@ -1,11 +1,11 @@
-"""What programs may call: five endpoints for gradio_client, MCP and ui/api/routes.py."""
+"""What programs may call: five endpoints for gradio_client and MCP, and as plain JSON routes."""
 
 import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Annotated, Any, cast, get_origin, get_type_hints
 
@@ -13,26 +13,112 @@ import gradio as gr
 from gradio.context import LocalContext
 from gradio.events import api
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from ckv_core.base.checked import chars, one_of, read, within
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.base.json_text import NoJsonError
+from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.experiment.export import export
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.result_json import to_json
+from ckv_core.experiment.verdict import verdict_of
 from ckv_core.methods.parameters import DEFAULT_BUDGET
+from ckv_core.records.codec import measured_json
+from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import ARGUMENTS, LISTS, RunRequest, meaning
 from storage.library import SORTS
 from storage.models import STATES
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
+from ui.accounts.access import AccessError
 from ui.accounts.turns import in_turn
-from ui.api.answers import Result, run_json, samples_json
 from ui.compare.form_values import read_list
 from ui.compare.offers import DEFAULT_VARIANTS
+from ui.limits import LimitError
 from ui.runs.query import TEXT_CHARS, run_row
-from ui.server.route_answers import NOT_YET, UNKNOWN_RUN
+from ui.server.gates import BOUNDS
+from ui.server.route_answers import NO_STORE, NOT_YET, UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.settings import Settings
+
+# What get_run tells of a variant; the rest may be megabytes.
+SHORT = (
+    "spec",
+    "label",
+    "params",
+    "receipt",
+    "text",
+    "stopped",
+    "agreement",
+    "first_difference",
+    "outcome",
+    "answer_found",
+    "answer_scores",
+    "time",
+)
+FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
+SAMPLES_FILES = ("study.json", "report.html")
+SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
+Result = dict[str, Any]
+
+
+def run_json(snapshot: RunSnapshot) -> Result:
+    """A run as far as it is, without what may be large."""
+    result, progress, floor = snapshot.result, snapshot.progress, snapshot.result.floor
+    verdict = verdict_of(result) if snapshot.is_final else None
+    return _state_json(snapshot, FILES) | {
+        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
+        "queue_ahead": snapshot.queue_ahead,
+        "prompt_tokens": result.prompt.tokens if result.prompt else None,
+        "verdict": verdict.to_json() if verdict else None,
+        "floor": floor and {"final_hidden_l1": floor.final_hidden_l1, "kl": floor.kl},
+        "variants": _variants_json(result),
+        "timings_ms": dict(snapshot.stage_ms),
+    }
+
+
+def samples_json(snapshot: RunSnapshot, reading: Reading) -> Result:
+    """A run of many samples as far as it is: verdict, table and decision, without its samples."""
+    pace, whole = snapshot.pace, export(reading.study, reading.samples, reading.results, {})
+    return _state_json(snapshot, SAMPLES_FILES) | {
+        "progress": {"done": pace.done, "total": pace.total} if pace else None,
+        "samples": len(reading.samples),
+        "verdict": reading.verdict.to_json(),
+        "table": whole["table"],
+        "decision": whole["decision"],
+    }
+
+
+def _state_json(snapshot: RunSnapshot, files: Sequence[str]) -> Result:
+    return {
+        "slug": snapshot.slug,
+        "title": snapshot.title,
+        "state": snapshot.state,
+        "reason": snapshot.reason,
+        "over": snapshot.is_final,
+        "link": f"/r/{snapshot.slug}",
+        "model": snapshot.request.model,
+        "scenario": snapshot.request.scenario,
+        "files": {name: f"/data/{snapshot.slug}/{name}" for name in files},
+    }
+
+
+def _variants_json(result: RunResult) -> list[Result]:
+    """The short part of docs/reference/result_json.md."""
+    light = [
+        replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
+        for v in result.variants
+    ]
+    rows = measured_json(replace(result, variants=light, prompt=None))["variants"]
+    return [
+        {name: row[name] for name in SHORT}
+        | {"loops": variant.loops}
+        | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}
+        for row, variant in zip(rows, result.variants, strict=True)
+    ]
+
 
 LOGGER = logging.getLogger(__name__)
 WHOLE = "request"
@@ -253,3 +339,79 @@ def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
 
     vars(call)["__signature__"] = inspect.signature(method)
     return call
+
+
+# --- the same as plain JSON routes ------------------------------------------------------
+
+STATUSES: dict[type[CkvError], int] = {
+    ConfigError: 400,
+    PromptError: 400,
+    AccessError: 403,
+    RunMissingError: 404,
+    LimitError: 429,
+}
+NO_OBJECT = 'Send a JSON object with the arguments, such as {"context": "a long text"}.'
+
+
+def api_routes(api: Api) -> list[Route]:
+    """All routes; the guard in front of them knows who asks."""
+    return [
+        _route("POST", "/api/runs", api.compare),
+        _route("GET", "/api/runs", api.list_runs),
+        _route("GET", "/api/runs/{slug}", api.get_run),
+        _route("POST", "/api/runs/{slug}/cancel", api.cancel),
+    ]
+
+
+def _route(verb: str, path: str, method: Callable[..., Any]) -> Route:
+    """An endpoint whose arguments are a body, or the query and the path; 202 for what goes on."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            has_body = verb == "POST" and "{" not in path
+            given = _read_object(await request.body()) if has_body else _read_query(request, method)
+            content = await _call(method, given | request.path_params)
+        except CkvError as error:
+            codes = [code for kind, code in STATUSES.items() if isinstance(error, kind)]
+            return JSONResponse({"error": str(error)}, codes[0] if codes else 503, headers=NO_STORE)
+        goes_on = verb == "POST" and not content.get("over")
+        return JSONResponse(content, 202 if goes_on else 200, headers=NO_STORE)
+
+    return Route(path, answer, methods=[verb])
+
+
+async def _call(method: Callable[..., Any], given: dict[str, Any]) -> Any:
+    parameters = inspect.signature(method).parameters
+    for name in given:
+        if name not in parameters:
+            raise ConfigError(f"{name[:40]!r} is no argument; known are {', '.join(parameters)}.")
+    for name, parameter in parameters.items():
+        if name not in given and parameter.default is parameter.empty:
+            raise ConfigError(f"{name} is missing.")
+    if inspect.iscoroutinefunction(method):
+        return await method(**given)
+    return await in_turn(method, **given)
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        given = BOUNDS.read(body)
+    except NoJsonError:
+        given = None
+    if not isinstance(given, dict):
+        raise ConfigError(NO_OBJECT)
+    return given
+
+
+def _read_query(request: Request, method: Callable[..., Any]) -> dict[str, Any]:
+    """The query's values, as numbers where the method takes numbers."""
+    parameters = inspect.signature(method).parameters
+    given: dict[str, Any] = dict(request.query_params)
+    for name, text in given.items():
+        kind = parameters[name].annotation if name in parameters else str
+        if kind in (int, float):
+            try:
+                given[name] = kind(text)
+            except ValueError:
+                raise ConfigError(f"{name} must be a number.") from None
+    return given

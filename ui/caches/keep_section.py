@@ -9,7 +9,7 @@ from gradio.blocks import Block
 
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.outcomes import writes_same_text
-from ui.caches.jobs import follow_job, job_sentence
+from ui.caches.page import follow_job, job_sentence
 from ui.components.base import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob

@@ -1,16 +1,25 @@
 """The page /caches: kept compressed caches, questions to them, their names and files."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 from gradio.components import Component
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.kept_table import kept_table
+from ckv_core.experiment.table import Cell, text_column
+from ckv_core.records.kept_folder import KeptEntry
 from ckv_core.records.run_request import MAX_NEW_TOKENS
-from ui.caches.jobs import answers_value, caches_table, follow_job
+from ui.accounts.turns import in_turn
 from ui.components.base import DataTable, Notice, component
-from ui.services.caches import CacheJob
+from ui.server.route_answers import IMPORT_TYPE, NO_STORE, import_route
+from ui.services.caches import CacheJob, Caches
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import (
@@ -25,6 +34,61 @@ from ui.shell.parts import (
     text,
     tried,
 )
+
+
+def job_sentence(job: CacheJob) -> str:
+    """Where a job is, or how it ended; empty once it is done."""
+    known = {"queued": "Waits for its turn.", "failed": job.reason, "cancelled": "Cancelled."}
+    if job.state in known or job.progress is None:
+        return known.get(job.state, "")
+    share = "" if job.progress.fraction is None else f" {job.progress.fraction:.0%}"
+    return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"
+
+
+async def follow_job(
+    caches: Caches, job_id: object, shown: Callable[[CacheJob], dict[str, Any]]
+) -> AsyncIterator[list[Any]]:
+    """Updates of what is shown, of the button that started the job, and of Cancel, to its end.
+
+    Nothing changes for a job that was refused; one that nobody remembers is over.
+    """
+    if not job_id:
+        yield [gr.skip(), gr.skip(), gr.skip()]
+        return
+    try:
+        async for job in caches.watch(job_id):
+            goes_on = not job.is_final
+            buttons = [gr.update(interactive=not goes_on), gr.update(interactive=goes_on)]
+            yield [await in_turn(shown, job), *buttons]
+    except CkvError:
+        yield [gr.skip(), gr.update(interactive=True), gr.update(interactive=False)]
+
+
+def caches_table(entries: Sequence[KeptEntry]) -> dict[str, Any]:
+    """Value of the DataTable of kept caches, each with its file."""
+
+    def download(entry: KeptEntry) -> Cell | None:
+        href = f"/caches/file?name={quote(entry.name)}"
+        return Cell("Download", href=href) if entry.record else None
+
+    table = kept_table(entries)
+    take = text_column("take", "Download", download, unit="safetensors")
+    return replace(table, columns=[*table.columns, take]).value()
+
+
+def answers_value(jobs: Sequence[CacheJob]) -> dict[str, Any]:
+    return {
+        "rows": [
+            {
+                "question": job.question,
+                "text": job.text,
+                "message": job_sentence(job),
+                "tone": "error" if job.state == "failed" else "",
+            }
+            for job in jobs
+        ]
+    }
+
 
 INTRO = (
     "## Kept caches\n"
@@ -163,3 +227,21 @@ class CachesPage:
             return answers_value(self._services.caches.answers(name))
         except CkvError:
             return answers_value([])
+
+
+# --- files ------------------------------------------------------------------------------
+
+
+def cache_routes(services: Services) -> list[Route]:
+    """Both; the guard in front of them knows who asks and caps what is sent."""
+
+    def file(request: Request) -> Response:
+        path = services.caches.path(request.query_params.get("name", ""))
+        name = path.name.replace(" ", "-")
+        return FileResponse(path, headers=NO_STORE, media_type=IMPORT_TYPE, filename=name)
+
+    def take(name: str, data: bytes) -> dict[str, Any]:
+        services.caches.add(name, data)
+        return {"message": f"{name} is kept."}
+
+    return [Route("/caches/file", file), import_route("/caches/import", take)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, UNMAPPED, known_columns, read_samples
-from ckv_core.experiment.samples import source
+from ckv_core.experiment.runs import source
 from ckv_core.experiment.sentences import can_confirm, clipped, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study

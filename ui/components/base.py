@@ -184,7 +184,7 @@ Answers = component(__file__, "answers/answers")
 `short` the part to show of a long text; what is not known yet is None. A row with `kept` can be
 chosen, which writes #variant=INDEX (assets/scripts/choice.js). `live` are the sliders of a stored
 result (ui/results/next_steps.py), None or missing for none; what they would give comes from
-`/data/SLUG/preview` (ui/run/preview.py).
+`/data/SLUG/preview` (ui/run/routes.py).
 """
 
 FollowUpAnswers = component(__file__, "answers/follow_ups")

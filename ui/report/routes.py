@@ -13,8 +13,14 @@ from starlette.responses import PlainTextResponse, Response
 from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
 from storage.records import RunNotes
-from ui.report.contents import GROUPS, contents_of, read_groups
-from ui.report.report import build_panel, build_report, report_of_samples
+from ui.report.report import (
+    GROUPS,
+    build_panel,
+    build_report,
+    contents_of,
+    read_groups,
+    report_of_samples,
+)
 from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services

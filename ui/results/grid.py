@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckv_core.experiment.evidence import held
-from ckv_core.experiment.grid import Grid, Line, Point, budget_words, read_grid, sizes
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
 from ckv_core.experiment.sentences import clipped, percent, size
 from ckv_core.experiment.summary import TIMES, time_cell
+from ckv_core.experiment.verdict import Grid, Line, Point, budget_words, read_grid, sizes
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import State, full_of, outcome_word

@@ -16,13 +16,13 @@ from storage.records import Lineage, ResultCounts
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.components.modules import imported
-from ui.results import chart_views, views
+from ui.results import views
 from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
 from ui.results.next_steps import live_value, next_value
-from ui.results.progress import state_value
 from ui.results.samples_area import reading_values
 from ui.results.sweep_area import UNTOUCHED, sweep_values
+from ui.results.views import state_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
@@ -96,18 +96,18 @@ class Feed:
 
 def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]:
     """The area of one sample at one budget; `sort` puts the rows of methods that answered first."""
-    diagnostics = chart_views.diagnostics_value(snapshot)
+    diagnostics = views.diagnostics_value(snapshot)
     return {
         "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
         "charts_line": PERTURBATION_LINE,
-        "charts": chart_views.perturbation_value(snapshot),
+        "charts": views.perturbation_value(snapshot),
         "diagnostics_line": DIAGNOSTICS_LINE if diagnostics else None,
         "diagnostics": diagnostics,
         "figures_line": FIGURES_LINE,
         "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
-        "memory": chart_views.memory_value(snapshot),
+        "memory": views.memory_value(snapshot),
         "steps": next_value(snapshot),
     }
 

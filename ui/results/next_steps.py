@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.experiment.grid import Grid, read_grid
+from ckv_core.experiment.verdict import Grid, read_grid
 from ckv_core.records.grid import cost
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest

@@ -21,7 +21,7 @@ from ui.components.base import (
     RunCharts,
     section_html,
 )
-from ui.results import chart_views
+from ui.results import views
 from ui.results.grid import chosen_value, grid_value, points_kept_value
 from ui.results.next_steps import next_value
 from ui.services.live_runs import RunSnapshot
@@ -114,7 +114,7 @@ class SweepArea:
 
 def sweep_values(view: RunSnapshot) -> dict[str, Any]:
     """The area of one sample at several budgets; a section is seen once there is something."""
-    is_swept = view.is_final and chart_views.is_swept(view)
+    is_swept = view.is_final and views.is_swept(view)
     seen = (is_swept, view.is_final and bool(view.result.variants))
     return {
         "grid": grid_value(view),
@@ -135,7 +135,7 @@ UNTOUCHED = dict.fromkeys(_SECTIONS, gr.skip())
 def _quality(view: RunSnapshot) -> list[Any]:
     names = [(curve.first.name, at) for at, curve in enumerate(curves(view.result))]
     return [
-        chart_views.curves_value(view),
+        views.curves_value(view),
         gr.update(choices=names, value=0 if names else None, visible=len(names) > 1),
         *_savings(view, 0),
     ]

@@ -5,12 +5,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ckv_core.errors import CkvError, StorageError
 from storage.models import STATES
 from ui.components.base import RunList
 from ui.runs.query import NAMES, TEXT_CHARS, read_query, read_slugs, run_row
-from ui.services.room import UNDO_MINUTES
+from ui.server.route_answers import as_file, import_route, refused_as_json
+from ui.services.library import UNDO_MINUTES
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, event_field
 
@@ -111,3 +115,25 @@ class RunsPage:
 
 def _runs(count: int) -> str:
     return f"{count} {'run' if count == 1 else 'runs'}"
+
+
+# --- files ------------------------------------------------------------------------------
+
+
+def library_routes(services: Services) -> list[Route]:
+    """Both; the guard in front of them knows who asks and caps what is sent."""
+
+    def take(_: str, data: bytes) -> dict[str, Any]:
+        report = services.import_bundle(data)
+        return {"message": report.sentence, "imported": report.imported}
+
+    def export(request: Request) -> Response:
+        try:
+            slugs = read_slugs(request.query_params.get("ids", "").split(","))
+            data = services.export_bundle(slugs)
+        except CkvError as error:
+            return refused_as_json(error)
+        name = f"ckv-{slugs[0]}.zip" if len(slugs) == 1 else f"ckv-{len(slugs)}-runs.zip"
+        return as_file(name, data, "application/zip")
+
+    return [import_route("/runs/import", take), Route("/runs/export", export)]

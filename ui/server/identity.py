@@ -19,7 +19,7 @@ from ui.accounts.credentials import Accounts
 from ui.accounts.logins import Logins
 from ui.server.route_answers import NO_STORE
 from ui.server.rules import is_of_a_run, rule_of
-from ui.services.shares import COOKIE_PREFIX, Shares
+from ui.services.library import COOKIE_PREFIX, Shares
 from ui.users import User
 
 SESSION_COOKIE = "ckv_session"

@@ -18,7 +18,7 @@ from ckv_core.records.work_requests import AskRequest, KeepRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 from ui.accounts.access import Access
-from ui.services.room import Room
+from ui.services.library import Room
 
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered

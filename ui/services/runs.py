@@ -27,8 +27,8 @@ from storage.recorder import Recorder, title_of
 from storage.records import Lineage, RunState
 from storage.repository import DecodedRuns, RunMissingError
 from ui.accounts.access import DISABLED, Access
+from ui.services.library import Room
 from ui.services.live_runs import LiveRun, RunSnapshot, stored_snapshot, study_snapshot
-from ui.services.room import Room
 from ui.services.study_jobs import ClusterTurns, WorkerEngine
 
 LOGGER = logging.getLogger(__name__)

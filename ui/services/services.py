@@ -27,12 +27,10 @@ from ui.accounts.turns import in_turn
 from ui.limits import Limits
 from ui.services.caches import Caches
 from ui.services.example import Example
-from ui.services.library import Library
+from ui.services.library import Library, Room, Shares
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.previews import Previews
-from ui.services.room import Room
 from ui.services.runs import Runs
-from ui.services.shares import Shares
 from ui.services.studies import Studies
 from ui.services.study_jobs import ClusterTurns
 from ui.users import User

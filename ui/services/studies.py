@@ -21,7 +21,7 @@ from storage import repository
 from storage.database import Database
 from storage.repository import is_slug
 from ui.accounts.access import Access
-from ui.services.room import Room
+from ui.services.library import Room
 from ui.services.runs import Runs
 from ui.services.study_jobs import prompt_size
 

@@ -9,7 +9,7 @@ from ckv_core.experiment.decide import PointDecision
 from ckv_core.experiment.decision import MethodDecision
 from ckv_core.experiment.points import Row
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.samples import point_of
+from ckv_core.experiment.runs import point_of
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.records.records import Outcome

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.experiment import savings
+from ckv_core.experiment import sweep
 from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.samples import point_of
+from ckv_core.experiment.runs import point_of
 from ckv_core.experiment.sentences import spanned
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.table import Cell, Column, Item, Table, text_column
@@ -41,12 +41,12 @@ def savings_table(reading: Reading) -> dict[str, Any]:
     if not pairs or len(reading.study.budgets) < 2:
         words = "It takes a method with and without CriticalKV, at two budgets or more."
         return {"rows": [], "empty": words}
-    table = savings.savings_table(
+    table = sweep.savings_table(
         reading.points,
-        [row for row in savings.saving_rows(pairs, ["score"]) if row["score"].value],
+        [row for row in sweep.saving_rows(pairs, ["score"]) if row["score"].value],
         ["score"],
-        file="study-savings.csv",
-        note=f"{savings.SAVINGS_NOTE} In brackets: 95 % interval.",
+        file="study-sweep.csv",
+        note=f"{sweep.SAVINGS_NOTE} In brackets: 95 % interval.",
         empty="No method without CriticalKV has scored above 0 yet.",
     )
     # Each row stands against its own base.

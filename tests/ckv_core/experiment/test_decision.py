@@ -7,8 +7,7 @@ from scipy.stats import spearmanr
 
 from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.decision import decide_study
-from ckv_core.experiment.runs import together
-from ckv_core.experiment.samples import FULL_POINT, l1_answers, point_of, read_results
+from ckv_core.experiment.runs import FULL_POINT, l1_answers, point_of, read_results, together
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import Point, RunRequest
 from tests.factories.runs import on_prompt, variant

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ckv_core.experiment.grid import budget_words, read_grid
+from ckv_core.experiment.verdict import budget_words, read_grid
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from tests.factories.runs import receipt, run_of, sweep_result, variant

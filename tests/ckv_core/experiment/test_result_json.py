@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from ckv_core.experiment.ablation import ablation, ablation_of
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.result_json import MAX_PAIRS, derived_json, to_json
-from ckv_core.experiment.savings import savings
-from ckv_core.experiment.sweep import curves, matched_metrics
+from ckv_core.experiment.sweep import curves, matched_metrics, savings
 from ckv_core.records.chain import check_chain, mean_tightness, over_half
 from ckv_core.records.codec import from_json, measured_json
 from ckv_core.records.events import RunResult

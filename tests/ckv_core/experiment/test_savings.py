@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.experiment.points import with_bases
-from ckv_core.experiment.samples import read_results
-from ckv_core.experiment.savings import MEANINGS, Saving, savings
+from ckv_core.experiment.runs import read_results
 from ckv_core.experiment.stats import Match, matching_budget
-from ckv_core.experiment.sweep import curves
+from ckv_core.experiment.sweep import MEANINGS, Saving, curves, savings
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import RoundingFloor

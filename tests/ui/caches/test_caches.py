@@ -20,9 +20,8 @@ from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
 from tests.processes import wait_for
 from tests.ui.served_app import by
-from ui.caches.jobs import answers_value
 from ui.caches.keep_section import KeepSection
-from ui.caches.page import CachesPage
+from ui.caches.page import CachesPage, answers_value
 from ui.limits import LimitError
 from ui.server.route_answers import IMPORT_TYPE
 from ui.services.caches import CacheJob, Caches

@@ -10,7 +10,7 @@ from ckv_core.records.variants import VariantSpec
 from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result, with_changes
 from tests.factories.tables import numbers, rows_of
 from tests.ui.charts.test_ablation import ablation_run
-from ui.charts import run_csv
+from ui.charts import catalog
 from ui.charts.catalog import CHARTS, figure_of
 from ui.run.routes import TABLES
 
@@ -111,7 +111,7 @@ def test_the_table_of_a_chart_holds_what_it_draws(name):
 
 
 def test_the_analysis_holds_every_measured_value():
-    lines = run_csv.analysis_csv(analysed()).splitlines()
+    lines = catalog.analysis_csv(analysed()).splitlines()
     per_variant = 9 * 12 + 3 * 3 + 1 + 3 * 2
     kept, base = 2 * 2 * 3, 12  # of KV heads; of CriticalKV
     assert len(lines) == 1 + 2 * per_variant + kept + base
@@ -119,7 +119,7 @@ def test_the_analysis_holds_every_measured_value():
 
 
 def test_each_candidate_stands_beside_what_was_measured_at_its_step():
-    found = rows_of(run_csv.teacher_forced_csv(analysed()))
+    found = rows_of(catalog.teacher_forced_csv(analysed()))
     names = ("forced_kl", "forced_rank", "forced_top1")
     assert {row["variant"] for row in found} == {"1", "2"}
     for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
@@ -128,12 +128,12 @@ def test_each_candidate_stands_beside_what_was_measured_at_its_step():
         candidates = [(row["cache"], row["token_id"], row["probability"]) for row in of_step]
         assert candidates == 2 * [("full", "1", "0.9"), ("variant", "2", "0.5")]
     unmeasured = with_changes(analysed(), lambda each: dataclasses.replace(each, analysis={}))
-    found = rows_of(run_csv.teacher_forced_csv(unmeasured))
+    found = rows_of(catalog.teacher_forced_csv(unmeasured))
     assert {row["forced_kl"] for row in found} == {""}
 
 
 def test_follow_ups_have_a_line_for_each_variant_and_question():
-    found = rows_of(run_csv.follow_ups_csv(analysed()))
+    found = rows_of(catalog.follow_ups_csv(analysed()))
     assert [(row["variant"], row["question"], row["text"], row["agreement"]) for row in found] == [
         (at, "And then?", "x", "0.5") for at in "012"
     ]

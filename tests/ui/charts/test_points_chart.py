@@ -10,8 +10,8 @@ from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
 from ui.charts.points import POINTS_CHART as BUDGET
-from ui.results.chart_views import several_value
-from ui.several.routes import take_together
+from ui.results.views import several_value
+from ui.several.page import take_together
 
 METHOD = "CriticalKV-SnapKV"
 FINAL = {"quantity": "final"}

@@ -18,7 +18,7 @@ from tests.factories.runs import (
     with_changes,
 )
 from ui.charts.bounds import bounds_figure, sigma_figure
-from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, analysis_csv, figure_of
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import (
     budgets_figure,
@@ -27,9 +27,8 @@ from ui.charts.layers import (
     layer_figure,
     ratio,
 )
-from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
-from ui.results import chart_views
+from ui.results import views
 
 ALL_FIGURES = [
     layer_figure,
@@ -185,11 +184,11 @@ def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
 
 
 def test_the_diagnostics_shows_only_where_there_is_data():
-    assert chart_views.diagnostics_value(snapshot()) is None
-    value = chart_views.diagnostics_value(snapshot(result=analysed()))
+    assert views.diagnostics_value(snapshot()) is None
+    value = views.diagnostics_value(snapshot(result=analysed()))
     assert [chart["name"] for chart in value["charts"]] == list(DIAGNOSTICS)
     unmeasured = with_changes(done_result(), lambda each: replace(each, perturbation=None))
-    value = chart_views.perturbation_value(snapshot(state="failed", result=unmeasured))
+    value = views.perturbation_value(snapshot(state="failed", result=unmeasured))
     assert value["charts"] == []
     assert value["text"].endswith(".")
 

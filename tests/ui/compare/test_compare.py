@@ -39,8 +39,8 @@ from ui.compare.form_values import (
 from ui.compare.offers import FIRST_CHIPS, chips_offer
 from ui.compare.page import ComparePage
 from ui.results.block import OUTPUTS
-from ui.results.chart_views import curves_value
 from ui.results.live import Feed, cancel_run
+from ui.results.views import curves_value
 from ui.run.page import RunPage
 from ui.settings import Settings
 

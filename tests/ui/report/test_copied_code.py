@@ -16,8 +16,7 @@ from tests.factories.app import snapshot
 from tests.factories.models import plain_model
 from tests.factories.runs import run_of, variant
 from tests.factories.tiny_runs import BASE, run
-from ui.report.copied_code import command, run_codes, study_command
-from ui.report.transformers_code import transformers_code
+from ui.report.copied_code import command, run_codes, study_command, transformers_code
 
 ROOT = Path(__file__).resolve().parents[3]
 ODD = 'It\'s `5829` $(exit 3) "here"\n\\n -- -x &; and a long text of the harbour. ' * 9

@@ -16,10 +16,9 @@ from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, running, sweep_s
 from tests.factories.runs import TEN_TOKENS
 from tests.ui.report_reading import BUMP, HOSTILE, hash_of, hostile_run, opened, run
 from tests.ui.run.test_routes import client
-from ui.report import contents as report_charts
+from ui.report import report as report_charts
 from ui.report import routes as report_routes
-from ui.report.contents import GROUPS, embedded_charts, read_groups
-from ui.report.report import ReportTooBigError, build_report
+from ui.report.report import GROUPS, ReportTooBigError, build_report, embedded_charts, read_groups
 
 pytestmark = pytest.mark.slow
 NOTES = RunNotes("my note", ("good", "old"))

@@ -20,7 +20,7 @@ from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_res
 from tests.ui.run.test_routes import client as client_of
 from ui.results import views
 from ui.results.answers import answers_value, differing, shortened
-from ui.results.progress import state_value
+from ui.results.views import state_value
 from ui.tables.points import summary_value
 
 

@@ -11,7 +11,7 @@ from tests.factories.app import SLUG, FakeServices, script
 from tests.ui.run.test_routes import client
 from tests.ui.served_app import Served, by
 from ui.server.rules import RULES, rule_of
-from ui.services.shares import COOKIES
+from ui.services.library import COOKIES
 from ui.settings import Settings
 
 PUBLIC = {"CKV_HOST": "0.0.0.0", "CKV_ALLOW_ANONYMOUS": "1"}

@@ -69,7 +69,7 @@ def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(limited):
 def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(services, monkeypatch):
     first = finished(services, "steps 1")
     services.library.delete([first])
-    monkeypatch.setattr("ui.services.room.UNDO", timedelta(0))
+    monkeypatch.setattr("ui.services.library.UNDO", timedelta(0))
     finished(services, "steps 1")
     with services._database.read() as session:
         assert first not in session.scalars(select(Run.slug)).all()

@@ -13,9 +13,8 @@ from storage.repository import RunMissingError
 from tests.factories.app import finished, script
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
-from ui.services.library import Library
+from ui.services.library import Library, Shares
 from ui.services.services import Services
-from ui.services.shares import Shares
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.factories.app import STUDY, finished, script, study_results, study_sa
 from tests.ui.report_reading import opened
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
-from ui.services.shares import EXPIRIES_DAYS, OPEN_LINKS
+from ui.services.library import EXPIRIES_DAYS, OPEN_LINKS
 
 LATER = timedelta(days=400)
 

@@ -18,7 +18,7 @@ from tests.factories.app import end_of
 from tests.processes import PATIENCE_S, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
-from ui.results.progress import progress_sentence
+from ui.results.views import progress_sentence
 from ui.services import runs, study_jobs
 from ui.services.live_runs import RunSnapshot, study_snapshot
 from ui.services.services import Services

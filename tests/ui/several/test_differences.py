@@ -8,7 +8,7 @@ from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.records import VariantResult
 from tests.factories.app import request, snapshot
 from tests.factories.runs import done_result, full_variant, kept_variant, selection_file
-from ui.several.differences import beside_value, pair_up
+from ui.several.page import beside_value, pair_up
 
 OTHER = "other0000000"
 SNAPKV = "snapkv:budget=4"

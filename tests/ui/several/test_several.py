@@ -23,8 +23,7 @@ from tests.factories.app import (
 )
 from tests.factories.tables import rows_of
 from tests.ui.served_app import by
-from ui.several.page import SeveralPage
-from ui.several.routes import take_together
+from ui.several.page import SeveralPage, take_together
 from ui.tables.points import look_values, points_csv
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"

@@ -12,8 +12,8 @@ from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
 from ui.charts.catalog import CHARTS
 from ui.charts.points import POINTS_CHART
-from ui.results import chart_views
-from ui.several.routes import take_together
+from ui.results import views
+from ui.several.page import take_together
 from ui.tables.points import summary_value
 
 MARKS = {"query-aware", "query-agnostic"}
@@ -37,8 +37,8 @@ VALUES = {
     "points": lambda change: sweep_points(change(sweep_result())).value(),
     "savings": lambda change: sweep_savings(change(sweep_result()), 1).value(),
     "means": lambda change: points_table(together(change)).value(),
-    "charts": lambda change: chart_views.perturbation_value(done(change)),
-    "curves": lambda change: chart_views.curves_value(
+    "charts": lambda change: views.perturbation_value(done(change)),
+    "curves": lambda change: views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
     ),
     "summary": lambda change: summary_value(change(done_result())),

@@ -7,7 +7,7 @@ import { filterForm, KINDS } from "./run_filters.js";
 
 const COLUMNS = 7;
 const MOST_MARKS = 8;
-const MOST_BESIDE = 4; // runs, as ui/several/differences.py
+const MOST_BESIDE = 4; // runs, as ui/several/page.py
 const dayOf = (row) =>
   new Date(str(row.created)).toLocaleDateString("en-GB", { timeZone: "UTC", day: "numeric", month: "long", year: "numeric" });
 const timeOf = (row) => str(row.created).slice(11, 16);
