@@ -1,22 +1,30 @@
 """Charts of a run: what the records say is what the figure shows, and which there are."""
 
+import dataclasses
 import json
 from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
+from ckv_core.experiment.sweep import SWEPT, sweep_points, sweep_savings
 from ckv_core.records.chain import check_chain
 from ckv_core.records.events import RunResult
-from ckv_core.records.records import RoundingFloor
+from ckv_core.records.records import RoundingFloor, VariantMemory
+from ckv_core.records.variants import VariantSpec
 from tests.factories.app import snapshot
 from tests.factories.runs import (
     Drawn,
+    Swept,
     analysed,
     done_result,
     drawn_result,
+    sweep_result,
     with_changes,
 )
+from tests.factories.tables import numbers, rows_of
+from tests.ui.charts.test_ablation import ablation_run
+from ui.charts import catalog
 from ui.charts.bounds import bounds_figure, sigma_figure
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, analysis_csv, figure_of
 from ui.charts.heads import head_grid_figure, log2_ratio
@@ -29,6 +37,7 @@ from ui.charts.layers import (
 )
 from ui.looks.palette import looks_of
 from ui.results import views
+from ui.run.routes import TABLES
 
 ALL_FIGURES = [
     layer_figure,
@@ -249,3 +258,237 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
     for trace in json.loads(text)["data"]:
         for axis in {"x", "y", "z"} & set(trace):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
+
+
+CRITICAL = "2"
+BOUNDS = (
+    "value_mass",
+    "theta",
+    "theta_hat",
+    "theta_relaxed",
+    "sigma_stage1",
+    "oracle_attention_l1",
+)
+
+
+def measured_result():
+    """Every array that a chart asks for, each of its own random values."""
+    rng = np.random.default_rng(5)
+
+    def diagnosed(variant):
+        heads = variant.perturbation.head_l1
+        arrays = {name: heads * 0 + rng.random(heads.shape, np.float32) for name in BOUNDS}
+        arrays["head_alpha"] = rng.random((Drawn.LAYERS, 2), np.float32)
+        params = VariantSpec.parse(variant.spec).params
+        memory = VariantMemory(read=(10, 20, 30), held=(2**20, *[3 * 2**19] * 2))
+        return dataclasses.replace(variant, params=params, analysis=arrays, memory=memory)
+
+    return with_changes(drawn_result(), diagnosed)
+
+
+def array(quantity):
+    """One array of the CriticalKV variant in the analysis table."""
+    return lambda rows: numbers(rows, "value", variant=CRITICAL, quantity=quantity)
+
+
+def column(name, **where):
+    """One column of a table."""
+    return lambda rows: numbers(rows, name, **where)
+
+
+def bound(name):
+    """One column of the CriticalKV variant in the table of the bounds."""
+    return column(name, variant=CRITICAL)
+
+
+def head_ratios(rows):
+    return array("head_l1")(rows) / array("base_head_l1")(rows)
+
+
+def oracle_means(rows):
+    return array("oracle_attention_l1")(rows).reshape(-1, Drawn.QUERY_HEADS).mean(axis=1)
+
+
+# Chart -> where its figure has numbers, and the same from the rows of its table.
+HOLDS = {
+    "layers": (lambda figure: figure.data[1].y, array("hidden_l1")),
+    "final": (lambda figure: figure.data[0].x[1:2], array("hidden_l1")),
+    "heads": (lambda figure: 2 ** figure.data[0].z, head_ratios),
+    # The band, from the fewest to the most.
+    "budgets": (lambda figure: figure.data[0].y, column("value", quantity="kept_entries")),
+    "alphas": (lambda figure: figure.data[0].z, array("head_alpha")),
+    "ablation": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
+    "fidelity": (lambda figure: figure.data[0].y, column("forced_kl")),
+    "oracles": (lambda figure: figure.data[-1].y, oracle_means),
+    "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
+    "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
+    "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
+    "memory": (lambda figure: figure.data[0].y * 2**20, column("held_bytes")),
+    "sweep": (lambda figure: figure.data[0].y, column("mean", metric="agreement", minus="")),
+}
+
+
+def run_for(chart):
+    if chart.name == "ablation":
+        return ablation_run()
+    if chart.name == "fidelity":
+        return analysed()
+    if chart.csv != "sweep":
+        return measured_result()
+    result = sweep_result(generated=True)
+    full = dataclasses.replace(result.variants[0], answer_scores={"exact_match": 1.0})
+    # Where the full cache has no exact match, no chart shows any.
+    return dataclasses.replace(result, variants=[full, *result.variants[1:]])
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_table_of_a_chart_holds_what_it_draws(name):
+    chart = CHARTS[name]
+    result = run_for(chart)
+    drawn_of, held_of = HOLDS[name]
+    figure = figure_of(result, name, {"variant": CRITICAL, "quantity": "agreement"})
+    drawn = np.asarray(drawn_of(figure), np.float64)
+    drawn = drawn[np.isfinite(drawn)]
+    held = held_of(rows_of(TABLES[chart.csv](result)))
+    assert drawn.size
+    assert len(held) >= len(drawn)
+    for value in drawn:
+        assert np.isclose(held, value, rtol=1e-5).any(), value
+
+
+def test_the_analysis_holds_every_measured_value():
+    lines = catalog.analysis_csv(analysed()).splitlines()
+    per_variant = 9 * 12 + 3 * 3 + 1 + 3 * 2
+    kept, base = 2 * 2 * 3, 12  # of KV heads; of CriticalKV
+    assert len(lines) == 1 + 2 * per_variant + kept + base
+    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
+
+
+def test_each_candidate_stands_beside_what_was_measured_at_its_step():
+    found = rows_of(catalog.teacher_forced_csv(analysed()))
+    names = ("forced_kl", "forced_rank", "forced_top1")
+    assert {row["variant"] for row in found} == {"1", "2"}
+    for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
+        of_step = [row for row in found if row["step"] == step]
+        assert {tuple(row[name] for name in names) for row in of_step} == {figures}
+        candidates = [(row["cache"], row["token_id"], row["probability"]) for row in of_step]
+        assert candidates == 2 * [("full", "1", "0.9"), ("variant", "2", "0.5")]
+    unmeasured = with_changes(analysed(), lambda each: dataclasses.replace(each, analysis={}))
+    found = rows_of(catalog.teacher_forced_csv(unmeasured))
+    assert {row["forced_kl"] for row in found} == {""}
+
+
+def test_follow_ups_have_a_line_for_each_variant_and_question():
+    found = rows_of(catalog.follow_ups_csv(analysed()))
+    assert [(row["variant"], row["question"], row["text"], row["agreement"]) for row in found] == [
+        (at, "And then?", "x", "0.5") for at in "012"
+    ]
+
+
+def drawn(result, quantity, **choices):
+    return figure_of(result, "sweep", {"quantity": quantity, **choices})
+
+
+def value(table, *given):
+    """As the page has it."""
+    return table(*given).value()
+
+
+def keys_of(table) -> list[str]:
+    return [column["key"] for column in table["columns"]]
+
+
+# --- budgets of equal quality ---------------------------------------------------------------
+
+
+def matched_keys(result):
+    """Figures of closeness that the points have."""
+    figures = [f for f in SWEPT.values() if f.better and not f.is_binary]
+    return [f.key for f in figures if f.read(result.variants[1]) is not None]
+
+
+def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
+    table = value(sweep_savings, sweep_result(generated=True), 0)
+    matched = matched_keys(sweep_result(generated=True))
+    assert keys_of(table) == ["method", "matches", *matched]
+    finals = [row["cells"]["final"]["text"] for row in table["rows"][:2]]
+    assert finals == ["64 or less (already reached at the smallest budget)", "64, 50 % less"]
+    # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is linear.
+    at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
+    needed = 512 * 128 / 600
+    assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
+    plain = value(sweep_savings, sweep_result(), 0)
+    assert keys_of(plain)[2:] == matched_keys(sweep_result())
+
+
+@pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
+def test_an_unknown_reference_gives_an_empty_table(reference):
+    assert value(sweep_savings, sweep_result(), reference)["rows"] == []
+
+
+# --- curves ---------------------------------------------------------------------------------
+
+
+def test_a_curve_has_its_lines_values_and_the_full_cache():
+    figure = drawn(sweep_result(better=0.5), "kl")
+    assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
+    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
+    assert figure.layout.annotations[0].text == "full cache"
+
+
+def test_yes_or_no_of_one_prompt_is_the_grids_and_no_curve():
+    result = sweep_result(generated=True)
+    (quantity, *_) = CHARTS["sweep"].offered(result)
+    keys = [key for key, _ in quantity.options]
+    assert "kl" in keys
+    assert not {"answer", "same_text"} & {*keys}
+
+
+# --- points and files -----------------------------------------------------------------------
+
+
+def test_a_reference_answer_that_the_prompt_lacks_is_said():
+    result = sweep_result(generated=True)
+    there = "".join(result.prompt.pieces[2:5])
+    lacks = "does not occur in the compressed prompt"
+    assert lacks in value(sweep_points, result, "nowhere to be found")["note"]
+    assert lacks not in value(sweep_points, result, there)["note"]
+    assert lacks not in value(sweep_points, result, " ")["note"]
+
+
+# --- oracles --------------------------------------------------------------------------------
+
+
+def swept_with_oracles():
+    """The made-up sweep with oracles; those of alpha 0.5 have head budgets of their own."""
+
+    def with_limits(variant):
+        scale = 0.25 if variant.params.get("alpha") == 0.5 else 0.5
+        limit = np.full((Swept.LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
+        limit[Swept.WHOLE_LAYER] = np.nan
+        return replace(
+            variant, analysis={"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
+        )
+
+    return with_changes(sweep_result(), with_limits)
+
+
+def test_oracles_of_a_curve_are_broken_lines_beside_the_head_l1_alone():
+    result = swept_with_oracles()
+    assert len(drawn(result, "head").data) == 4
+    *methods, attention, critical = drawn(result, "head", oracles="1").data
+    assert len(methods) == 4
+    assert attention.name == "Oracle: true attention"
+    assert list(attention.x) == list(Swept.BUDGETS)
+    assert np.allclose(attention.y, [0.5, 0.25, 0.125, 0.0625])
+    assert np.allclose(critical.y, np.array(attention.y) / 2)
+    assert len({(trace.line.dash, trace.marker.symbol) for trace in (attention, critical)}) == 2
+    for trace in (attention, critical):
+        assert "dash" in trace.line.dash
+        assert trace.line.color not in {each.line.color for each in methods}
+    assert len(drawn(result, "final", oracles="1").data) == 4
+    *_, control = CHARTS["sweep"].offered(result)
+    names = [f"CriticalKV-SnapKV alpha {alpha}" for alpha in ("0", "0.25", "0.5")]
+    assert [name for _, name in control.options] == ["none", "SnapKV", *names]
+    assert "oracles" not in [control.name for control in CHARTS["sweep"].offered(sweep_result())]

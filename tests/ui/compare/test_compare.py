@@ -1,8 +1,10 @@
 """The compare form, its examples, and the handlers of its page and of a run's page."""
 
+import base64
 import dataclasses
 import json
 import re
+import zlib
 from copy import copy
 from functools import cache
 from types import SimpleNamespace
@@ -27,7 +29,11 @@ from tests.factories.app import (
     snapshot,
     sweep_snapshot,
 )
+from tests.factories.documents import docx, pdf
 from tests.factories.runs import selection_file, sweep_result
+from tests.ui.served_app import Served
+from ui.compare import documents
+from ui.compare.documents import read_document
 from ui.compare.examples import EXAMPLES_FOLDER, load_examples
 from ui.compare.form import AREAS, shown_areas
 from ui.compare.form_values import (
@@ -38,10 +44,12 @@ from ui.compare.form_values import (
 )
 from ui.compare.offers import FIRST_CHIPS, chips_offer
 from ui.compare.page import ComparePage
+from ui.compare.setup_link import MOST_CHARS, WRONG, _packed, form_of, setup_of
 from ui.results.block import OUTPUTS
 from ui.results.live import Feed, cancel_run
 from ui.results.views import curves_value
 from ui.run.page import RunPage
+from ui.server.route_answers import IMPORT_TYPE
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
@@ -363,3 +371,99 @@ def test_cancel_asks_for_known_runs_only():
     assert cancel_run(services, "zzz999zzz999")["tone"] == "error"
     cancel_run(services, "not a slug")
     assert services.cancelled == [SLUG]
+
+
+def test_text_comes_out_of_both_and_what_holds_none_is_named():
+    read = read_document("Report.PDF", pdf(["One", "", "Three", "", "", ""]))
+    assert read == {"text": "One\n\nThree", "note": "Pages 2 and 4-6 hold no text (scans)."}
+    read = read_document("a.docx", docx(["Fish &amp; chips", "Two"], pictures=2))
+    assert read == {"text": "Fish & chips\n\nTwo", "note": "2 pictures are left out."}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("a.pdf", pdf(["", ""]), "its pages are scans"),
+        ("a.pdf", pdf(["One"], password="x"), "locked with a password"),
+        ("a.pdf", b"%PDF-1.7 and nothing", "no whole PDF file"),
+        ("a.docx", b"PK and nothing", "no whole DOCX file"),
+        ("a.docx", docx([]), "holds no text"),
+        ("a.docx", docx(["x"], blanks=documents.MAX_XML_BYTES), "text is too large"),
+        ("a.exe", b"MZ", "Open a .pdf or .docx file"),
+    ],
+)
+def test_what_gives_no_text_is_one_sentence(name, data, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        read_document(name, data)
+
+
+def test_pages_that_take_too_long_are_left_out(monkeypatch):
+    monkeypatch.setattr(documents, "PAGES_S", 0.0)
+    text, note = documents._read_pdf(pdf(["One", "Two"]))
+    assert (text, note) == ("One", "Only the first 1 of 2 pages were read.")
+
+
+def test_users_get_the_text_and_strangers_nothing(app: Served):
+    path, file = "/documents/text?name=a.pdf", pdf(["One"])
+    with app.client("ann") as ann, app.client() as nobody:
+        headers = {"Content-Type": IMPORT_TYPE}
+        assert ann.post(path, content=file, headers=headers).json()["text"] == "One"
+        refused = ann.post(path, content=b"no", headers=headers)
+        assert (refused.status_code, "whole" in refused.json()["message"]) == (400, True)
+        assert ann.post(path, content=file).status_code == 415
+        assert nobody.post(path, content=file, headers=headers).status_code == 401
+
+
+EXAMPLES = [FormValues.from_request(example) for example in load_examples().values()]
+
+
+@pytest.mark.parametrize("form", [FormValues(), *EXAMPLES, FormValues(context="\u96ea 🙂" * 99)])
+def test_a_setup_comes_back_whole(form):
+    setup, has_text = setup_of(form)
+    assert has_text
+    assert len(setup) <= MOST_CHARS
+    assert form_of(setup).controls() == form.controls()
+
+
+def test_a_text_that_is_too_long_is_left_out_and_said():
+    long = "".join(map(str, range(9_000)))
+    form = FormValues(context=long, question="Which?", budget="5%")
+    page = compare_page(FakeServices())
+    value, notice = page.link_setup(*form.controls())
+    assert "not in it" in notice["text"]
+    back = form_of(value["setup"])
+    assert (back.context, back.question, back.budget) == ("", "Which?", "5%")
+    with pytest.raises(ConfigError, match="too long for a link"):
+        setup_of(FormValues(protect=long))
+
+
+def packed(data: bytes) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(data)).decode()
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "AAAA",
+        "\u00e9",
+        setup_of(EXAMPLES[0])[0][:-9],
+        packed(b"[" * 3_000_000),
+        packed(b'{"context": "' + b"x" * 3_000_000 + b'"}'),
+        packed(b"[]"),
+        packed(b'{"context": "\xff"}'),
+        _packed({"context": 5}),
+        _packed({"variants": [[["x"]]], "no such control": 1}),
+        _packed({"max_new_tokens": 10**9}),
+        _packed({"scenario": "<b>"}),
+        _packed({"dtype": "int3"}),
+    ],
+)
+def test_what_is_no_setup_is_refused_with_one_sentence(setup):
+    opened = compare_page(FakeServices()).open(open_request(setup=setup))
+    assert opened[len(CONTROL_NAMES)] == {"text": WRONG, "tone": "error"}
+
+
+def test_an_example_that_is_not_there_fills_in_nothing():
+    page = built()
+    for at in (-1, 0, "0", None):  # it was built without any
+        page.fill_example(SimpleNamespace(_data={"at": at}))

@@ -24,7 +24,7 @@ VIEWERS = {
     "reader token": Viewer(user="ann", scope="read", credential=1),
     "administrator": Viewer(user="root", is_admin=True),
 }
-# What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_owners.py.
+# What each does to a run or a study asks ui/accounts/access.py; tests/ui/services/test_limits.py.
 FOR_GUESTS = {
     *("RunPage.open", "RunPage.tail", "SweepArea.wire.<locals>.reading.<locals>.handler"),
 }  # fmt: skip

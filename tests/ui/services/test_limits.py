@@ -1,7 +1,10 @@
 """Each limit: what fits is taken, one more is refused with a sentence."""
 
+import asyncio
 import base64
+import inspect
 import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import timedelta
 
@@ -10,11 +13,16 @@ from sqlalchemy import select
 
 from ckv_core.errors import CkvError
 from ckv_core.experiment.result_json import to_json
-from storage.models import Run
+from storage.audit import AuditFilter
+from storage.models import Base, Run
+from storage.repository import RunMissingError
 from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script
 from tests.ui.run.test_routes import client
-from ui.accounts.access import Viewer, acting_as
+from tests.ui.served_app import Served, by
+from ui.accounts.access import AccessError, Viewer, acting_as
 from ui.limits import OF_A_REQUEST, Limits
+from ui.services.library import Library, Shares
+from ui.services.services import Services
 from ui.settings import Settings
 
 
@@ -89,3 +97,163 @@ def test_every_limit_is_shown():
     shown = {value.split()[0] for _, value in limits.rows(with_logins=True)}
     values = {str(getattr(limits, field.name)) for field in fields(Limits)}
     assert shown == values | {f"{value:,}" for value in OF_A_REQUEST.values()}
+
+
+@pytest.fixture(scope="module")
+def slug(app) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 2")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "prompt",
+        "result.json",
+        "table.csv",
+        "0/retained",
+        "report.html",
+        "kvpress.py",
+    ],
+)
+def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
+    with app.client("bob") as bob:
+        theirs = bob.get(f"/data/{slug}/{tail}")
+        missing = bob.get(f"/data/zzz999zzz999/{tail}")
+    words = theirs.text.replace(slug, "zzz999zzz999")
+    assert (theirs.status_code, words) == (missing.status_code, missing.text)
+    assert theirs.status_code == 404
+
+
+# Something for each required argument that names no run.
+GIVEN = {
+    "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
+    "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
+    "index": 0, "expiry": "7 days", "share_id": 1, "title": "t", "note": "n", "tags": [],
+    "tag": "t", "pinned": True,
+}  # fmt: skip
+
+
+def arguments(method, slug: str) -> dict[str, object]:
+    """Something for each required argument; the run for whatever names runs."""
+    values = GIVEN | {"slug": slug, "slugs": [slug]}
+    wanted = inspect.signature(method).parameters.values()
+    return {p.name: values[p.name] for p in wanted if p.default is p.empty}
+
+
+def is_of_a_run(method) -> bool:
+    return bool({"slug", "slugs"} & inspect.signature(method).parameters.keys())
+
+
+def methods(part) -> dict[str, Callable]:
+    """What pages may call of a part of the services, or of its class."""
+    found = inspect.getmembers(part, inspect.isroutine)
+    return {name: method for name, method in found if not name.startswith("_")}
+
+
+def parts_of(services: Services) -> dict[str, object]:
+    return {"Services": services, "Shares": services.shares, "Library": services.library}
+
+
+OF_A_RUN = [
+    f"{part}.{name}"
+    for part, kind in {"Services": Services, "Shares": Shares, "Library": Library}.items()
+    for name, method in methods(kind).items()
+    if is_of_a_run(method)
+]
+
+
+@pytest.mark.parametrize("name", OF_A_RUN)
+@pytest.mark.parametrize(
+    "viewer", [Viewer(user="bob"), Viewer(), None], ids=["bob", "nobody", "unknown"]
+)
+def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer):
+    part, _, method_name = name.partition(".")
+    method = getattr(parts_of(app.services)[part], method_name)
+
+    async def first(views):
+        return await anext(views)
+
+    def use():
+        made = method(**arguments(method, slug))
+        return asyncio.run(first(made)) if inspect.isasyncgen(made) else made
+
+    with acting_as(viewer):
+        if name == "Services.may_change":
+            assert use() is False
+        elif name == "Library.restore" and viewer == Viewer(user="bob"):
+            assert use() == 0
+        else:
+            with pytest.raises((RunMissingError, AccessError)):
+                use()
+    with by("ann"):
+        assert app.services.snapshot(slug).title == "steps 2"
+
+
+OPEN_TO_ALL = {
+    "close", "count_by_state", "live_states", "opened", "slugs", "worker_ready",
+}  # fmt: skip
+
+
+def test_every_other_service_method_needs_a_login(app, slug):
+    checked = set()
+    for part in parts_of(app.services).values():
+        for name, method in methods(part).items():
+            if is_of_a_run(method) or name in OPEN_TO_ALL:
+                continue
+            with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
+                method(**arguments(method, slug))
+            checked.add(name)
+    assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= checked
+
+
+# What identifies a viewer, and what the server does by itself.
+OF_THE_SERVER = {
+    "close", "opened", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
+}  # fmt: skip
+READING = {
+    "are_runs_of_nobody",
+    "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
+    "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
+    "sign_out", "summary", "view", "watch", "worker_ready",
+}  # fmt: skip
+
+
+def stored(app: Served) -> dict[str, list]:
+    with app.services._database.read() as session:
+        return {
+            table.name: sorted(map(str, session.execute(select(table)).all()))
+            for table in Base.metadata.sorted_tables
+            if table.name != "audit_entries"  # an export is noted there
+        }
+
+
+def test_a_token_that_may_only_read_changes_nothing(app, slug):
+    services, allowed, refused = app.services, set(), set()
+    reader = Viewer(user="ann", scope="read", credential=1)
+    parts = (*parts_of(services).values(), services.accounts, services.administration)
+    before = stored(app)
+    for part in parts:
+        for name, method in methods(part).items():
+            if name in OF_THE_SERVER:
+                continue
+            with acting_as(reader):
+                try:
+                    method(**arguments(method, slug))
+                    allowed.add(name)
+                except AccessError:
+                    refused.add(name)
+    assert allowed == READING
+    assert {"start_run", "delete", "create", "make_token", "set_disabled", "warm"} <= refused
+    assert stored(app) == before
+
+
+def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):
+    with by("ann"):
+        bundle = app.services.export_bundle([slug])
+        assert app.services.import_bundle(bundle).skipped == [slug]
+    with by("bob"):
+        (made,) = app.services.import_bundle(bundle).imported
+        assert made != slug
+        assert app.services.snapshot(made).title == "steps 2"
+        app.services.library.delete([made])

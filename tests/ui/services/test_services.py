@@ -2,22 +2,28 @@
 
 import asyncio
 import copy
+import dataclasses
 import itertools
 import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.records.events import Progress
+from ckv_core.records.events import Progress, RunEvent
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, Reply
 from storage import repository
+from storage.library import list_runs
+from storage.records import RunFilter
+from storage.repository import RunMissingError, load_lineage
 from tests.factories.app import (
     ENDLESS,
     collect,
@@ -27,16 +33,22 @@ from tests.factories.app import (
     make_client,
     running,
     script,
+    store_run,
     wait_until,
     worker_pid,
 )
 from tests.factories.events import assert_same_result, events_of
 from tests.factories.runs import done_result
 from tests.processes import PATIENCE_S, wait_for
-from ui.accounts.access import Viewer, acting_as
+from tests.ui.served_app import by
+from ui.accounts.access import Access, AccessError, Viewer, acting_as
 from ui.limits import Limits
+from ui.services import example
+from ui.services.example import OWNER
 from ui.services.live_runs import LiveRun, RunSnapshot
-from ui.services.services import CLOSED
+from ui.services.previews import NOT_LIVE, REPLACED
+from ui.services.services import CLOSED, Services
+from ui.users import User, Users
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services):
@@ -270,3 +282,192 @@ def test_a_snapshot_does_not_change_under_its_reader():
     for view, before in views:
         assert view.stage_ms == before.stage_ms
         assert_same_result(view.result, before.result)
+
+
+def stored(services: Services, text: str = "steps 3", owner: str | None = None) -> str:
+    request = replace(script(text), variants=("full", "snapkv+critical"), budgets=("50%",))
+    return store_run(services, request, done_result(), owner)
+
+
+def wanted(services: Services, slug: str, **values: object) -> RunRequest:
+    return services.previews.request(slug, values)[1]
+
+
+async def events(services: Services, request: RunRequest, viewer: str = "me") -> list[RunEvent]:
+    return [event async for event in services.previews.events(request, viewer, "answers")]
+
+
+def test_a_preview_gives_events_and_stores_nothing(services):
+    slug = stored(services)
+    request = wanted(services, slug, budget="25%", alpha="0.5")
+    assert (request.budgets, request.alphas) == (("25%",), ("0.5",))
+    found = asyncio.run(events(services, request))
+    assert found[-2].texts == ("w0 w1 w2 ",)
+    assert services.library.list_runs()[1] == 1
+    assert services.live_states() == {}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"budget": "none"},
+        {"budget": ["25%"]},
+        {"alpha": 2**70},
+        {"alpha": "2"},
+        {"budget": "5" * 100},
+        {"context": "another"},
+        "25%",
+        None,
+    ],
+)
+def test_other_values_are_refused_with_a_sentence(services, values):
+    slug = stored(services)
+    with pytest.raises(CkvError):
+        services.previews.request(slug, values)
+
+
+def test_a_run_that_failed_or_of_several_budgets_has_no_preview(services):
+    failed = store_run(services, script("steps 1"), done_result(), reason="Broken.")
+    several = replace(script("steps 1"), variants=("snapkv",), budgets=("4", "5"))
+    for slug in (failed, store_run(services, several, done_result())):
+        with pytest.raises(CkvError, match=NOT_LIVE):
+            services.previews.request(slug, {})
+
+
+def test_a_newer_preview_of_a_viewer_ends_the_one_before_and_no_other_viewers(services):
+    endless = wanted(services, stored(services, ENDLESS), budget="25%")
+    short = wanted(services, stored(services), budget="25%")
+
+    async def act() -> tuple[str, list[RunEvent], list[RunEvent]]:
+        before = asyncio.create_task(events(services, endless))
+        await asyncio.sleep(0.1)
+        other = asyncio.create_task(events(services, short, "another"))
+        newer = await events(services, short)
+        with pytest.raises(CkvError) as ended:
+            await asyncio.wait_for(before, PATIENCE_S)
+        return str(ended.value), newer, await other
+
+    ended, *ran = asyncio.run(act())
+    assert ended == REPLACED
+    assert all(ran)
+    assert services.previews._jobs == {}
+
+
+def test_a_reader_who_leaves_ends_the_preview(services):
+    endless = wanted(services, stored(services, ENDLESS), budget="25%")
+
+    async def act() -> None:
+        async with aclosing(services.previews.events(endless, "me", "answers")) as found:
+            async for _ in found:
+                break
+
+    asyncio.run(act())
+    assert services.previews._jobs == {}
+    previews = services._client._previews
+    wait_for(lambda: not previews.order())
+
+
+def test_a_preview_is_saved_as_a_run_made_from_the_one_shown(services):
+    slug = stored(services)
+    saved = services.previews.save(slug, {"budget": "25%"})
+    run = end_of(services, saved)
+    assert run.request == replace(services.snapshot(slug).request, budgets=("25%",))
+    lineage = services._database.read_with(load_lineage, saved)
+    assert (lineage.parent, lineage.kind) == (slug, "fork")
+
+
+def test_who_may_not_start_runs_gets_no_preview(limited):
+    services = limited("ann", "bob")
+    slug = stored(services, owner="ann")
+    guest = Viewer(shared=frozenset({slug}))
+    refused = {
+        guest: AccessError,
+        Viewer(user="ann", scope="read"): AccessError,
+        Viewer(user="bob"): StorageError,
+    }
+    for viewer, error in refused.items():
+        with acting_as(viewer), pytest.raises(error):
+            services.previews.request(slug, {"budget": "25%"})
+    for viewer in (Viewer(user="ann"), Viewer(user="bob", shared=frozenset({slug}))):
+        with acting_as(viewer):
+            assert wanted(services, slug, budget="25%").budgets == ("25%",)
+    with acting_as(guest):
+        assert not services.previews.may_start()
+
+
+@pytest.fixture
+def teams(make_services, file_database, monkeypatch):
+    """Makes services with logins, one after the other, on one database."""
+    monkeypatch.setattr(example, "LOOK_S", 0.02)
+
+    def make():
+        return make_services(
+            access=Access(file_database, Users({"ann": User(""), "bob": User("")}))
+        )
+
+    return make
+
+
+def ready(services, request) -> None:
+    services._keep_status(ModelStatus(request.model, ready=True, message="ready"))
+
+
+def made(services) -> str:
+    wait_for(lambda: (view := services.example.view()) is not None and view.state == "done")
+    return services.example.view().slug
+
+
+def test_it_is_made_once_and_everybody_may_read_it_and_nobody_owns_it(teams):
+    request, services = script("steps 2"), teams()
+    services.example.begin(request)
+    assert services.example.view() is None, "the model is not ready"
+    ready(services, request)
+    slug = made(services)
+    with by("ann"):
+        assert services.snapshot(slug).state == "done"
+        assert services.library.list_runs() == ([], 0)
+        assert not services.may_change(slug)
+        with pytest.raises(RunMissingError):
+            services.library.delete([slug])
+    services.close()
+    again = teams()
+    again.example.begin(request)
+    assert made(again) == slug
+    other = teams()
+    other.example.begin(dataclasses.replace(request, question="Another?"))
+    ready(other, request)
+    assert made(other) != slug
+    with by("bob"), pytest.raises(RunMissingError):
+        other.snapshot(slug)
+
+
+def runs_now(services) -> bool:
+    view = services.example.view()
+    return view is not None and view.state == "running"
+
+
+def test_it_gives_way_to_another_run_and_is_made_after_it(teams):
+    request, services = script(ENDLESS), teams()
+    ready(services, request)
+    services.example.begin(request)
+    wait_for(lambda: runs_now(services))
+    with by("ann"):
+        slug = services.start_run(script(ENDLESS))
+        wait_until(services, slug, generating)
+        assert not runs_now(services)
+        services.cancel_run(slug)
+    wait_for(lambda: runs_now(services))
+    services.close()
+    later = teams()
+    later.example.begin(script("steps 1"))
+    left = RunFilter(owner=OWNER)
+    # What the first one broke off goes.
+    wait_for(lambda: later._database.read_with(list_runs, left) == ([], 0))
+
+
+def test_one_that_fails_is_given_up_and_nothing_of_it_is_shown(teams):
+    request, services = script("refuse"), teams()
+    ready(services, request)
+    services.example.begin(request)
+    wait_for(lambda: not services.example.is_expected)
+    assert services.example.view() is None
