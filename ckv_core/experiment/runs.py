@@ -281,13 +281,7 @@ def _sample_row(
     results: Sequence[SampleResult],
     sources: Mapping[str, str],
 ) -> Row:
-    variant = VariantResult(
-        spec=point.spec,
-        label=spec.label,
-        method=spec.method.name,
-        critical=spec.critical,
-        params=spec.params,
-    )
+    variant = VariantResult.of(spec, point.spec)
     known = [r for r in results if r.cache_bytes is not None and r.full_cache_bytes]
     sizes = [[r.cache_bytes or 0 for r in known], [r.full_cache_bytes or 0 for r in known]]
     return Row(

@@ -35,6 +35,7 @@ from ckv_core.records.run_request import (
     LongText,
     Scenario,
 )
+from ckv_core.records.variants import VariantSpec
 
 MAX_BLOCKS = 2**17  # of a prompt
 MAX_BLOCK = 64  # tokens that repeat at the end of a text
@@ -600,6 +601,17 @@ class VariantResult(Checked):
     time: Timed | None = None
     memory: VariantMemory | None = None
     failure: Annotated[str, chars(10_000)] = ""
+
+    @classmethod
+    def of(cls, spec: VariantSpec, text: str = "") -> "VariantResult":
+        """A variant that has not run; `text` is its SPEC where that is written in another way."""
+        return cls(
+            spec=text or spec.spec,
+            label=spec.label,
+            method=spec.method.name,
+            critical=spec.critical,
+            params=spec.params,
+        )
 
     @classmethod
     def filled(cls, value: Plain, known: Plain) -> Plain:

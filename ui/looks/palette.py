@@ -126,16 +126,7 @@ def looks_of(variants: Iterable[VariantResult]) -> list[Look]:
 
 def looks_of_specs(specs: Iterable[str]) -> list[Look]:
     """As `looks_of`, of variants that have not run."""
-    return looks_of(
-        VariantResult(
-            spec=parsed.spec,
-            label=parsed.label,
-            method=parsed.method.name,
-            critical=parsed.critical,
-            params=parsed.params,
-        )
-        for parsed in map(VariantSpec.parse, specs)
-    )
+    return looks_of(VariantResult.of(VariantSpec.parse(spec)) for spec in specs)
 
 
 def look_of(spec: str) -> Look:

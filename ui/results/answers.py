@@ -215,19 +215,9 @@ def _requested(snapshot: RunSnapshot) -> list[VariantResult]:
     if snapshot.is_final:
         return []
     try:
-        specs = [VariantSpec.parse(text) for text in snapshot.request.variants]
+        return [VariantResult.of(VariantSpec.parse(text)) for text in snapshot.request.variants]
     except CkvError:  # another server may know methods that this one does not
         return []
-    return [
-        VariantResult(
-            spec=each.spec,
-            label=each.label,
-            method=each.method.name,
-            critical=each.critical,
-            params=dict(each.params),
-        )
-        for each in specs
-    ]
 
 
 def _with_answer(pieces: Iterable[Piece], answer: str) -> list[Piece]:
