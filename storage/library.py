@@ -1,4 +1,4 @@
-"""Queries of the library: list, annotate, delete with undo. Take a Session, never commit."""
+"""Queries of the library: list, search, annotate, delete. Take a Session, never commit."""
 
 import re
 import unicodedata
@@ -482,6 +482,10 @@ def set_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
 
 
 # --- full-text search -------------------------------------------------------------------
+
+# Words are cut here, not by the database, so that SQLite (FTS5) and PostgreSQL (tsvector) index the
+# same words and find the same runs. Both tables are called run_search and are made by a migration;
+# they are no mapped classes, because only the column of words is alike.
 
 # Per run. A tsvector must stay under 1 MiB, and folding makes up to 18 characters of one.
 INDEXED_CHARS = 200_000

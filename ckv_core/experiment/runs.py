@@ -1,4 +1,7 @@
-"""Runs of one sample read together: a prompt, and a variant on it, counts once. No torch."""
+"""Runs of one sample, and results of many, as the one long table; L1 against answers. No torch.
+
+Of runs that are read together a prompt, and a variant on it, counts once.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -201,6 +204,8 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str:
         "of one alpha to read these."
     )
 
+
+# --- the results of a run of many samples as the one long table; L1 against answers ---
 
 FULL_POINT = Point(FULL, None)
 # Metric of the table -> what a result has of it.

@@ -1,4 +1,8 @@
-"""Several budgets or alphas on one sample: curves, and the tables of them. No torch."""
+"""Several budgets or alphas on one sample: curves, their tables, and what they save. No torch.
+
+A curve saves where it is as good as another at a budget of its own, as in the paper's Metric 1: of
+one run of one sample by each metric, of many samples by the score.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,6 +2,7 @@
 
 Of one sample answers decide where one is expected; else whether a variant writes the full cache's
 text. Perturbation decides nothing: it stands beside the outcome. `decision.py` has many samples.
+Several budgets are a grid: what each method came to at each of them.
 """
 
 import math
@@ -33,6 +34,8 @@ from ckv_core.records.outcomes import (
 )
 from ckv_core.records.records import Outcome, Receipt, VariantResult
 from ckv_core.records.variants import spec_without
+
+# --- several budgets as a grid: what each method came to at each ---------------------------
 
 _UNITS = {"percent": " %", "tokens": " tokens", "mib": " MiB"}
 

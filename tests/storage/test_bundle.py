@@ -33,6 +33,8 @@ from tests.storage.bundles import (
 )
 from tests.storage.conftest import load
 
+# --- bundles that are damaged, lie or are too big: one sentence, and nothing is stored -----
+
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)]
 
 

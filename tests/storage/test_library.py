@@ -230,6 +230,9 @@ def test_a_list_reads_no_table_from_end_to_end(database):
                     assert "COVERING INDEX" in row.detail, (row.detail, statement)
 
 
+# --- bytes that are counted while rows are stored, beside all rows counted one by one ------
+
+
 def rows_of(database: Database, *tables: type) -> int:
     """All rows' texts, JSON and blobs in bytes, and what each row is said to take besides."""
     total = 0

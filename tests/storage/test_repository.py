@@ -74,6 +74,8 @@ def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database):
     assert megabytes < 2.0
 
 
+# --- one bad row: lists, searches and filters hold the other runs, and what needs it names it ---
+
 REQUEST = RunRequest(context="one two", question="Where is the door?", answer="here")
 OF_RUN = "(SELECT id FROM runs WHERE slug = :slug)"
 OF_RESULT = f"(SELECT id FROM results WHERE run_id = {OF_RUN})"

@@ -43,6 +43,8 @@ from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.settings import Settings
 
+# --- what they tell of a run, as plain JSON values -----------------------------------------
+
 # What get_run tells of a variant; the rest may be megabytes.
 SHORT = (
     "spec",

@@ -35,6 +35,8 @@ from ui.shell.parts import (
     tried,
 )
 
+# --- kept caches as pages show them, and jobs on them as pages follow them -----------------
+
 
 def job_sentence(job: CacheJob) -> str:
     """Where a job is, or how it ended; empty once it is done."""

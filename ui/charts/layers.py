@@ -1,4 +1,4 @@
-"""A line or a bar per variant: perturbation, entries kept by layer, fidelity by token."""
+"""A line or a bar per variant: perturbation, entries kept by layer, fidelity, memory in blocks."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -256,6 +256,8 @@ def _band(
         )
     ]
 
+
+# --- chart of the memory that variants hold while they read the prompt in blocks -----------
 
 _FULL = Look("#6b7280", "circle", "dash")
 

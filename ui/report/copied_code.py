@@ -118,8 +118,9 @@ def _with_defaults(spec: str, request: RunRequest) -> str:
         return spec
 
 
-# --- plain transformers -----------------------------------------------------------------
+# --- plain transformers: prefill, keep, answer from what is left --------------------------
 
+# Everything that comes from a run is escaped: an imported SPEC may hold anything.
 _CODE = '''"""Answer from what each method kept of the prompt, with transformers alone.
 
 Each entry that a method did not keep is taken out of the cache; new tokens continue at the

@@ -56,6 +56,8 @@ from ui.services.live_runs import RunSnapshot
 from ui.tables.points import summary_value, sweep_value
 from ui.tables.samples import facts_rows
 
+# --- the contents of a report: components with their values, charts, and the files it carries ---
+
 # Name of a chart and its choices -> the figure; None where there is no data.
 Draw = Callable[[str, Choices], go.Figure | None]
 # Drawing one takes some 50 ms.

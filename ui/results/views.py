@@ -20,6 +20,8 @@ from ui.charts.points import POINTS_CHART
 from ui.looks.palette import looks_of
 from ui.services.live_runs import RunSnapshot
 
+# --- how far a run is, in the place of its verdict: one sentence, and one bar over all stages ---
+
 # What readers see of the engine's stages, and about how much of a run each takes.
 STEPS: tuple[tuple[str, str, tuple[Stage, ...], float], ...] = (
     ("Read the text", "Reading the text", ("load", "prefill"), 0.3),

@@ -1,4 +1,4 @@
-"""The Run page: one saved or running run, of one sample or many, by its address."""
+"""The Run page: one saved or running run, of one sample or many, by its address; its links."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -36,6 +36,8 @@ from ui.shell.parts import (
 )
 from ui.tables.sample_list import CELL_NAMES
 from ui.tables.samples import facts_rows
+
+# --- share: a run's own address, and links that open it, which are made, listed and revoked ---
 
 ShareLinks = component(__file__, "share_links")
 """Shows {"slug", "words"}, and to who may share it {"expiries", "rows", "path", "message"} too.

@@ -1,4 +1,4 @@
-"""The library of saved runs as pages see it: find, annotate, delete with undo."""
+"""The library of saved runs as pages see it: find, annotate, delete with undo, room, links."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,6 +14,8 @@ from storage.repository import key_of
 from storage.usage import usage_of
 from ui.accounts.access import Access
 from ui.limits import LimitError, Limits
+
+# --- room for one more run, among the saved ones and on the disk ---------------------------
 
 UNDO_MINUTES = 10
 UNDO = timedelta(minutes=UNDO_MINUTES)

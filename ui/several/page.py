@@ -35,6 +35,8 @@ from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, SILENT, TO_RUNS, Tone, notice_value
 from ui.tables.points import look_values, points_csv
 
+# --- a few saved runs side by side: which variants belong together, and what differs ---
+
 MOST_BESIDE = 4
 TEXT_CHARS = 200
 NONE = "none"
@@ -262,6 +264,8 @@ def _cut(text: str) -> str:
         return text
     return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
 
+
+# --- which saved runs an address names, what they come to together, and their files and chart ---
 
 MAX_RUNS = 100
 

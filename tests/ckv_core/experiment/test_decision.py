@@ -276,6 +276,8 @@ def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
     assert next(row for row in found.rows if row.place).mean("answer") == pair.row.mean("score")
 
 
+# --- the decision against a second implementation, its laws, and its errors by simulation ---
+
 CUT = float("nan")
 SCORES = st.sampled_from([0.0, 1.0, 1.0, 1.0, 0.5, 0.3, CUT])
 

@@ -80,6 +80,9 @@ def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written(
     assert found == [(0.25, [(64, 0), (128, 2)]), (0.5, [(64, 3)]), (0.25, [(64, 4)])]
 
 
+# --- laws of the budget that one curve needs to be as good as another, and of how it is said ---
+
+
 def near(budget: float) -> Match:
     return Match(pytest.approx(budget), "found")
 

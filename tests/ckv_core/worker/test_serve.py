@@ -176,6 +176,8 @@ def test_the_loop_ends_when_the_other_end_is_gone():
         channel.close()
 
 
+# --- the worker process and its parent: no orphan however the parent dies ------------------
+
 ROOT = Path(__file__).parents[3]
 ORPHAN_LIMIT_S = 30.0  # for a busy machine; a worker that stays would do so for an hour
 APP = """

@@ -260,6 +260,8 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
 
 
+# --- tables of a run: the CSV that a chart names holds what the chart draws, and more ------
+
 CRITICAL = "2"
 BOUNDS = (
     "value_mass",
@@ -383,6 +385,9 @@ def test_follow_ups_have_a_line_for_each_variant_and_question():
     assert [(row["variant"], row["question"], row["text"], row["agreement"]) for row in found] == [
         (at, "And then?", "x", "0.5") for at in "012"
     ]
+
+
+# --- the charts and tables of several budgets: curves, savings and points ------------------
 
 
 def drawn(result, quantity, **choices):

@@ -373,6 +373,9 @@ def test_cancel_asks_for_known_runs_only():
     assert services.cancelled == [SLUG]
 
 
+# --- text of PDF and DOCX files, and what cannot be read of them, each in one sentence -----
+
+
 def test_text_comes_out_of_both_and_what_holds_none_is_named():
     read = read_document("Report.PDF", pdf(["One", "", "Three", "", "", ""]))
     assert read == {"text": "One\n\nThree", "note": "Pages 2 and 4-6 hold no text (scans)."}
@@ -413,6 +416,8 @@ def test_users_get_the_text_and_strangers_nothing(app: Served):
         assert ann.post(path, content=file).status_code == 415
         assert nobody.post(path, content=file, headers=headers).status_code == 401
 
+
+# --- links of setups that were not run: they come back whole, and anything else is refused ---
 
 EXAMPLES = [FormValues.from_request(example) for example in load_examples().values()]
 

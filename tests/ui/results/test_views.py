@@ -220,6 +220,8 @@ def test_the_chart_library_is_our_own_file(client):
     assert "plotly.js v" in answer.text[:200]
 
 
+# --- the values of the grid, the chosen cell, the maps and the next steps: what each cell says ---
+
 FULL = "The code is 5829."
 
 

@@ -140,6 +140,9 @@ def test_a_visit_with_its_charts_and_tables_decodes_a_run_once(open_app, decodes
     assert len(decodes) == 1
 
 
+# --- running again: the same request, told from which run it comes -------------------------
+
+
 def refill(asked):
     return FormValues.from_request(asked).request()
 

@@ -120,6 +120,8 @@ def test_edits_reach_the_library_as_text():
     ]
 
 
+# --- import and export of the list of runs over HTTP: whose runs, which files, which requests ---
+
 TYPE = {"content-type": IMPORT_TYPE}
 
 

@@ -191,6 +191,8 @@ def test_half_open_connections_leave_room_for_others():
     assert len(log.splitlines()) <= 10, log[:2000]
 
 
+# --- what a request carries is bounded by size and, if it is JSON, by what it would become ---
+
 MIB = 2**20
 MOST = 4 * MIB
 CONTEXT = "/gradio_api/queue/join"

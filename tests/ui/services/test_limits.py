@@ -99,6 +99,9 @@ def test_every_limit_is_shown():
     assert shown == values | {f"{value:,}" for value in OF_A_REQUEST.values()}
 
 
+# --- owners of runs, over HTTP and at every service method, against the whole app with logins ---
+
+
 @pytest.fixture(scope="module")
 def slug(app) -> str:
     with by("ann"):

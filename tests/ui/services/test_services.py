@@ -284,6 +284,9 @@ def test_a_snapshot_does_not_change_under_its_reader():
         assert_same_result(view.result, before.result)
 
 
+# --- previews over a real worker process that plays scripts: whose they are, and when they end ---
+
+
 def stored(services: Services, text: str = "steps 3", owner: str | None = None) -> str:
     request = replace(script(text), variants=("full", "snapkv+critical"), budgets=("50%",))
     return store_run(services, request, done_result(), owner)
@@ -393,6 +396,9 @@ def test_who_may_not_start_runs_gets_no_preview(limited):
             assert wanted(services, slug, budget="25%").budgets == ("25%",)
     with acting_as(guest):
         assert not services.previews.may_start()
+
+
+# --- the app's own example run: made once, after all other runs, and read by everybody -----
 
 
 @pytest.fixture

@@ -31,6 +31,10 @@ from ui.several.page import SeveralPage, beside_value, pair_up, take_together
 from ui.tables.points import look_values, points_csv
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
+
+
+# --- a few saved runs side by side: what is equal, and what differs ------------------------
+
 OTHER = "other0000000"
 
 

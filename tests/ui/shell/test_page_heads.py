@@ -100,6 +100,8 @@ def test_a_run_of_many_samples_has_the_page_of_all_runs(app):
         assert client.get(f"/run?id={study}").status_code == 404
 
 
+# --- axe-core finds nothing on any page, light and narrow or dark and wide -----------------
+
 # Their runs hold both regimes, which no table and no chart passes over.
 MIXED = ("sweep", "several", "few", "diagnostics")
 
