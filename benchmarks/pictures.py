@@ -1,9 +1,12 @@
-"""The pictures of the README, taken from the running app: the budget slider, the maps, the grid.
+"""The pictures of the documents, taken from the running app: slider, maps, grid and needles.
 
 The runs are real, on the default model, in a data folder of their own.
 """
 
 import io
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -79,6 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "models").symlink_to(home_folder() / "models", target_is_directory=True)
+        study = [sys.executable, "-m", "cli", "run", str(ROOT / "examples" / "needles.yaml")]
+        subprocess.run(study, env={**os.environ, "CKV_HOME": str(home)}, cwd=ROOT, check=True)
         with running_app(home) as (url, _), chromium() as browser:
             client = Client(url, verbose=False)
             one = finished(client, variants=METHODS, budget="20%")
@@ -89,6 +94,9 @@ def main() -> None:
             moving(page, FOLDER / "slider.gif")
             opened(page, url, several, "#point-kept .ckv-map-top")
             between(page, "#verdict", "#chosen-cell").save(FOLDER / "grid.png", optimize=True)
+            (needles,) = client.predict(text="needles", api_name="/list_runs")["runs"]
+            opened(page, url, needles["slug"], "#study-bound .js-plotly-plot")
+            between(page, "#verdict", "#study-bound").save(FOLDER / "needles.png", optimize=True)
     for path in sorted(FOLDER.iterdir()):
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
 
