@@ -1,5 +1,5 @@
 # The app in a container: each step is the Makefile's, so there is no second recipe to keep.
-# docs/how-to/deploy.md says how it is built and run, for a CPU and for CUDA.
+# docs/how-to/install.md says how it is built and run, for a CPU and for CUDA.
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \

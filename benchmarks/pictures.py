@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from gradio_client import Client
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page
 
 from benchmarks.app_bench import DRAG, running_app
@@ -26,7 +26,19 @@ METHODS = ["full", "snapkv", "snapkv+critical", "adakv", "kvzip"]
 STOPS = (20, 26, 32, 38, 44, 50, 44, 38, 32, 26)  # percent; the last leads back to the first
 WIDTH, HEIGHT = 1200, 1800
 FRAME_MS, MOST_BYTES = 1100, 3 * 2**20
-MARGIN = 12  # pixels
+MARGIN, RADIUS = 12, 14  # pixels
+# What docs/how-to/read_a_result.md numbers, from top to bottom.
+PARTS = (
+    "#verdict",
+    ".ckv-live",
+    "#answers table",
+    "#next-steps",
+    "#kept",
+    "#kept .ckv-evidence",
+    "#charts-line",
+    "#figures-line",
+    "#receipts-line",
+)
 EVIDENCE = "#kept .ckv-evidence"
 
 
@@ -77,6 +89,20 @@ def moving(page: Page, path: Path) -> None:
         raise SystemExit(f"{path.name} has {path.stat().st_size:,} bytes; fewer stops are needed.")
 
 
+def numbered(page: Page, path: Path) -> None:
+    """The whole result page, its parts numbered as docs/how-to/read_a_result.md explains them."""
+    shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    draw, font = ImageDraw.Draw(shot), ImageFont.load_default(22)
+    for number, part in enumerate(PARTS, 1):
+        box = page.locator(part).first.bounding_box()
+        if box is None:
+            raise SystemExit(f"{part} is not on the page.")
+        x, y = RADIUS + 2, box["y"] + RADIUS
+        draw.ellipse((x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS), fill="#b3261e")
+        draw.text((x, y), str(number), fill="white", font=font, anchor="mm")
+    shot.resize((shot.width * 4 // 5, shot.height * 4 // 5)).quantize(256).save(path, optimize=True)
+
+
 def main() -> None:
     """Take all pictures, with the models that are prepared already."""
     with tempfile.TemporaryDirectory() as folder:
@@ -91,6 +117,7 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             opened(page, url, one, "#kept .ckv-map-top")
             between(page, "#kept", EVIDENCE).save(FOLDER / "kept.png", optimize=True)
+            numbered(page, FOLDER / "result.png")
             moving(page, FOLDER / "slider.gif")
             opened(page, url, several, "#point-kept .ckv-map-top")
             between(page, "#verdict", "#chosen-cell").save(FOLDER / "grid.png", optimize=True)

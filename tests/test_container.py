@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-SPOKEN = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
+PAGES = ("how-to/install", "how-to/deploy", "reference/settings")
+SPOKEN = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in PAGES)
 
 
 @pytest.fixture(scope="module")

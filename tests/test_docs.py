@@ -19,7 +19,7 @@ from ui.methods.page import INTRO
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-OPERATIONS = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
@@ -102,7 +102,7 @@ def test_every_setting_has_a_row_and_every_row_is_a_setting():
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source))
-    assert {name for name in table_rows(OPERATIONS) if name.startswith("CKV_")} == read
+    assert {name for name in table_rows(SETTINGS) if name.startswith("CKV_")} == read
 
 
 def test_every_stop_of_a_comparison_exists():

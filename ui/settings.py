@@ -19,7 +19,7 @@ HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One app's settings; docs/how-to/deploy.md explains each by its variable."""
+    """One app's settings; docs/reference/settings.md explains each by its variable."""
 
     host: str
     port: int
