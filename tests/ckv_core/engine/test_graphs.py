@@ -24,11 +24,12 @@ def test_replayed_steps_give_what_usual_ones_give(arch, dtype, most):
     assert apart < most
 
 
-def test_windows_and_rope_that_looks_at_positions_have_no_fixed_shape(monkeypatch):
+def test_windows_experts_and_rope_that_looks_at_positions_have_no_fixed_shape(monkeypatch):
     monkeypatch.setattr(graphs, "is_cuda_like", lambda _device: True)
     loaded = tiny_model("llama")
     assert graphs.can_record(loaded)
     assert not graphs.can_record(tiny_model("gemma3"))
+    assert not graphs.can_record(tiny_model("qwen3_moe"))
     monkeypatch.setattr(loaded.model.model.rotary_emb, "rope_type", "dynamic")
     assert not graphs.can_record(loaded)
 
