@@ -22,6 +22,7 @@ from ckv_core.engine.prefill import (
 )
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.records.events import Progress
 from ckv_core.records.records import VariantMemory
 from ckv_core.records.variants import VariantSpec
@@ -60,7 +61,7 @@ class _BlockReader(PromptReader):
         self._end = 0  # tokens read once the pass is done
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
         out = super().attend(layer, query, key, value, scaling)
         if (seen := self._seen) is not None:

@@ -22,6 +22,7 @@ from ckv_core.methods.attention import (
 )
 from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import LAYOUT, page_size
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
 from ckv_core.models.loaded import LoadedModel
@@ -211,7 +212,7 @@ def _score_key(spec: VariantSpec, parameters: Parameters) -> tuple[Hashable, ...
 class GeneratedLayer:
     """Generated entries of one layer, or all that a row holds; see `parts.views.LayerView`.
 
-    Attention is that among these entries: the newest queries' over them, which sums to 1.
+    Attention is that among these entries: the newest queries' over them.
     """
 
     def __init__(self, loaded: LoadedModel, layer: int, states: LayerStates) -> None:
@@ -326,7 +327,12 @@ class Chooser:
     loaded: LoadedModel
 
     def keep(
-        self, layer: int, states: tuple[Tensor, Tensor], queries: Tensor, scaling: float, count: int
+        self,
+        layer: int,
+        states: tuple[Tensor, Tensor],
+        queries: Tensor,
+        scaling: Scaling,
+        count: int,
     ) -> Tensor:
         """The newest entries, as many as the window has, and the best of the others.
 

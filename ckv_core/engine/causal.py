@@ -14,6 +14,7 @@ from ckv_core.methods.attention import (
     partial,
     written_out,
 )
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.shape import CUDA_CHUNK
 
 _WIDE = 4  # chunks that cuDNN attends to at a time
@@ -21,7 +22,7 @@ _SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
 
 
 def causal_attention(
-    query: Tensor, keys: Tensor, values: Tensor, scaling: float
+    query: Tensor, keys: Tensor, values: Tensor, scaling: Scaling
 ) -> tuple[Tensor, Tensor]:
     """Attention of the last positions; each sees all entries up to its own.
 
@@ -33,23 +34,25 @@ def causal_attention(
         query: [1, query_heads, tokens, head_dim], of the last `tokens` entries.
         keys: [1, kv_heads, entries, head_dim].
         values: [1, kv_heads, entries, value_dim].
-        scaling: factor of the logits.
+        scaling: of the layer.
 
     Returns:
-        [1, query_heads, tokens, value_dim], and the log-sum-exp of each query's logits
-        [1, query_heads, tokens] float32.
+        [1, query_heads, tokens, value_dim], and the log-sum-exp of each query's logits, a sink's
+        included, [1, query_heads, tokens] float32.
     """
-    whole_chunks = query.shape[2] == CUDA_CHUNK and not keys.shape[2] % CUDA_CHUNK
-    if whole_chunks and keys.shape == values.shape and has_cudnn(query, keys):
-        return _by_cudnn(query, keys, values, scaling)
     from_start = query.shape[2] == keys.shape[2]
-    if has_flash(query, values) and (from_start or query.device.type != "cpu"):
-        return flash(query, keys, values, scaling, is_causal=True)
-    return _joined(query, keys, values, scaling)
+    whole_chunks = query.shape[2] == CUDA_CHUNK and not keys.shape[2] % CUDA_CHUNK
+    if whole_chunks and keys.shape == values.shape and has_cudnn(query, keys, scaling):
+        part = _by_cudnn(query, keys, values, scaling)
+    elif has_flash(query, values, scaling) and (from_start or query.device.type != "cpu"):
+        part = flash(query, keys, values, scaling, is_causal=True)
+    else:
+        part = _joined(query, keys, values, scaling)
+    return scaling.joined(*part, query.shape[2])
 
 
 def sliding_attention(
-    query: Tensor, keys: Tensor, values: Tensor, window: int, scaling: float
+    query: Tensor, keys: Tensor, values: Tensor, window: int, scaling: Scaling
 ) -> Tensor:
     """Each position attends to the newest `window` up to its own; else as `causal_attention`."""
     tokens, entries, masked = query.shape[2], keys.shape[2], functional.scaled_dot_product_attention
@@ -61,8 +64,8 @@ def sliding_attention(
         end, seen = start + block.shape[2], max(0, start - window + 1)
         mask = visible(start, end, seen, end, window, query.device)
         part = (block, keys[:, :, seen:end], values[:, :, seen:end])
-        if query.device.type == "cpu":
-            own = masked(*part, attn_mask=mask, scale=scaling, enable_gqa=True)
+        if query.device.type == "cpu" and scaling.is_plain:
+            own = masked(*part, attn_mask=mask, scale=scaling.factor, enable_gqa=True)
         else:
             own = _in_blocks(*part, mask, scaling)
         out[:, :, first : first + _SLIDING] = own
@@ -84,12 +87,12 @@ def visible(
     return seen if window is None else seen & (key > query - window)
 
 
-def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
     _, query_heads, tokens, _ = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
     own_keys, own_values = keys[:, :, earlier:], values[:, :, earlier:]
-    if has_flash(query, values):
+    if has_flash(query, values, scaling):
         out, total = flash(query, own_keys, own_values, scaling, is_causal=True)
         own = out.float(), total
     else:
@@ -110,7 +113,7 @@ def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tupl
     return join(own, before_part).to(query.dtype), torch.logaddexp(own[1], before_part[1])
 
 
-def _by_cudnn(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Part:
+def _by_cudnn(query: Tensor, keys: Tensor, values: Tensor, scaling: Scaling) -> Part:
     """Whole chunks of a prompt, in blocks of three shapes, whatever its length."""
     end = keys.shape[2] - query.shape[2]
     own = keys[:, :, end:], values[:, :, end:]
@@ -123,11 +126,14 @@ def _by_cudnn(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Pa
     return out.to(query.dtype), total
 
 
-def _in_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """For CUDA: no kernel of it takes a mask and shared heads, all logits would be written out."""
+def _in_blocks(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: Scaling
+) -> Tensor:
+    """Where no kernel takes mask, shared heads and scaling: all logits would be written out."""
     grouped = _grouped(query, keys)
     repeated = mask.repeat(grouped.shape[1] // len(mask), 1)
-    out, _ = written_out(grouped, keys[0], values[0], scaling, repeated)
+    part = written_out(grouped, keys[0], values[0], scaling, repeated)
+    out, _ = scaling.joined(*part, query.shape[2])
     return out.reshape(*query.shape[:3], values.shape[3]).to(query.dtype)
 
 

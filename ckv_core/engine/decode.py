@@ -11,6 +11,7 @@ from ckv_core.engine.cache.slots import SlotCache
 from ckv_core.engine.graphs import StepGraph
 from ckv_core.engine.rows import PolicyRow, Rows
 from ckv_core.errors import RunCancelledError
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import length_dependent, read_as_whole
 
@@ -79,7 +80,7 @@ class DecodeContext:
         return cast(SlotCache, part.layers[layer]).tail(part.places.index(row))
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
         """Attention of the new tokens; see AttentionContext."""
         self.check()

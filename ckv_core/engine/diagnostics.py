@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ckv_core.engine.candidates import PromptLayer, protected_mask
 from ckv_core.engine.decode import Decoder
@@ -197,8 +198,14 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
     `cascaded` is the full run's head outputs minus its own, [query_heads, value_dim].
     """
     attention, norms = state.attention.flatten(0, 1), state.norms.flatten(0, 1)
-    measured = bounds(attention, norms, variant.mask, variant.stage_one)
-    measured["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
+    whole = state.full.scaling.completed(attention, norms)
+    others = whole[0].shape[1] - attention.shape[1]  # the sink, which no variant drops
+    sets = (
+        functional.pad(each, (0, others), value=True) for each in (variant.mask, variant.stage_one)
+    )
+    measured = bounds(*whole, *sets)
+    sink = whole[0][:, attention.shape[1] :].sum(-1)
+    measured["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1)) + sink
     scores = {"attention": state.attention, "critical": state.attention * state.norms}
     for name, score in scores.items():
         best = oracle_mask(score.mean(1), variant.protected, variant.mask.sum(-1))

@@ -20,6 +20,7 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import Rows
 from ckv_core.engine.select import Selection
 from ckv_core.methods.attention import Part, join, partial
+from ckv_core.methods.parts.scaling import Scaling, softmax
 from ckv_core.records.records import Float32Array, Perturbation, RoundingFloor
 
 
@@ -30,7 +31,7 @@ class FullLayer:
     query: Tensor  # [query_heads, head_dim], after RoPE
     keys: Tensor  # [kv_heads, entries, head_dim], all that the query sees, its own included
     values: Tensor  # [kv_heads, entries, value_dim]
-    scaling: float  # factor of the logits
+    scaling: Scaling
     output_weight: Tensor  # [hidden, query_heads * value_dim], the weight of o_proj
     prompt_len: int  # compressed tokens
 
@@ -55,23 +56,33 @@ class FullLayer:
         return everything
 
     @cached_property
-    def log_attention(self) -> Tensor:
-        """Logarithm of the attention, which has no smallest number to fall below.
+    def _logged(self) -> tuple[Tensor, Tensor | None]:
+        """Logarithms, which have no smallest number to fall below, of what entries and sink draw.
 
-        [kv_heads, group_size, entries] float32.
+        [kv_heads, group_size, entries] and [kv_heads, group_size] float32.
         """
         grouped = self.query.float().view(len(self.keys), -1, self.query.shape[1])
-        logits = (grouped @ self.keys.float().transpose(1, 2)) * self.scaling
-        return logits.log_softmax(-1)
+        logits = self.scaling.logits_(grouped @ self.keys.float().transpose(1, 2))
+        sink = self.scaling.grouped_sink(len(self.keys))
+        if sink is None:
+            return logits.log_softmax(-1), None
+        whole = torch.cat([logits, sink[..., None]], -1).log_softmax(-1)
+        return whole[..., :-1], whole[..., -1]
+
+    @property
+    def log_attention(self) -> Tensor:
+        """Logarithm of the attention, [kv_heads, group_size, entries] float32."""
+        return self._logged[0]
 
     def moved_heads(self, keep_mask: Tensor) -> Tensor:
         """How eviction moves each head's output before W_O: sum_i (A_i - A'_i) V_i.
 
-        A' is the softmax over the kept entries, defined however little attention they have. From
-        [kv_heads, entries] bool, no row empty, to [query_heads, value_dim] float32.
+        A' is the softmax over the kept entries and the sink, defined however little attention they
+        have. From [kv_heads, entries] bool, no row empty, to [query_heads, value_dim] float32.
         """
-        kept = self.log_attention.masked_fill(~keep_mask[:, None], -torch.inf).softmax(-1)
-        return ((self.log_attention.exp() - kept) @ self.values.float()).flatten(0, 1)
+        entries, sink = self._logged
+        kept = softmax(entries.masked_fill(~keep_mask[:, None], -torch.inf), sink)
+        return ((entries.exp() - kept) @ self.values.float()).flatten(0, 1)
 
     def head_l1(self, keep_masks: Sequence[Tensor]) -> Tensor:
         """Isolated output perturbation ||(A - A')V W_O||_1 of every head (CriticalKV, eq. 5-6).
@@ -252,7 +263,7 @@ class _PartedSlots(SlotCache):
         self._cut = cut
 
     def _attend_prompt(
-        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
     ) -> Part:
         at = int(self._cut * keys.shape[1])
         if mask is not None or not at:  # a query of a sliding layer may see nothing of a part

@@ -9,6 +9,7 @@ from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.causal import sliding_attention
 from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
 from ckv_core.errors import RunCancelledError
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import FurtherPass, FurtherPasses, begun
 from ckv_core.records.events import Progress
 
@@ -32,7 +33,7 @@ class _PassReader(Reader):
         self._own.clear()
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
         if self._should_stop():
             raise RunCancelledError

@@ -25,6 +25,7 @@ from ckv_core.engine.teacher_forced import teacher_forced_chunk
 from ckv_core.errors import NoRoomError
 from ckv_core.methods.attention import MAX_LOGITS, block_rows, has_cuda_flash
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import FLOAT, KEPT_QUERIES, activation_bytes, part_bytes
 from ckv_core.records.records import ModelInfo
 
@@ -76,6 +77,7 @@ class Sizes:
     reference: bool  # whether it stays while they decode
     on_cuda: bool
     flash: bool  # whether CUDA's flash kernel serves
+    written_out: bool  # whether some layer's logits are, on any device
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -118,6 +120,7 @@ class Sizes:
             reference=run.request.reference,
             on_cuda=is_cuda_like(loaded.device),
             flash=has_cuda_flash(loaded.device, loaded.model.dtype, info.head_dim),
+            written_out=_is_written_out(loaded),
         )
 
     @property
@@ -233,7 +236,7 @@ class Sizes:
         if self.sliding:
             parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
             parts += (self.room + chunk) * info.kv_heads * self.entry
-        if self.on_cuda and not (self.flash and not self.sliding):
+        if self.written_out or (self.on_cuda and not (self.flash and not self.sliding)):
             # Blocks of logits; a chunk's own keys and values by query head, and its mask.
             row = info.query_heads * self.tokens
             parts += 3 * FLOAT * min(chunk * row, max(row, MAX_LOGITS))
@@ -310,7 +313,8 @@ class Sizes:
     def _attention(self, fed: int, rows: int) -> int:
         heads = self.info.query_heads
         logits = rows * heads * fed * (self.rest + self.new_tokens + 1)
-        if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
+        # Elsewhere no logits of the prompt.
+        if self.on_cuda or self.written_out or self.evictable < self.layers:
             logits = max(logits, heads * fed * max(self.tokens, sum(self.budgets)))
         parts = 4 * FLOAT * rows * heads * fed * self.info.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
@@ -368,6 +372,17 @@ class Sizes:
             return stage + CUDA_OVERHEAD_BYTES
         threads = torch.get_num_threads() * THREAD_OVERHEAD_BYTES
         return stage + stage // _HELD_SHARE + HEAP_OVERHEAD_BYTES + threads
+
+
+def _is_written_out(loaded: LoadedModel) -> bool:
+    """Whether some layer's logits are written out on any device.
+
+    No kernel caps them; of sliding layers, the CPU's takes no sink.
+    """
+    sliding = any(loaded.sliding_windows)
+    return any(
+        each.cap is not None or (sliding and each.sink is not None) for each in loaded.scalings
+    )
 
 
 def check_memory(run: Run, prefills: PrefillCache) -> dict[str, int]:

@@ -14,6 +14,7 @@ from ckv_core.base.devices import is_cuda_like
 from ckv_core.base.stopwatch import Marks
 from ckv_core.engine.causal import causal_attention, sliding_attention
 from ckv_core.errors import RunCancelledError
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
 from ckv_core.models.attention import inputs_shown
 from ckv_core.models.loaded import LoadedModel
@@ -86,7 +87,7 @@ class LayerStates:
     keys: Tensor
     values: Tensor
     queries: Tensor  # [query_heads, window, head_dim], the last queries after RoPE
-    scaling: float  # factor of the logits
+    scaling: Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Reader:
         return cast(Tensor, output.logits[0, -1])
 
     def _causal(
-        self, layer: int, start: int, query: Tensor, states: tuple[Tensor, Tensor], scaling: float
+        self, layer: int, start: int, query: Tensor, states: tuple[Tensor, Tensor], scaling: Scaling
     ) -> tuple[Tensor, Chunk]:
         """Attention over keys and values [kv_heads, entries, dim], and what observers see of it."""
         keys, values = states
@@ -239,7 +240,7 @@ class PromptReader(Reader):
         self.start = self.first
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
         if self._should_stop():
             raise RunCancelledError
@@ -308,7 +309,7 @@ class PromptReader(Reader):
         values = value.new_empty(*heads, length, value.shape[3])
         queries = query.new_empty(len(made), query.shape[1], self._window, query.shape[3])
         for at, index in enumerate(made):
-            states = LayerStates(keys[at], values[at], queries[at], scaling=1.0)
+            states = LayerStates(keys[at], values[at], queries[at], Scaling(1.0))
             if self._prefix is not None:  # copied, so that either prefill may be dropped alone
                 source = self._prefix.source.layers[index]
                 taken = min(self.first - lent, room)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.base.lazy_torch import check_shape
 from ckv_core.errors import is_out_of_memory
+from ckv_core.methods.parts.scaling import Scaling, softmax
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 
@@ -26,30 +27,30 @@ Part = tuple[Tensor, Tensor]  # output in float32, log of the part's softmax den
 
 
 def partial(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None = None
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None = None
 ) -> Part:
-    """Attention over one part of the keys.
+    """Attention over one part of the keys, none of which is the sink.
 
     Args:
         queries: [slots, queries, head_dim].
         keys: [slots, entries, head_dim].
         values: [slots, entries, value_dim].
-        scaling: factor of the logits.
+        scaling: of the layer.
         mask: [queries, entries] bool, True = visible; a query may see nothing.
 
     Returns:
         Output [slots, queries, value_dim] float32 and log-sum-exp [slots, queries] float32.
     """
-    if mask is None and keys.shape[1] and has_flash(queries, values):
+    if mask is None and keys.shape[1] and has_flash(queries, values, scaling):
         out, total = flash(queries[None], keys[None], values[None], scaling)
         return out[0].float(), total[0]
     return written_out(queries, keys, values, scaling, mask)
 
 
-def has_flash(queries: Tensor, values: Tensor) -> bool:
-    """Whether `flash` serves such tensors [..., dim]."""
+def has_flash(queries: Tensor, values: Tensor, scaling: Scaling) -> bool:
+    """Whether `flash` serves such tensors [..., dim]; no kernel of PyTorch caps logits."""
     device, dim = queries.device, queries.shape[-1]
-    if dim != values.shape[-1]:
+    if dim != values.shape[-1] or scaling.cap is not None:
         return False
     return device.type == "cpu" or has_cuda_flash(device, queries.dtype, dim)
 
@@ -64,7 +65,7 @@ def has_cuda_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> b
 
 
 def flash(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, *, is_causal: bool = False
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, *, is_causal: bool = False
 ) -> Part:
     """PyTorch's fused kernel, which holds no logits and tells their log-sum-exp.
 
@@ -75,29 +76,29 @@ def flash(
         keys: [rows, heads or fewer, entries, head_dim], at least one entry; a group of query heads
             may share one.
         values: as keys.
-        scaling: factor of the logits.
+        scaling: of the layer, without a cap.
         is_causal: the queries are of the last entries, and each sees those up to its own; on the
             CPU of all entries.
     """
     kernel = _FLASH_ON_CPU if queries.device.type == "cpu" else _FLASH
-    out, total, *_ = kernel(queries, keys, values, is_causal=is_causal, scale=scaling)
+    out, total, *_ = kernel(queries, keys, values, is_causal=is_causal, scale=scaling.factor)
     return out, total
 
 
 def cudnn(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, *, is_causal: bool = False
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, *, is_causal: bool = False
 ) -> Part:
     """`flash` by cuDNN, which compiles a kernel for each shape; causal among as many entries."""
     out, total, *_ = _CUDNN(
-        queries, keys, values, None, True, 0.0, is_causal=is_causal, scale=scaling
+        queries, keys, values, None, True, 0.0, is_causal=is_causal, scale=scaling.factor
     )
     return out, total.view(queries.shape[:3])
 
 
-def has_cudnn(queries: Tensor, keys: Tensor) -> bool:
+def has_cudnn(queries: Tensor, keys: Tensor, scaling: Scaling) -> bool:
     """Whether `cudnn` serves such tensors and is worth it: from Hopper on, it is the faster one."""
     device, dim = queries.device, queries.shape[-1]
-    if not has_cuda_flash(device, queries.dtype, dim):
+    if scaling.cap is not None or not has_cuda_flash(device, queries.dtype, dim):
         return False
     if torch.cuda.get_device_capability(device) < (9, 0):
         return False
@@ -107,7 +108,7 @@ def has_cudnn(queries: Tensor, keys: Tensor) -> bool:
 @cache
 def _cudnn_works(device: torch.device, dtype: torch.dtype, head_dim: int, group: int) -> bool:
     """Whether it gives what the flash kernel gives, log-sum-exp too; tried once for each kind."""
-    generator = torch.Generator().manual_seed(0)
+    generator, scaling = torch.Generator().manual_seed(0), Scaling(0.1)
     queries, keys, values = (
         torch.randn(1, heads, 192, head_dim, generator=generator).to(device, dtype)
         for heads in (2 * group, 2, 2)
@@ -117,8 +118,8 @@ def _cudnn_works(device: torch.device, dtype: torch.dtype, head_dim: int, group:
             (one, other)
             for causal in (False, True)
             for one, other in zip(
-                cudnn(queries, keys, values, 0.1, is_causal=causal),
-                flash(queries, keys, values, 0.1, is_causal=causal),
+                cudnn(queries, keys, values, scaling, is_causal=causal),
+                flash(queries, keys, values, scaling, is_causal=causal),
                 strict=True,
             )
         ]
@@ -133,9 +134,9 @@ def _cudnn_works(device: torch.device, dtype: torch.dtype, head_dim: int, group:
 
 
 def written_out(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
 ) -> Part:
-    """Compute `partial` for any device, type and mask, in blocks of queries."""
+    """Compute `partial` for any device, type, scaling and mask, in blocks of queries."""
     block = max(1, MAX_LOGITS // (len(queries) * max(1, keys.shape[1])))
     parts = [
         _block(queries[:, part], keys, values, scaling, None if mask is None else mask[part])
@@ -147,10 +148,10 @@ def written_out(
 
 
 def _block(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
-    logits = products(queries, keys).mul_(scaling)
+    logits = scaling.logits_(products(queries, keys))
     if mask is not None:
         logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)
@@ -178,7 +179,7 @@ def join(one: Part, other: Part) -> Tensor:
     return out
 
 
-def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+def window_attention(window_queries: Tensor, keys: Tensor, scaling: Scaling) -> Tensor:
     """Mean attention that the window's queries give to each earlier entry.
 
     The softmax runs in float32 over all keys that a query may see, the window's own included.
@@ -186,7 +187,7 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
     Args:
         window_queries: [query_heads, window, head_dim], the prompt's last queries after RoPE.
         keys: [kv_heads, prompt_len, head_dim], after RoPE.
-        scaling: factor of the logits.
+        scaling: of the layer.
 
     Returns:
         [query_heads, prompt_len - window] float32.
@@ -194,15 +195,19 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
     return _mean(window_queries, keys, scaling, keys.shape[1] - window_queries.shape[1])
 
 
-def full_window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Mean attention with the window's own columns: [query_heads, prompt_len], sum 1."""
+def full_window_attention(window_queries: Tensor, keys: Tensor, scaling: Scaling) -> Tensor:
+    """Mean attention with the window's own columns: [query_heads, prompt_len].
+
+    Rows sum to 1, less what a sink draws.
+    """
     return _mean(window_queries, keys, scaling, keys.shape[1])
 
 
-def window_rows(window_queries: Tensor, keys: Tensor, scaling: float) -> Iterator[Tensor]:
+def window_rows(window_queries: Tensor, keys: Tensor, scaling: Scaling) -> Iterator[Tensor]:
     """The attention of each query of the window to all entries that it may see.
 
-    Per query head [window, prompt_len] float32, of which there are two, no more; rows sum to 1.
+    Per query head [window, prompt_len] float32, of which there are two, no more; rows sum to 1,
+    less what a sink draws.
     """
     check_shape("window_queries", window_queries, "query_heads window head_dim", {})
     query_heads, window, _ = window_queries.shape
@@ -211,12 +216,12 @@ def window_rows(window_queries: Tensor, keys: Tensor, scaling: float) -> Iterato
     future = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
     for head in range(query_heads):
         logits = window_queries[head].float() @ keys[head // group_size].float().T
-        logits *= scaling
+        scaling.logits_(logits)
         logits[:, prompt_len - window :].masked_fill_(future, -torch.inf)
-        yield logits.softmax(-1)
+        yield softmax(logits, scaling.sink_of(head))
 
 
-def _mean(window_queries: Tensor, keys: Tensor, scaling: float, columns: int) -> Tensor:
+def _mean(window_queries: Tensor, keys: Tensor, scaling: Scaling, columns: int) -> Tensor:
     query_heads = window_queries.shape[0]
     mean = torch.empty(query_heads, columns, dtype=torch.float32, device=keys.device)
     for head, rows in enumerate(window_rows(window_queries, keys, scaling)):

@@ -76,7 +76,11 @@ class Capacity(Scorer):
         for head, anchor in enumerate(anchors):
             own = head * view.kv_heads // view.query_heads
             keys = view.keys[own, sinks:].float()
-            keys = torch.nn.functional.normalize(keys, dim=-1) if cosine else keys * view.scaling
+            keys = (
+                torch.nn.functional.normalize(keys, dim=-1)
+                if cosine
+                else keys * view.scaling.factor
+            )
             logits = tau * (keys @ anchor)
             scores[head, sinks:] = leverage(logits, view.values[own, sinks:], shifted=cosine)
         return scores

@@ -91,9 +91,9 @@ class ExpectedAttention(Scorer):
         rotary, observer = view.rotary(), QueryStatistics(sinks)
         means, covariances = observer.moments(view.observed(observer), entries)
         future = (entries, int(parameters["future"]))
-        means = rotary.mean_turn(means[:, None], *future)[:, 0] * view.scaling
+        means = rotary.mean_turn(means[:, None], *future)[:, 0] * view.scaling.factor
         covariances = rotary.mean_turn(covariances, *future)
-        covariances = rotary.mean_turn(covariances.mT, *future) * view.scaling**2
+        covariances = rotary.mean_turn(covariances.mT, *future) * view.scaling.factor**2
         expected = means.new_zeros(view.query_heads, entries)
         for head in range(view.query_heads):
             keys = view.keys[head * view.kv_heads // view.query_heads, sinks:].float()

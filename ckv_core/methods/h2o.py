@@ -59,7 +59,7 @@ class AccumulatedAttention:
             seen, count = chunk.start + some.stop, some.stop - first
             # A KV head's queries are one matrix: no query head needs a copy of the keys.
             logits = products(queries[own, :, some].flatten(1, 2), chunk.keys[own, :seen])
-            weights = logits.view(-1, queries.shape[1], count, seen).mul_(chunk.scaling)
+            weights = chunk.scaling.logits_(logits.view(-1, queries.shape[1], count, seen))
             weights.sub_(totals[own, :, some]).exp_()
             later = torch.ones(count, count, dtype=torch.bool, device=logits.device).triu_(1)
             weights[..., seen - count :].masked_fill_(later, 0)

@@ -17,6 +17,7 @@ from ckv_core.methods.parameters import Parameter, choice, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.rules import TopScoresOfAll
+from ckv_core.methods.parts.scaling import softmax
 from ckv_core.methods.parts.views import (
     Chunk,
     FurtherPass,
@@ -77,10 +78,10 @@ class Reconstruction:
                 most = statistic[query_head, part]
                 for first in range(0, chunk.queries.shape[1], _QUERIES):
                     queries = chunk.queries[query_head, first : first + _QUERIES].float()
-                    logits = queries @ keys * chunk.scaling
+                    logits = chunk.scaling.logits_(queries @ keys)
                     ends = places[chunk.start - prompt_len + first :][: len(queries), None]
                     logits[:, before:].masked_fill_(places > ends, -torch.inf)
-                    attention = logits.softmax(-1)[:, sinks:before]
+                    attention = softmax(logits, chunk.scaling.sink_of(query_head))[:, sinks:before]
                     torch.maximum(most, attention.amax(0), out=most)
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:

@@ -36,7 +36,7 @@ class ImportanceMinusRedundancy(Scorer):
         grouped = queries.reshape(view.kv_heads, -1, *queries.shape[1:])
         for own, each in zip(grouped, view.keys, strict=True):
             keys = each.float()
-            logits = (own @ keys[:past].T * view.scaling).amax(0)
+            logits = view.scaling.logits_(own @ keys[:past].T).amax(0)
             importance = logits.softmax(-1).mean(0, keepdim=True)
             pooled = smooth(importance, int(parameters["kernel"]), "max")[0]
             repeated = redundancy(keys, float(parameters["alike"]))[:past]

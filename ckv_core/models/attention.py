@@ -1,7 +1,7 @@
 """The one attention function that models call; it hands q, k, v to the run's context.
 
 Registered under our own name in transformers, so no architecture needs code of its own:
-the function sees queries after q_norm and RoPE, and the true scaling.
+the function sees queries after q_norm and RoPE, and the true scaling, cap and sink.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from ckv_core.errors import ModelError
+from ckv_core.methods.parts.scaling import Scaling
 
 ATTENTION_NAME = "critical_kv"
 
@@ -26,7 +27,7 @@ class AttentionContext(Protocol):
     """A forward pass hands it the queries, keys and values of each layer."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
         """Attention output of the new tokens.
 
@@ -35,7 +36,7 @@ class AttentionContext(Protocol):
             query: [rows, query_heads, new_tokens, head_dim], after RoPE.
             key: [rows, kv_heads, new_tokens, head_dim], after RoPE.
             value: [rows, kv_heads, new_tokens, value_dim].
-            scaling: factor of the logits.
+            scaling: of the layer.
 
         Returns:
             [rows, query_heads, new_tokens, value_dim].
@@ -61,7 +62,8 @@ def context_attention(
     """
     if ckv_context is None:
         raise ModelError("This model is set up for the eviction engine; run it through that.")
-    scaling = keywords.pop("scaling", None)
+    scaling, cap = keywords.pop("scaling", None), keywords.pop("softcap", None)
+    sink = keywords.pop("s_aux", None)
     for name, setting in keywords.items():
         if name not in _IGNORED and setting is not None and setting is not False:
             raise ModelError(
@@ -71,7 +73,8 @@ def context_attention(
     if attention_mask is not None:
         raise ModelError(f"{type(module).__name__} passes its own attention mask; choose another.")
     factor = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, factor)
+    own = Scaling(factor, cap, sink)
+    output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, own)
     return output.transpose(1, 2).contiguous(), None
 
 

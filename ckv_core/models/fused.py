@@ -24,6 +24,7 @@ from transformers.activations import SiLUActivation
 
 from ckv_core.base.devices import may_run_triton
 from ckv_core.errors import is_out_of_memory
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.attention import AttentionContext
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 # What a part gives for some input, to be compared.
 Trial = Callable[[nn.Module], list[Tensor]]
+_Call = tuple[dict[str, Any], Scaling]  # an attention module's keywords, and the scaling it gave
 
 
 class FusedAttention(nn.Module):
@@ -43,10 +45,10 @@ class FusedAttention(nn.Module):
 
     sign: Tensor
 
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, attention: Any, scaling: Scaling) -> None:
         super().__init__()
         self.layer_idx, self.head_dim = int(attention.layer_idx), int(attention.head_dim)
-        self.scaling = float(attention.scaling)
+        self.scaling = scaling
         maps = [getattr(attention, name) for name in _MAPS]
         self.sizes = [part.out_features // self.head_dim for part in maps]
         self.qkv_proj, self.o_proj = _merged(maps), attention.o_proj
@@ -137,22 +139,22 @@ def fuse(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> None:
     A part's old weights are given back before the next part is looked at; `attentions` are the
     modules that call our attention function.
     """
-    keywords = _keywords(model, attentions)
+    calls = _calls(model, attentions)
     names = [name for name, _ in model.named_modules()]
     for name in reversed(names):  # what lies inside a part comes before it
         part = model.get_submodule(name)
         if any(hasattr(inner, "_hf_hook") for inner in part.modules()):
             continue  # it fetches its inputs from another device
-        found = _candidate(part, keywords.get(name))
+        found = _candidate(part, calls.get(name))
         if found is not None and _same(part, *found):
             model.set_submodule(name, found[0])
         del part, found
 
 
-def _candidate(part: Any, keywords: dict[str, Any] | None) -> tuple[nn.Module, Trial] | None:
+def _candidate(part: Any, call: _Call | None) -> tuple[nn.Module, Trial] | None:
     """Returns what may take a part's place, and a trial for both; None where nothing may."""
-    if keywords and _are_linear(part, _MAPS) and hasattr(part, "scaling"):
-        return FusedAttention(part), lambda attention: _attended(attention, keywords)
+    if call and _are_linear(part, _MAPS) and hasattr(part, "head_dim"):
+        return FusedAttention(part, call[1]), lambda attention: _attended(attention, call[0])
     if _are_linear(part, _GATED) and {"act_fn", "down_proj"} <= dict(part.named_children()).keys():
         return FusedMlp(part), _on_random(part.gate_proj.weight)
     eps = getattr(part, "variance_epsilon", getattr(part, "eps", None))
@@ -171,45 +173,50 @@ def _are_linear(part: nn.Module, names: Sequence[str]) -> bool:
     return len({cast(nn.Linear, each).bias is None for each in maps}) == 1
 
 
-def _keywords(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[str, dict[str, Any]]:
-    """By name, what each attention module that has all it needs by keyword is called with."""
+def _calls(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[str, _Call]:
+    """By name, the calls of each attention module that has all it needs by keyword."""
     names = {part: name for name, part in model.named_modules()}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, _Call] = {}
+    recorder = Recorder()
 
-    def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _out: object) -> None:
         if not args and {"hidden_states", "position_embeddings"} <= kwargs.keys():
-            found[names[part]] = kwargs
+            found[names[part]] = kwargs, recorder.scalings[-1]
 
     device = next(model.get_input_embeddings().parameters()).device
     with ExitStack() as hooks:
         for part in attentions:
-            hooks.enter_context(part.register_forward_pre_hook(hook, with_kwargs=True))
+            hooks.enter_context(part.register_forward_hook(hook, with_kwargs=True))
         ids = torch.arange(3, device=device)[None]
-        model(input_ids=ids, use_cache=False, ckv_context=Recorder())
+        model(input_ids=ids, use_cache=False, ckv_context=recorder)
     return found
 
 
 class Recorder:
-    """Remembers each layer's queries, keys, values and scaling, and the ramp that it answered.
+    """Remembers each layer's queries, keys, values, scaling, and the ramp that it answered.
 
     No gate, norm or permutation after it would leave a ramp as it is.
     """
 
     def __init__(self) -> None:
         self.given: list[tuple[int, list[Tensor]]] = []
+        self.scalings: list[Scaling] = []
         self.outputs: list[Tensor] = []
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
-        self.given.append((layer, [query, key, value, query.new_tensor(scaling)]))
-        ramp = torch.linspace(-scaling, scaling, query.numel(), device=query.device)
+        self.scalings.append(scaling)
+        self.given.append((layer, [query, key, value]))
+        # By the scaling, so that another one gets another answer.
+        most = scaling.factor * (scaling.cap or 1)
+        ramp = torch.linspace(-most, most, query.numel(), device=query.device)
         self.outputs.append(ramp.reshape(query.shape).to(query.dtype))
         return self.outputs[-1]
 
 
 def _attended(attention: nn.Module, keywords: dict[str, Any]) -> list[Tensor]:
-    """Queries, keys, values, scaling and output for random states and any angle."""
+    """Queries, keys, values and output for random states and any angle."""
     recorder, states = Recorder(), keywords["hidden_states"]
     cos_sin = tuple(_random(each) for each in keywords["position_embeddings"])
     given = {"hidden_states": _random(states), "position_embeddings": cos_sin}

@@ -10,13 +10,14 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ckv_core.errors import ModelError
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import Recorder
 
-# Everything an attention module may hold. Anything else (sinks, gates, latent projections)
+# Everything an attention module may hold. Anything else (gates, latent projections)
 # does arithmetic that the engine would not know of.
 _KNOWN_PARTS = frozenset(
-    {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"}
+    {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "sinks"}
     | {"q_norm", "k_norm", "v_norm", "q_layernorm", "k_layernorm"}
 )
 
@@ -213,8 +214,6 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
             "it caches one latent for all heads (multi-head latent attention), not keys and "
             "values per KV head"
         )
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        yield "its attention caps the logits (softcap), which the engine does not implement"
     if getattr(text, "num_kv_shared_layers", 0):
         yield "some of its layers share the keys and values of others"
     if getattr(text, "use_bidirectional_attention", False):
@@ -230,8 +229,10 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
 _TOKENS = 2
 
 
-def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
+def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> tuple[Scaling, ...]:
     """Check by running it what the modules' names and sizes cannot show: ModelError.
+
+    Returns the scaling of each layer.
 
     Every layer must call our attention function once, in order, with heads of the expected
     number and size, and hand its output to `o_proj` as it is.
@@ -270,9 +271,17 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
             f"query heads and {geometry.kv_heads} KV heads of size {geometry.head_dim}; choose "
             "another model."
         )
+    scalings = tuple(context.scalings)
+    for scaling, attention in zip(scalings, geometry.attentions, strict=True):
+        if getattr(attention, "sinks", None) is not scaling.sink:
+            raise ModelError(
+                f"{name!r} uses its attention sinks in a way that this engine does not implement; "
+                "choose another model."
+            )
     pairs = zip(context.outputs, projected, strict=True)
     if not all(torch.equal(out.transpose(1, 2).flatten(2), into) for out, into in pairs):
         raise ModelError(
             f"{name!r} changes the attention output before o_proj (a gate or norm), which this "
             "engine does not implement; choose another model."
         )
+    return scalings

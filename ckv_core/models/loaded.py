@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import fuse, pack_linear_maps
 from ckv_core.models.geometry import attention_module, probe, read_geometry
@@ -29,6 +30,7 @@ class LoadedModel:
     # Numbers in the weights; what embedding and head share counts once, though packing gives the
     # head a copy.
     parameters: int
+    scalings: tuple[Scaling, ...]  # of each layer
     linear: int  # numbers that the linear maps of one block, the widest, write of a token
 
     @property
@@ -53,7 +55,7 @@ def wrap_model(
     geometry = read_geometry(model, name)
     model.set_attn_implementation(ATTENTION_NAME)
     model.train(mode=False).requires_grad_(requires_grad=False)
-    probe(model, geometry, name)
+    scalings = probe(model, geometry, name)
     parameters = model.num_parameters()
     fuse(model, geometry.attentions)
     pack_linear_maps(model)
@@ -83,6 +85,7 @@ def wrap_model(
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=frozenset(ids),
         parameters=parameters,
+        scalings=scalings,
         linear=max(_linear(layer, model.config) for layer in geometry.layers),
     )
 

@@ -33,7 +33,10 @@ class _Family:
     pattern: int = 0  # every so many-th layer sees everything, the others slide
     experts: str = ""  # what the config calls the number of experts; "" for a model that has none
     expert_size: str = "moe_intermediate_size"  # and the size of one
+    expert_bias: bool = False  # of the experts and of what chooses them
     all_heads_normed: bool = False  # queries and keys are normalised, all heads together
+    attention_bias: bool = False  # where the config does not say
+    sinks: bool = False  # a logit for each head
 
 
 _FAMILIES = {
@@ -47,6 +50,17 @@ _FAMILIES = {
     ),
     "qwen3_moe": _Family(head_norms=True, experts="num_experts"),
     "mixtral": _Family(slides=True, experts="num_local_experts", expert_size="intermediate_size"),
+    "gemma2": _Family(norms=4, tied=True, head_dim=256, pattern=2, window=4096),
+    "gpt_oss": _Family(
+        experts="num_local_experts",
+        expert_size="intermediate_size",
+        expert_bias=True,
+        attention_bias=True,
+        sinks=True,
+        head_dim=64,
+        pattern=2,
+        window=128,
+    ),
     "olmoe": _Family(all_heads_normed=True, experts="num_experts", expert_size="intermediate_size"),
 }
 
@@ -117,7 +131,8 @@ class ModelShape:
         block = 2 * hidden * (queries + keys) + family.norms * hidden
         block += 2 * head_dim if family.head_norms else 0
         block += queries + keys if family.all_heads_normed else 0
-        has_bias = bool(config.get("attention_bias"))
+        block += heads if family.sinks else 0
+        has_bias = bool(config.get("attention_bias", family.attention_bias))
         block += queries + 2 * keys if family.qkv_bias or has_bias else 0
         block += hidden if has_bias else 0
         dense = 3 * hidden * inner + (2 * inner + hidden if config.get("mlp_bias") else 0)
@@ -130,9 +145,10 @@ class ModelShape:
         own = active * (max(2 * width, hidden) + max(width, hidden)) if sparse else 0
         through = max(own, 2 * inner + hidden if sparse < layers else 0)
         table = vocabulary * hidden
-        read = layers * block + (layers - sparse) * dense + sparse * experts * hidden
+        bias = int(family.expert_bias)
+        read = layers * block + (layers - sparse) * dense + sparse * experts * (hidden + bias)
         read += hidden + table
-        routed = sparse * experts * 3 * hidden * width
+        routed = sparse * experts * (3 * hidden * width + bias * (2 * width + hidden))
         tied = config.get("tie_word_embeddings", family.tied)
         return cls(
             name=name,

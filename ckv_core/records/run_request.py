@@ -255,9 +255,8 @@ class RunRequest:
         """The same for one of many samples, at these of its points, or at all."""
         known = {point: place for place, point in enumerate(self.points())}
         places = tuple(known[point] for point in points)
-        made = replace(
-            self, data={}, context=context, question=question, protect=protect, places=places
-        )
+        texts = {"context": context, "question": question, "protect": protect}
+        made = replace(self, data={}, places=places, **texts)
         vars(made)["_parsed"] = tuple(self._parsed[at] for at in places) or self._parsed
         return made
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from ckv_core.methods import METHODS
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.critical import second_score
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Chunk, Observer, Rotary, begun
 from ckv_core.methods.parts.window import WINDOW_SCORER
@@ -23,6 +24,9 @@ class Scores(NamedTuple):
     second: Tensor
 
 
+PLAIN = Scaling(1.0)
+
+
 @dataclass
 class GivenStates:
     """A layer of given states and the window's attention, [query_heads, window, entries]."""
@@ -34,7 +38,7 @@ class GivenStates:
     layer: int = 0
     gathered: Tensor | None = None
     turning: Rotary | None = None
-    scaling: float = 1.0
+    scaling: Scaling = PLAIN
     positions: Tensor | None = None
 
     @property
@@ -173,7 +177,7 @@ class LiteralRotary:
         return (states.double() @ (sum(turns) / tokens).T).float()
 
 
-DIM, SCALING, ROTARY = 4, 0.7, LiteralRotary(4)
+DIM, SCALING, ROTARY = 4, Scaling(0.7), LiteralRotary(4)
 
 
 def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int) -> GivenStates:
@@ -184,7 +188,8 @@ def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int)
     for start, end in ((0, border), (border, entries)):
         part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
         observer.see(
-            layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty)
+            layer.gathered,
+            Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty),
         )
     layer.turning, layer.scaling = ROTARY, SCALING
     return layer

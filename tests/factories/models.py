@@ -9,7 +9,9 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -26,6 +28,7 @@ from transformers import (
 )
 
 from ckv_core.methods import METHODS
+from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.checkpoint import find_checkpoint
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.loading import kept_conversion, read_tokenizer
@@ -33,7 +36,11 @@ from ckv_core.models.steps import silent
 
 Found = TypeVar("Found")
 EXPERTS = ("qwen3_moe", "mixtral", "olmoe")
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3", *EXPERTS)
+# Gemma 2 caps its logits; gpt-oss has a learnt sink in every head.
+ARCHITECTURES = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3", *EXPERTS, "gemma2", "gpt_oss"),
+)
+SLIDING = ("gemma3", "gemma2", "gpt_oss")  # in every other layer, the first one too
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CONTEXT_LIMIT = 2048
 LONGROPE_ORIGINAL = 1024  # tokens; a longer text is read with the long factors
@@ -48,7 +55,7 @@ CHAT_TEMPLATE = (
 @cache
 def tiny_model(arch: str, **changes: object) -> LoadedModel:
     """The same random weights at every call; shared by the whole session, so never change it."""
-    model = _build(arch, "sdpa", **changes)
+    model = _build(arch, ATTENTION_NAME, **changes)
     return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
@@ -56,14 +63,14 @@ def tiny_model_on(
     arch: str, place: Callable[[PreTrainedModel], PreTrainedModel], **changes: object
 ) -> LoadedModel:
     """The weights of `tiny_model(arch)` where `place` puts them."""
-    model = place(_build(arch, "sdpa", **changes))
+    model = place(_build(arch, ATTENTION_NAME, **changes))
     return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
 @cache
 def half_model(arch: str) -> LoadedModel:
     """The weights of `tiny_model(arch)` rounded to bfloat16."""
-    model = _build(arch, "sdpa").to(torch.bfloat16)
+    model = _build(arch, ATTENTION_NAME).to(torch.bfloat16)
     return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
@@ -123,6 +130,12 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
         "pad_token_id": 3,
         "tie_word_embeddings": False,
     }
+    sliding: dict[str, object] = {
+        "head_dim": 16,
+        "num_hidden_layers": 4,
+        "sliding_window": SLIDING_WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
     classes: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
         "llama": (LlamaConfig, {"head_dim": 16}),
         # As many KV heads as query heads; not of ARCHITECTURES, for it is a size, not a family.
@@ -163,15 +176,31 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
         # Only half of a head's numbers are turned by position; and a layer that turns none.
         "partial": (Phi3Config, {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
         "nope": (SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),
-        "gemma3": (
-            Gemma3TextConfig,
+        # Not head_dim: the scaling of the logits is not always its square root.
+        "gemma3": (Gemma3TextConfig, {**sliding, "query_pre_attn_scalar": 24}),
+        # Caps so low that they change what is attended to and what is written.
+        "gemma2": (
+            Gemma2Config,
             {
-                "head_dim": 16,
-                "num_hidden_layers": 4,
-                "sliding_window": SLIDING_WINDOW,
-                "layer_types": ["sliding_attention", "full_attention"] * 2,
-                # Not head_dim: the scaling of the logits is not always its square root.
+                **sliding,
                 "query_pre_attn_scalar": 24,
+                "attn_logit_softcapping": 2.0,
+                "final_logit_softcapping": 3.0,
+            },
+        ),
+        "gpt_oss": (
+            GptOssConfig,
+            {
+                **sliding,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "truncate": False,
+                    "original_max_position_embeddings": CONTEXT_LIMIT // 4,
+                },
             },
         ),
     }
@@ -185,6 +214,9 @@ def _build(arch: str, attention: str, **changes: object) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(
             tiny_config(arch, **changes), attn_implementation=attention, dtype=torch.float32
         )
+    for name, weight in model.named_parameters():
+        if name.endswith("sinks"):  # among the highest logits, or they would draw nothing
+            weight.data = torch.linspace(6, 10, len(weight))
     return model.eval().requires_grad_(requires_grad=False)
 
 

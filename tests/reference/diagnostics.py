@@ -141,10 +141,12 @@ def _distances(heads: Heads, keep: Tensor, own: Heads) -> Mapping[str, object]:
 
 
 def _bounds(heads: Heads, keep: Tensor, first: Tensor) -> Mapping[str, Tensor]:
-    """Q8 to Q12 with N and N' [query_heads, entries]."""
+    """Q8 to Q12 with N and N' [query_heads, entries]; a sink is of both, and has no value."""
     a, second = heads.attention, keep & ~first
     weighted = a * heads.norms
-    total, sigma_kept, sigma = weighted.sum(-1), (a * keep).sum(-1), (a * first).sum(-1)
+    total, sink = weighted.sum(-1), heads.sink[:, 0]
+    sigma_kept, sigma = (a * keep).sum(-1) + sink, (a * first).sum(-1) + sink
+    least = 0 if heads.has_sink else heads.norms.amin(-1)
     factor = 2 - 1 / sigma
     rest = total - factor * (weighted * first).sum(-1)
     largest = a.sort(descending=True).values
@@ -153,11 +155,12 @@ def _bounds(heads: Heads, keep: Tensor, first: Tensor) -> Mapping[str, Tensor]:
         "sigma_stage1": sigma,
         "sigma_oracle": torch.stack(
             [row[: int(n.sum())].sum() for row, n in zip(largest, first, strict=True)]
-        ),
+        )
+        + sink,
         "value_mass": total,
         "theta": total - (2 - 1 / sigma_kept) * (weighted * keep).sum(-1),
         "theta_hat": rest - factor * (weighted * second).sum(-1),
-        "theta_relaxed": rest - factor * heads.norms.amin(-1) * (a * second).sum(-1),
+        "theta_relaxed": rest - factor * least * (a * second).sum(-1),
     }
 
 

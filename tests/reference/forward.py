@@ -155,6 +155,8 @@ class Heads:
     def __init__(self, model: Any, layer: int, tap: Tap, cache: Any) -> None:
         weight, values = output_weight(model, layer).double(), layer_values(cache, layer).double()
         self.attention = tap.attention[layer][:, -1].double()  # [query_heads, entries]
+        self.has_sink = hasattr(model.model.layers[layer].self_attn, "sinks")
+        self.sink = (1 - self.attention.sum(-1, keepdim=True)) * self.has_sink  # what it draws
         self.group = len(self.attention) // len(values)
         width = values.shape[-1]
         self.values = values.repeat_interleave(self.group, 0)
@@ -171,9 +173,9 @@ class Heads:
         return whole.repeat_interleave(self.group, 0)
 
     def output(self, keep: Tensor) -> Tensor:
-        """[query_heads, hidden] of the attention on `keep`, renormalised."""
+        """[query_heads, hidden] of the attention on `keep`, renormalised; a sink always stays."""
         a = self.attention * keep
-        mixed = torch.einsum("hn,hnv->hv", a / a.sum(-1, keepdim=True), self.values)
+        mixed = torch.einsum("hn,hnv->hv", a / (a.sum(-1, keepdim=True) + self.sink), self.values)
         return torch.stack([row @ w for row, w in zip(mixed, self.weights, strict=True)])
 
     def losses(self, keep: Tensor) -> Tensor:

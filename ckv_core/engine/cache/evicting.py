@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ckv_core.engine.cache.slots import PromptSlots
 from ckv_core.methods.attention import join, partial
+from ckv_core.methods.parts.scaling import Scaling, softmax
 from ckv_core.methods.parts.store import PlainSegment, Segment
 from ckv_core.models.rope import LayerRotary
 
@@ -189,7 +190,7 @@ class EvictingSlots:
         self._rotary = rotary
         self._most = max(queries, 1)
         self._queries = self._newest = keys.new_empty(0)
-        self._scaling = 1.0
+        self._scaling = Scaling(1.0)
 
     @property
     def _pieces(self) -> list[Piece]:
@@ -209,7 +210,7 @@ class EvictingSlots:
         """Returns the bytes of those that no other decoding shares."""
         return sum(piece.segment.nbytes for piece in self._growing)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling) -> Tensor:
         _, query_heads, tokens, head_dim = query.shape
         self._newest, self._scaling = query[0, :, -self._most :], scaling
         positions = torch.arange(self._next, self._next + tokens, device=key.device)
@@ -223,6 +224,7 @@ class EvictingSlots:
         queries = query.reshape(self._kv_heads, -1, head_dim)
         before = self._ends(len(self._fixed))[0]
         own = self._attended(self._placed(self._pending, before), queries, tokens)
+        own = scaling.joined(*own, tokens)
         fixed = self._placed([piece for piece in self._fixed if piece.length], 0)
         out = join(own, self._attended(fixed, queries, 1)) if fixed else own[0]
         return out.view(1, query_heads, tokens, -1).to(query.dtype)
@@ -297,8 +299,9 @@ class EvictingSlots:
             torch.bmm(piece.segment.decoded()[0].float(), self._of(piece, query).transpose(1, 2))
             for piece in self._pieces
         ]
-        padded = self._padded(logits, -torch.inf) * self._scaling
-        return padded.softmax(1).transpose(1, 2).flatten(0, 1)
+        padded = self._scaling.logits_(self._padded(logits, -torch.inf))
+        sink = self._scaling.grouped_sink(self._kv_heads)
+        return softmax(padded, sink, dim=1).transpose(1, 2).flatten(0, 1)
 
     def since(self, position: int) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, entries, dim] from a position on, as many in every head."""
@@ -314,8 +317,8 @@ class EvictingSlots:
         stacked_keys, stacked_values = map(torch.stack, of_heads)
         return stacked_keys, stacked_values
 
-    def queries(self) -> tuple[Tensor, float]:
-        """The newest committed, [query_heads, queries, head_dim], and the factor of logits."""
+    def queries(self) -> tuple[Tensor, Scaling]:
+        """The newest committed, [query_heads, queries, head_dim], and the layer's scaling."""
         return self._queries, self._scaling
 
     def write(self, carried: Mapping[str, Tensor]) -> None:

@@ -25,6 +25,7 @@ from ckv_core.engine.cache.varlen import (
 from ckv_core.engine.causal import visible
 from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.store import PLAIN, Segment, Store
 
 
@@ -284,7 +285,7 @@ class SlotCache:
             Stretches(counts, counts * capacity, capacity, torch.full_like(counts[1:], used)),
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling) -> Tensor:
         """Attention of the new tokens over each row's own entries and themselves.
 
         Shapes as of `AttentionContext.attend`; what is appended stays until the next pass or
@@ -297,6 +298,7 @@ class SlotCache:
             own = self._append_fixed(self.pace, slots, key, value, scaling)
         else:
             own = self._append(slots, key, value, scaling)
+        own = scaling.joined(*own, tokens)
         # In one order, so that slots are picked once and put back once, however many stacks.
         parts = [*self._prompt_parts(slots[self.prompt.order], tokens, scaling)]
         out, total = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
@@ -311,7 +313,7 @@ class SlotCache:
             held = join(held, (out[place], others)), torch.logaddexp(held[1], others)
         return join(own, held).view(rows, query_heads, tokens, -1).to(query.dtype)
 
-    def _append(self, slots: Tensor, key: Tensor, value: Tensor, scaling: float) -> Part:
+    def _append(self, slots: Tensor, key: Tensor, value: Tensor, scaling: Scaling) -> Part:
         """Append new tokens and attend to the tail, theirs included."""
         tokens = key.shape[2]
         end = self.seen = self.length + tokens
@@ -332,7 +334,7 @@ class SlotCache:
         )
 
     def _append_fixed(
-        self, pace: Pace, slots: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, pace: Pace, slots: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Part:
         """Append one token and attend to the tail; nothing here depends on how long it is."""
         self._keys.index_copy_(2, pace.at, key)
@@ -346,7 +348,7 @@ class SlotCache:
         mask = torch.arange(keys.shape[1], device=slots.device) <= pace.at
         return partial(slots, keys, values, scaling, mask.expand(slots.shape[1], -1))
 
-    def _prompt_parts(self, slots: Tensor, tokens: int, scaling: float) -> Iterator[Part]:
+    def _prompt_parts(self, slots: Tensor, tokens: int, scaling: Scaling) -> Iterator[Part]:
         """Attention over the prompt, of `slots` [slots, group * tokens, head_dim] in order."""
         packed, apart = self.prompt.packed, self.prompt.apart
         whole = len(self.prompt.whole_rows) * self.prompt.kv_heads
@@ -360,7 +362,7 @@ class SlotCache:
             yield self._attend_whole(*self.prompt.whole, next(queries), tokens, scaling)
 
     def _attend_whole(
-        self, keys: Tensor, values: Tensor, slots: Tensor, tokens: int, scaling: float
+        self, keys: Tensor, values: Tensor, slots: Tensor, tokens: int, scaling: Scaling
     ) -> Part:
         """Rows that keep everything: one product per KV head for all of them together.
 
@@ -384,7 +386,7 @@ class SlotCache:
         return out.transpose(0, 1).flatten(0, 1), total.transpose(0, 1).flatten(0, 1)
 
     def _attend_prompt(
-        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
     ) -> Part:
         """Attention over the whole prompt; arguments as of `partial`."""
         return partial(queries, keys, values, scaling, mask)

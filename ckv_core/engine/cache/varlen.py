@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ckv_core.base.devices import is_cuda_like, may_run_triton
 from ckv_core.errors import is_out_of_memory
-from ckv_core.methods.attention import Part, join
+from ckv_core.methods.attention import Part, join, products
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.store import PlainSegment, Segment
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Packed:
     stretches: Stretches
     kernel: Kernel  # what attends to them
 
-    def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    def attention(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
         """Attention of each stretch's queries [stretches, queries, head_dim] over its own entries.
 
         Gives the output, shaped alike and of the same type, and log-sum-exp [stretches, queries]
@@ -65,7 +66,7 @@ def over_stretches(
     keys: Tensor,
     values: Tensor,
     stretches: Stretches,
-    scaling: float,
+    scaling: Scaling,
 ) -> tuple[Tensor, Tensor]:
     """Attention of each stretch's queries [stretches, queries, head_dim] over its own entries.
 
@@ -75,12 +76,14 @@ def over_stretches(
         keys: [entries, head_dim], one stretch after another.
         values: as keys.
         stretches: where each is.
-        scaling: factor of the logits.
+        scaling: of the layer.
 
     Returns:
         The output, shaped as queries and of their type, and log-sum-exp [stretches, queries]
         float32.
     """
+    if scaling.cap is not None:
+        return _written_out(queries, keys, values, stretches, scaling)
     out, total, *_ = kernel(
         queries,
         keys[:, None],
@@ -92,10 +95,25 @@ def over_stretches(
         0.0,  # no dropout
         False,  # not causal
         False,  # no debug mask
-        scale=scaling,
+        scale=scaling.factor,
         seqused_k=stretches.used,
     )
     return out, total.T
+
+
+def _written_out(
+    queries: Tensor, keys: Tensor, values: Tensor, stretches: Stretches, scaling: Scaling
+) -> tuple[Tensor, Tensor]:
+    """What the kernel would give if it capped logits, by a copy of the entries with padding."""
+    places = torch.arange(stretches.longest, device=keys.device)
+    starts = stretches.starts[:-1]
+    used = stretches.starts[1:] - starts if stretches.used is None else stretches.used
+    seen = places < used[:, None]
+    places = (starts[:, None] + places).where(seen, 0)
+    logits = scaling.logits_(products(queries, keys[places]))
+    logits.masked_fill_(~seen[:, None], -torch.inf)
+    total = logits.logsumexp(-1)
+    return torch.bmm(logits.softmax(-1).to(values.dtype), values[places]), total
 
 
 def pack(
@@ -134,7 +152,7 @@ def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Ke
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the kernel gives what a softmax written out gives, for a head that it splits too."""
     generator = torch.Generator().manual_seed(0)
-    lengths, scaling = [1, 3_000, 17], head_dim**-0.5
+    lengths, scaling = [1, 3_000, 17], Scaling(head_dim**-0.5)
     queries, keys, values = (
         torch.randn(*shape, head_dim, generator=generator).to(device, dtype)
         for shape in ((3, 2), (sum(lengths),), (sum(lengths),))
@@ -154,7 +172,7 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: i
         torch.split(values.float(), lengths),
         strict=True,
     )
-    parts = [(query @ key.T * scaling, value) for query, key, value in heads]
+    parts = [(query @ key.T * scaling.factor, value) for query, key, value in heads]
     expected = torch.stack([logits.softmax(-1) @ value for logits, value in parts])
     totals = torch.stack([logits.logsumexp(-1) for logits, _ in parts])
     return all(

@@ -208,13 +208,14 @@ class CriticalAuto(TwoStages):
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         place = layers.start
         view = candidates.view(place)
-        attention = view.full_window_attention(candidates.scorer.queries(candidates.parameters))
+        attention, norms = view.scaling.completed(
+            view.full_window_attention(candidates.scorer.queries(candidates.parameters)),
+            view.value_norms(),
+        )
         both = self.ranking(candidates, layers)
         ranking = Ranking(*(order[0].to(attention.device) for order in (both.first, both.second)))
         columns = candidates.columns
-        mask, alphas = critical_auto(
-            ranking, head_budgets[0], attention, view.value_norms(), columns
-        )
+        mask, alphas = critical_auto(ranking, head_budgets[0], attention, norms, columns)
         return Kept(mask[None], {"head_alpha": alphas[None]})
 
     def stage_one(

@@ -26,7 +26,7 @@ class StepView:
     prompt_len: int  # positions below it are of the prompt
     positions: Tensor  # [kv_heads, entries] int64, prompt and generated ones, oldest first
     # [query_heads, entries] float32, the newest query's attention over them, its own entry
-    # included; rows sum to 1, padding has 0. None where the policy does not ask.
+    # included; rows sum to 1, less a sink's share; padding has 0. None where no policy asks.
     probabilities: Tensor | None
     first_generated: int  # position of the first generated token; before it lie prompt and question
     # What the variant's own scorer and selector keep, so many in each head, of the entries from a

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, cast
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.parameters import integer, number
 from ckv_core.methods.parts.base import Parameters, Part, PerEntry
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import LayerView
 
 
@@ -70,7 +71,7 @@ class Segment(ABC):
         """
         raise NotImplementedError
 
-    def attend(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
         """Attention of queries [heads, queries, head_dim]: see `methods.attention.partial`."""
         from ckv_core.methods.attention import partial  # noqa: PLC0415 - it loads torch
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import ClassVar, Protocol
 
 from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.methods.parts.scaling import Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Chunk:
     queries: Tensor  # [query_heads, tokens, head_dim], after RoPE
     keys: Tensor  # [kv_heads, entries, head_dim], of all positions so far, the chunk's own included
     values: Tensor  # [kv_heads, entries, value_dim]
-    scaling: float  # factor of the logits
+    scaling: Scaling
     rotary: Callable[[], Rotary]  # makes the layer's RoPE
     log_sum_exp: Tensor  # [query_heads, tokens] float32, of each query's logits over all it sees
     # Gives what the layer's attention was given, [tokens, hidden_size].
@@ -130,7 +131,7 @@ class LayerView(Protocol):
     values: Tensor  # [kv_heads, entries, value_dim]
     kv_heads: int  # KV heads
     query_heads: int  # query heads; head h reads KV head h // (query_heads / kv_heads)
-    scaling: float  # factor of the logits
+    scaling: Scaling
     # [kv_heads, entries] int64, places in the prompt; None where entries are all of it, in order.
     positions: Tensor | None
     prompt_len: int  # tokens of the whole prompt
@@ -145,7 +146,7 @@ class LayerView(Protocol):
         """The attention of each of the last `window` queries, of one query head after the other.
 
         Yields:
-            [window, entries] float32; rows sum to 1.
+            [window, entries] float32; rows sum to 1, less what a sink draws.
         """
 
     def window_queries(self, window: int) -> Tensor:

@@ -16,6 +16,7 @@ from ckv_core.engine.diagnostics import bounds, oracle_mask
 from ckv_core.engine.first_step import FullLayer
 from ckv_core.experiment.rounding import within_floor
 from ckv_core.experiment.verdict import verdict_of
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import Perturbation, RoundingFloor
@@ -125,7 +126,7 @@ def peaked() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_head_l1_is_defined_where_the_kept_mass_underflows():
     query, keys, values, kept = peaked()
-    (found,) = FullLayer(query, keys, values, 1.0, torch.eye(4), 6).head_l1([kept])
+    (found,) = FullLayer(query, keys, values, Scaling(1.0), torch.eye(4), 6).head_l1([kept])
     logits = (query.double() @ keys[0].double().T)[0]
     assert logits.softmax(-1)[kept[0]].float().sum() == 0  # the fault that this test is about
     full = logits.softmax(-1) @ values[0].double()

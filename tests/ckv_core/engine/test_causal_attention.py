@@ -9,8 +9,11 @@ from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.causal import visible
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.methods.h2o import ACCUMULATED, AccumulatedAttention
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import Chunk, begun
 from tests.factories.models import drained, prompt_ids, tiny_model
+
+PLAIN = Scaling(0.3)
 
 
 @pytest.mark.parametrize(
@@ -21,17 +24,17 @@ from tests.factories.models import drained, prompt_ids, tiny_model
     ],
 )
 def test_a_chunk_sees_all_entries_up_to_its_own(path, value_dim, entries):
-    tokens, scaling = 7, 0.3
+    tokens = 7
     generator = torch.Generator().manual_seed(entries)
     query = torch.randn(1, 6, tokens, 16, generator=generator)
     keys = torch.randn(1, 2, entries, 16, generator=generator)
     values = torch.randn(1, 2, entries, value_dim, generator=generator)
     if path == "joined":
-        actual, told = causal._joined(query, keys, values, scaling)
+        actual, told = causal._joined(query, keys, values, PLAIN)
     else:
-        actual, told = causal.causal_attention(query, keys, values, scaling)
+        actual, told = causal.causal_attention(query, keys, values, PLAIN)
     for head in range(6):
-        logits = query[0, head] @ keys[0, head // 3].T * scaling
+        logits = query[0, head] @ keys[0, head // 3].T * 0.3
         future = torch.arange(entries) > torch.arange(entries - tokens, entries)[:, None]
         logits = logits.masked_fill(future, -torch.inf)
         expected = logits.softmax(-1) @ values[0, head // 3]
@@ -48,8 +51,8 @@ def test_whole_chunks_are_joined_from_blocks(chunks, monkeypatch):
     monkeypatch.setattr(causal, "cudnn", causal.flash)
     query, keys, values = torch.randn(3, 1, 2, 8 * chunks, 16, generator=torch.manual_seed(chunks))
     query = query[:, :, -8:].repeat(1, 2, 1, 1)
-    actual = causal.causal_attention(query, keys, values, 0.3)
-    expected = causal._joined(query, keys, values, 0.3)
+    actual = causal.causal_attention(query, keys, values, PLAIN)
+    expected = causal._joined(query, keys, values, PLAIN)
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
@@ -69,9 +72,9 @@ def test_cudnn_gives_what_the_flash_kernel_gives(head_dim):
             (2, 6 * causal.CUDA_CHUNK),
         )
     )
-    assert causal.has_cudnn(query, keys)
-    actual = causal._by_cudnn(query, keys, values, 0.1)
-    expected = causal.flash(query, keys, values, 0.1, is_causal=True)
+    assert causal.has_cudnn(query, keys, PLAIN)
+    actual = causal._by_cudnn(query, keys, values, PLAIN)
+    expected = causal.flash(query, keys, values, PLAIN, is_causal=True)
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=0.02, atol=0.02)
 
@@ -90,9 +93,9 @@ def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(tokens, window, monkey
     whole = torch.nn.functional.scaled_dot_product_attention(
         query, keys, values, attn_mask=mask, scale=0.3, enable_gqa=True
     )
-    slices = causal.sliding_attention(query, keys, values, window, 0.3)
+    slices = causal.sliding_attention(query, keys, values, window, PLAIN)
     torch.testing.assert_close(slices, whole, rtol=1e-5, atol=1e-5)
-    blocks = causal._in_blocks(query, keys, values, mask, 0.3)
+    blocks = causal._in_blocks(query, keys, values, mask, PLAIN)
     torch.testing.assert_close(blocks, whole, rtol=1e-5, atol=1e-5)
 
 
@@ -115,8 +118,10 @@ def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads, on_cuda
     found = begun(ACCUMULATED, queries, 9)
     for start, end in ((0, 4), (4, 9)):
         part = (queries[:, start:end], keys[:, :end])
-        _, totals = causal.causal_attention(*(each[None] for each in (*part, part[1])), 0.3)
-        ACCUMULATED.see(found, Chunk(start, *part, keys, 0.3, lambda: None, totals[0], torch.empty))
+        _, totals = causal.causal_attention(*(each[None] for each in (*part, part[1])), PLAIN)
+        ACCUMULATED.see(
+            found, Chunk(start, *part, keys, PLAIN, lambda: None, totals[0], torch.empty)
+        )
     for head in range(4):
         columns = [0.0] * 9
         for t in range(9):

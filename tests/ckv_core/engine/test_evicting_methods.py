@@ -40,7 +40,10 @@ PARAMETERS = {"scissorhands": ",history=70,recent=4,drop=0.3", "streaming_llm": 
 BUDGET = 25
 
 
-@pytest.mark.parametrize(("arch", "scenario"), [("llama", "context-only"), ("gemma3", "regular")])
+@pytest.mark.parametrize(
+    ("arch", "scenario"),
+    [("llama", "context-only"), ("gemma3", "regular"), ("gpt_oss", "regular")],
+)
 def test_kept_sets_and_tokens_are_those_of_the_literal_method(arch, scenario, monkeypatch):
     monkeypatch.setattr(prefill, "CHUNK", 48)  # statistics are gathered over several chunks
     asked = short_request(

@@ -11,6 +11,7 @@ from ckv_core.engine.generate import generate
 from ckv_core.engine.prefill import LayerStates, Needs, Prefill, Prefix, prefill, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.h2o import ACCUMULATED
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import CHUNK, KEPT_QUERIES
 from ckv_core.records.events import RunResult
@@ -223,7 +224,7 @@ def test_a_start_is_lent_while_all_that_its_next_token_sees_is_held(missing):
     layers = []
     for window in loaded.sliding_windows:
         held = torch.empty(1, prompt_len - (0 if window is None else first), 1)
-        layers.append(LayerStates(held, held, held, scaling=1.0))
+        layers.append(LayerStates(held, held, held, Scaling(1.0)))
     assert Prefill(loaded, layers, torch.empty(0)).lends(tokens) == (not missing)
 
 

@@ -13,6 +13,7 @@ from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.experiment.sweep import curves
 from ckv_core.methods import STORES
 from ckv_core.methods.attention import written_out
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.records.byte_budget import budget_bytes, requested_bytes
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import RunRequest
@@ -102,10 +103,10 @@ def test_attention_over_an_encoded_cache_stays_within_its_bound(store, length, d
     key_moved, value_moved = (own_keys - keys).abs(), (own_values - values).abs()
     for moved, bound in zip((key_moved, value_moved), moved_by(store, keys, values), strict=True):
         assert (moved <= bound * (1 + 1e-4) + 1e-6).all()
-    scaling = dim**-0.5
+    scaling = Scaling(dim**-0.5)
     plain, _ = written_out(queries, keys, values, scaling, None)
     found, _ = segment.attend(queries, scaling)
-    logit = float((queries.abs() @ key_moved.transpose(1, 2)).max()) * scaling
+    logit = float((queries.abs() @ key_moved.transpose(1, 2)).max()) * scaling.factor
     allowed = float(value_moved.max()) + math.expm1(2 * logit) * float(values.abs().max())
     assert float((found - plain).abs().max()) <= allowed * (1 + 1e-4) + 1e-5
 

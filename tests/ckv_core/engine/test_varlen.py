@@ -15,6 +15,7 @@ from torch import Tensor
 from ckv_core.engine.cache import slots, varlen
 from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
 from ckv_core.methods.attention import join
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.store import STORES, PlainSegment
 from tests.factories.decoding import CLOSE, PROMPT_LEN, prefilled, steady_decoder
 from tests.factories.models import SPECS, prompt_ids, tiny_model
@@ -96,9 +97,11 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing():
     torch.testing.assert_close(packed[1, :2], own[1, 2].expand(2, 1, 16))
 
 
-def both_ways(layer: PromptSlots, queries: Tensor, *new_states: Tensor) -> list[Tensor]:
+def both_ways(
+    layer: PromptSlots, queries: Tensor, *new_states: Tensor, cap: float | None = None
+) -> list[Tensor]:
     """Attention of the queries by the kernel and by stacks, over new keys and values too."""
-    scaling = queries.shape[-1] ** -0.5
+    scaling = Scaling(queries.shape[-1] ** -0.5, cap)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slots, "usable_kernel", lambda *_: None)
         by_stacks = layer.rows(range(len(queries)))
@@ -132,8 +135,9 @@ def test_heads_of_any_store_and_length_are_one_call_for_each_store():
     for rows in ([*range(len(keeps))], [13, 5, 6, 11, 0], [7], [12]):
         part = layer.rows(rows)
         queries, own = torch.randn(2, len(rows), 4, 2, 64, generator=torch.Generator())
-        by_kernel, by_stacks = both_ways(part, queries, own[:, :2], own[:, 2:])
-        torch.testing.assert_close(by_kernel, by_stacks, rtol=1e-5, atol=1e-5)
+        for cap in (None, 1.5):  # the kernel has none, so the packed entries are read without it
+            by_kernel, by_stacks = both_ways(part, queries, own[:, :2], own[:, 2:], cap=cap)
+            torch.testing.assert_close(by_kernel, by_stacks, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("literal")
@@ -216,7 +220,7 @@ def test_pytorch_still_takes_the_arguments_given():
     segments = [PlainSegment(*torch.empty(2, 1, n, 64, device="meta").bfloat16()) for n in (10, 5)]
     packed, _ = varlen.pack(segments, [(0,), (1,)], varlen._KERNEL)
     queries = torch.empty(2, 4, 64, device="meta", dtype=torch.bfloat16)
-    out, total = packed.attention(queries, 0.1)
+    out, total = packed.attention(queries, Scaling(0.1))
     assert (out.shape, total.shape, total.dtype) == ((2, 4, 64), (2, 4), torch.float32)
 
 

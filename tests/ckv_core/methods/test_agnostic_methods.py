@@ -137,7 +137,7 @@ def test_expected_attention_is_the_literal_one(kv_heads, group_size, sinks, entr
     for head in range(kv_heads):
         own = plain[head * group_size : (head + 1) * group_size]
         states = (layer.keys[head], layer.values[head])
-        expected = literal.expected_attention(own, *states, SCALING, parameters)
+        expected = literal.expected_attention(own, *states, SCALING.factor, parameters)
         torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
 
 
@@ -182,7 +182,7 @@ def test_capkv_is_the_literal_leverage(sizes, sinks, entries, seed, anchor, cosi
     parameters = {"sinks": sinks, "future": 3, "anchor": anchor, "tau": 2.0}
     parameters |= {"align": "cosine" if cosine else "dot"}
     found = scorer("capkv").evidence(layer, parameters)
-    scale = 1.0 if cosine else SCALING
+    scale = 1.0 if cosine else SCALING.factor
     for head in range(heads):
         mean = (queries if anchor == "seen" else plain)[head, sinks:].mean(0)
         if anchor == "future":

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from ckv_core.methods import attention
 from ckv_core.methods.attention import join, partial, written_out
+from ckv_core.methods.parts.scaling import Scaling, softmax
 
-SCALING = 0.3
+SCALING, CAPPED = Scaling(0.3), Scaling(0.3, cap=1.5)
 RTOL, ATOL = 1e-5, 1e-5
 
 
@@ -47,15 +48,46 @@ def test_no_block_has_more_logits_than_it_may(monkeypatch):
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 40])
 @pytest.mark.parametrize("value_dim", [16, 24])
-def test_two_parts_joined_are_the_whole(cut, value_dim):
+@pytest.mark.parametrize("scaling", [SCALING, CAPPED], ids=["plain", "capped"])
+def test_two_parts_joined_are_the_whole(cut, value_dim, scaling):
     """Also where one part holds nothing: a head may keep no entry."""
     queries, keys, values = tensors(5, 40, value_dim)
     parts = [
-        partial(queries, keys[:, part], values[:, part], SCALING)
+        partial(queries, keys[:, part], values[:, part], scaling)
         for part in (slice(cut), slice(cut, None))
     ]
-    expected = (queries @ keys.mT * SCALING).softmax(-1) @ values
-    torch.testing.assert_close(join(*parts), expected, rtol=RTOL, atol=ATOL)
+    logits = queries @ keys.mT * 0.3
+    logits = logits if scaling.cap is None else 1.5 * (logits / 1.5).tanh()
+    torch.testing.assert_close(join(*parts), logits.softmax(-1) @ values, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40])
+def test_a_sink_is_one_more_entry_whose_value_is_zeros(cut):
+    """Of two rows with two KV heads of three query heads each, three tokens at a time."""
+    sink = torch.tensor([-1.0, 0.5, 3.0, 0.0, 2.0, -4.0])
+    scaling = Scaling(0.3, sink=sink)
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(2, 2, 3, 3, 16, generator=generator)
+    keys, values = torch.randn(2, 2, 2, 40, 16, generator=generator)
+    own, other = (
+        partial(
+            queries.flatten(2, 3).flatten(0, 1),
+            *(each[:, :, part].flatten(0, 1) for each in (keys, values)),
+            scaling,
+        )
+        for part in (slice(cut), slice(cut, None))
+    )
+    found = join(scaling.joined(*own, 3), other).view(2, 2, 3, 3, 16)
+    logits = queries @ keys[:, :, None].mT * 0.3
+    sinks = sink.view(1, 2, 3, 1, 1).expand(2, -1, -1, 3, -1)
+    whole = torch.cat([logits, sinks], -1).softmax(-1)
+    expected = whole[..., :-1] @ values[:, :, None]
+    torch.testing.assert_close(found, expected, rtol=RTOL, atol=ATOL)
+    attention, norms = scaling.completed(whole[0, 0, :, 0, :-1], torch.ones(3, 40))
+    torch.testing.assert_close(attention, whole[0, 0, :, 0])
+    assert norms.sum(-1).tolist() == [40] * 3
+    softmaxed = softmax(logits[:, :, :, 0], scaling.grouped_sink(2))
+    torch.testing.assert_close(softmaxed, whole[:, :, :, 0, :-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -11,6 +11,7 @@ from torch import Tensor
 from ckv_core.engine.compare import compare
 from ckv_core.methods import METHODS, r_kv
 from ckv_core.methods.parts.rules import top_counts
+from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.records.run_request import SCENARIOS
 from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.events import folded
@@ -176,7 +177,7 @@ def test_half_of_the_whole_budget_is_the_newest(spec, kept_first, kept_last):
 def test_r_kvs_score_is_the_literal_one(kv_heads, group, past, window, seed):
     parameters = {"mix": 0.3, "alike": 0.2, "kernel": 3}
     layer = random_layer(seed, kv_heads, group, past + window, window)
-    layer.scaling = 0.7
+    layer.scaling = Scaling(0.7)
     found = scores("r_kv", layer, parameters)
     queries = layer.window_queries(window).double() * 0.7
     for head in range(kv_heads):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from ckv_core.methods.parts.scaling import Scaling, softmax
 from ckv_core.models import fused as packed
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import FusedAttention, FusedMlp, PackedLinear, fuse, pack_linear_maps
@@ -33,11 +34,17 @@ class Causal:
     """Attention in the simplest way."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: Scaling
     ) -> Tensor:
-        return functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
-        )
+        if scaling.is_plain:
+            return functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scaling.factor, enable_gqa=True
+            )
+        group = query.shape[1] // key.shape[1]
+        logits = scaling.logits_(query @ key.repeat_interleave(group, 1).mT)
+        logits += torch.full(logits.shape[-2:], -torch.inf).triu(1)
+        sink = None if scaling.sink is None else scaling.sink[:, None]
+        return softmax(logits, sink) @ value.repeat_interleave(group, 1)
 
 
 def model_of(arch: str) -> PreTrainedModel:
@@ -70,9 +77,11 @@ def test_a_fused_model_gives_the_same_logits(arch):
     layers = model.config.num_hidden_layers
     if arch != "phi3":  # which has such products of its own, with a RoPE for part of a head
         # Norms of all heads together stand between products and RoPE; experts are no linear maps.
-        assert kinds[FusedAttention] == (0 if arch == "olmoe" else layers)
-        assert kinds[FusedMlp] == {"qwen3_moe": 1, "mixtral": 0, "olmoe": 0}.get(arch, layers)
-    if arch != "gemma3":  # which adds one to the weights of its norms
+        # RoPE of gpt-oss is not by halves that are rolled.
+        assert kinds[FusedAttention] == (0 if arch in ("olmoe", "gpt_oss") else layers)
+        few = {"qwen3_moe": 1, "mixtral": 0, "olmoe": 0, "gpt_oss": 0}
+        assert kinds[FusedMlp] == few.get(arch, layers)
+    if arch not in ("gemma3", "gemma2"):  # which adds one to the weights of its norms
         of_heads = arch in ("qwen3", "qwen3_moe", "olmoe")
         assert kinds[nn.RMSNorm] == (4 if of_heads else 2) * layers + 1
 
