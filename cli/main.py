@@ -24,7 +24,7 @@ def commands() -> "Typer":
     from ckv_core import __version__
     from ckv_core import cli as core
     from ckv_core.base.terminal import say
-    from cli import admin, library, run
+    from cli import admin, library, run, why
 
     def show_version(given: bool) -> None:
         if given:
@@ -40,7 +40,7 @@ def commands() -> "Typer":
         pass
 
     app.command("serve", help="Serve the app, set up by docs/reference/settings.md.")(run_app)
-    for part in (core.app, run.app, library.app, admin.app):
+    for part in (core.app, run.app, library.app, why.app, admin.app):
         app.add_typer(part)
     return app
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from typer import Argument, Option, Typer
 from ckv_core.base.terminal import say, show_line
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
-from ckv_core.cli.tables import print_points
+from ckv_core.cli.tables import print_points, print_table
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
@@ -30,6 +31,7 @@ from storage.records import StoredStudy
 if TYPE_CHECKING:
     from ckv_core.experiment.study_engine import LocalEngine
 
+MOST_NEGATIVES = 12  # that are printed
 LONG_S = 1800.0  # a study that takes longer asks first
 
 
@@ -202,14 +204,18 @@ def study_json(database: Database, slug: str, *, with_data: bool = False) -> dic
 
 
 def print_study(database: Database, slug: str) -> None:
-    """The decision, the table of points and what failed."""
-    from ckv_core.experiment.reading import Reading  # scipy takes a second
+    """The decision, the tables of points, tasks and negatives, and what failed."""
+    from ckv_core.experiment.behaviour import behaviour_table  # scipy takes a second
+    from ckv_core.experiment.negatives import negatives_table
+    from ckv_core.experiment.reading import Reading
 
     stored, samples, results = load_all(database, slug)
     reading = Reading(stored.study, samples, results)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     say("\n".join(reading.verdict.lines))
     print_points(reading.points)
+    print_table(behaviour_table(reading))
+    print_table(replace(table := negatives_table(reading), items=table.items[:MOST_NEGATIVES]))
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         alike = [result for result in results if result.reason == reason]
         each_time = " each time" if alike[0].for_good else ""

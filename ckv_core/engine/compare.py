@@ -133,11 +133,11 @@ def _stages(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, Prefi
         yield from _sweep(run, prefilled)
     else:
         forgets = prefilled not in prefills and not run.request.analysis
-        yield from _together(run, prefilled, forgets=forgets)
+        yield from decoded_together(run, prefilled, forgets=forgets)
     return prefilled
 
 
-def _together(
+def decoded_together(
     run: Run,
     prefilled: Prefill,
     measured: frozenset[VariantKey] = frozenset(),
@@ -223,7 +223,7 @@ def _sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
             select_ms=[],  # the clock is the whole run's
             measures_floor=number == 0,
         )
-        for event in _together(part, prefilled, measured):
+        for event in decoded_together(part, prefilled, measured):
             if isinstance(event, Progress):
                 share = (number + (event.fraction or 0.0)) / len(groups)
                 detail = f"group {number + 1} of {len(groups)}, {event.detail}"

@@ -92,6 +92,14 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     return masks
 
 
+def ranked(spec: VariantSpec, prefill: Prefill, budget: int) -> Tensor:
+    """Entries that may be evicted in a variant's own order, best first; of two stages the first.
+
+    [evictable layers, kv_heads or 1, entries]: places among the positions that are not protected.
+    """
+    return _candidates(spec, prefill, budget)[0].first()
+
+
 def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
     """Captured -> scores -> head budgets -> what each head keeps."""
     info, prompt_len = prefill.loaded.info, prefill.prompt_len

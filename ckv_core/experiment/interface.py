@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import metric_rows
 from ckv_core.experiment.verdict import verdict_of
+from ckv_core.experiment.why import Why, why_of
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
+from ckv_core.records.work_requests import WhyRequest
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +88,47 @@ def compare(
     for event in events_of(request, _loaded(request.model, request.device, request.dtype)):
         result.apply(event)
     return Run(result, request.answer)
+
+
+def why(
+    context: str,
+    question: str,
+    answer: str,
+    method: str,
+    *,
+    evidence: Sequence[str] = (),
+    model: str | None = None,
+    **settings: Any,
+) -> Why:
+    """Which evicted entries bring the answer back that a method lost; `.sentence` says it.
+
+    Args:
+        context: the long text.
+        question: about it.
+        answer: the expected one.
+        method: SPEC with its budget, such as `snapkv:budget=20%`.
+        evidence: passages of the context that hold the answer; without any, the sentences in which
+            it stands.
+        model: as of `compare`.
+        settings: as of `compare`.
+
+    Raises:
+        CkvError: as of `compare`.
+    """
+    run = RunRequest(
+        context=context,
+        question=question,
+        answer=answer,
+        model=model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+        **settings,
+    )
+    from ckv_core.engine.why import why as events_of
+
+    result = RunResult()
+    request = WhyRequest(run=run, variant=method, evidence=tuple(evidence))
+    for event in events_of(request, _loaded(run.model, run.device, run.dtype)):
+        result.apply(event)
+    return why_of(result)
 
 
 @lru_cache(maxsize=1)

@@ -260,6 +260,34 @@ def point_of(row: Row) -> Point:
     return Point(row.curve_spec, str(row.budget) if row.place else None)
 
 
+def sample_request(
+    study: RunRequest, samples: Iterable[Sample], sample: str, budget: str = ""
+) -> RunRequest:
+    """A sample with all methods of its study for the Compare form.
+
+    `sample` and `budget` may be anything; a budget that is none of the study's is the smallest.
+
+    Raises:
+        ConfigError: there is no such sample.
+    """
+    own = next((each for each in samples if each.id == sample), None)
+    if own is None:
+        raise ConfigError(f"The study has no sample {sample[:80]!r}.")
+    _, *points = study.points()
+    budgets = [point.budget or "" for point in points]
+    return RunRequest(
+        context=own.context,
+        question=own.question,
+        answer=own.answers[0],
+        protect=own.protect,
+        scenario=study.scenario,
+        model=study.model,
+        variants=(FULL, *dict.fromkeys(point.variant for point in points)),
+        max_new_tokens=study.max_new_tokens,
+        budgets=(budget if budget in budgets else budgets[0],),
+    )
+
+
 def l1_answers(results: Iterable[SampleResult]) -> Interval | None:
     """Rank correlation of lower head L1 with a better score, mean over the samples.
 

@@ -30,6 +30,33 @@ def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
     return [(int(first), int(last) + 1) for first, last in tokens]
 
 
+_END = re.compile(r"[.!?][\"')\]]*\s*$|\n")
+MOST_AROUND = 64  # tokens of a sentence on each side of the words in it
+
+
+def evidence_spans(prompt: PromptInfo, texts: Sequence[str], answer: str) -> list[tuple[int, int]]:
+    """Where these texts occur in the compressed prompt, or the sentences that hold the answer.
+
+    The question has none.
+    """
+    first, end = prompt.context_tokens
+    pieces = prompt.pieces[: min(end, prompt.compressed_tokens)]
+    found = [span for text in texts for span in occurrences(pieces, text)]
+    if texts or not answer.strip():
+        return found
+    return [_sentence(pieces, first, span) for span in occurrences(pieces, answer)]
+
+
+def _sentence(pieces: Sequence[str], least: int, span: tuple[int, int]) -> tuple[int, int]:
+    """The span up to the ends of its sentence."""
+    first, end = span
+    while first > max(least, span[0] - MOST_AROUND) and not _END.search(pieces[first - 1]):
+        first -= 1
+    while end < min(len(pieces), span[1] + MOST_AROUND) and not _END.search(pieces[end - 1]):
+        end += 1
+    return first, end
+
+
 def spans_of(prompt: PromptInfo, text: str) -> list[tuple[int, int]]:
     """Where a text occurs in the compressed prompt; empty if it does not."""
     return occurrences(prompt.pieces[: prompt.compressed_tokens], text)

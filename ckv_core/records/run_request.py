@@ -255,8 +255,9 @@ class RunRequest:
         """The same for one of many samples, at these of its points, or at all."""
         known = {point: place for place, point in enumerate(self.points())}
         places = tuple(known[point] for point in points)
-        texts = {"context": context, "question": question, "protect": protect}
-        made = replace(self, data={}, places=places, **texts)
+        made = replace(
+            self, data={}, context=context, question=question, protect=protect, places=places
+        )
         vars(made)["_parsed"] = tuple(self._parsed[at] for at in places) or self._parsed
         return made
 

@@ -4,7 +4,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.records.run_request import DTYPES, MAX_NEW_TOKENS, OfRun, RunRequest, check_text
+from ckv_core.records.run_request import (
+    DTYPES,
+    FULL,
+    MAX_NEW_TOKENS,
+    MAX_PROTECTED,
+    OfRun,
+    RunRequest,
+    check_text,
+)
+from ckv_core.records.variants import written_parameters
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
 STAND_IN = "?"
@@ -50,6 +59,49 @@ class KeepRequest(OfRun):
         return comparison
 
 
+# Labels of the rows of a `WhyRequest`.
+ALL_HEADS, LAYERS, LAYER, KV_HEAD = "all heads", "layers {}-{}", "layer {}", "KV head {}"
+NEIGHBOURS, CONTROL = "neighbours", "random entries {}"
+CONTROLS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyRequest(OfRun):
+    """Put evicted entries of the context of `run` back, and see which bring the answer back."""
+
+    variant: str  # SPEC with its budget
+    # Passages that hold the answer; without any, the sentences in which the expected answer stands.
+    evidence: tuple[str, ...] = ()
+
+    def comparison(self) -> RunRequest:
+        """The full cache beside the variant; CkvError where nothing can be put back."""
+        own, run = written_parameters(self.variant), self.run
+        comparison = replace(
+            run,
+            variants=tuple(dict.fromkeys((FULL, self.variant))),
+            budgets=() if "budget" in own else run.budgets[:1],
+            alphas=() if "alpha" in own else run.alphas[:1],
+            places=(),
+            own_indices=(),
+            analysis=(),
+            follow_ups=(),
+            time=False,
+            reference=True,
+        )
+        if not self.run.answer.strip():
+            raise ConfigError("Give the expected answer; without it nothing can be brought back.")
+        if len(self.evidence) > MAX_PROTECTED:
+            raise ConfigError(f"Name up to {MAX_PROTECTED} passages of evidence.")
+        for text in self.evidence:
+            check_text("evidence", text)
+        *_, spec = comparison.validate()
+        if not spec.method.evicts or spec.policy is not None:
+            raise ConfigError(
+                f"{spec.label} does not evict the prompt once and for all; name another variant."
+            )
+        return comparison
+
+
 @dataclass(frozen=True, kw_only=True)
 class AskRequest:
     """Answer a question from a kept cache."""
@@ -75,4 +127,5 @@ class AskRequest:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}.")
 
 
-WorkRequest = RunRequest | PreviewRequest | KeepRequest | AskRequest  # all that an engine works on
+# All that an engine works on.
+WorkRequest = RunRequest | PreviewRequest | KeepRequest | WhyRequest | AskRequest

@@ -13,12 +13,19 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.preview import preview
+from ckv_core.engine.why import why
 from ckv_core.errors import ModelTooLargeError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
 from ckv_core.records.events import RunEvent
-from ckv_core.records.work_requests import AskRequest, KeepRequest, PreviewRequest, WorkRequest
+from ckv_core.records.work_requests import (
+    AskRequest,
+    KeepRequest,
+    PreviewRequest,
+    WhyRequest,
+    WorkRequest,
+)
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
@@ -91,6 +98,8 @@ class EngineRunner:
             return keep(request, served.loaded, should_stop, served.prefills)
         if isinstance(request, PreviewRequest):
             return preview(request, served.loaded, should_stop, served.prefills)
+        if isinstance(request, WhyRequest):
+            return why(request, served.loaded, should_stop, served.prefills)
         return compare(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:

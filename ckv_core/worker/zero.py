@@ -20,7 +20,7 @@ import psutil
 
 from ckv_core.errors import CkvError
 from ckv_core.records.events import Progress
-from ckv_core.records.work_requests import KeepRequest, PreviewRequest
+from ckv_core.records.work_requests import KeepRequest, PreviewRequest, WhyRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,
@@ -69,7 +69,9 @@ def zero_worker(environ: Mapping[str, str]) -> Callable[..., WorkerProcess]:
 
 def seconds(_runner: str, job: Job) -> int:
     """How long a job may have the GPU, by the length of its text and of what it generates."""
-    request: Any = job.request.run if isinstance(job.request, KeepRequest) else job.request
+    request: Any = (
+        job.request.run if isinstance(job.request, KeepRequest | WhyRequest) else job.request
+    )
     text = len(getattr(request, "context", "")) / CHARACTERS_PER_S
     wanted: float = LEAST_S + text + request.max_new_tokens / TOKENS_PER_S
     return round(min(wanted, MOST_S))

@@ -96,6 +96,8 @@ def test_the_commands_json_is_the_export(folder, url, capsys):
     told = capsys.readouterr()
     assert "12 samples, 60 results to come" in told.err
     assert json.loads(told.out) == exported(folder)
+    assert cli.main(["why", "tiny study", "elsewhere"]) == 2
+    assert "lost no such sample that the full cache answers; variants" in capsys.readouterr().err
     assert cli.main(["delete", "tiny study"]) == 0
     assert cli.main(["show", "tiny study"]) == 1
 

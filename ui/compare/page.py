@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, about
+from ckv_core.experiment.runs import sample_request
 from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.tasks import listed
 from ckv_core.models.catalog import KNOWN
@@ -51,7 +52,6 @@ from ui.results.live import OPEN_RUN, count_if_ready, find_run, made_from
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Draft, Tone, event_field, notice_value, refused
-from ui.tables.sample_list import sample_request
 
 _TEXTS = ("context", "question", "answer", "scenario", "protect")
 OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")

@@ -1,20 +1,26 @@
 """The results of a run of many samples: the decision, scores, disagreements, and all figures."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
+from ckv_core.experiment.behaviour import behaviour_table
+from ckv_core.experiment.negatives import Negative, negatives_table
 from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.runs import sample_request
 from storage.records import Lineage
 from ui.charts.study import charts_value
 from ui.components.base import DataTable, Notice, RunCharts
 from ui.services.services import Services
 from ui.shell.parts import SILENT, notice_value
 from ui.tables.decision import bounds_table, decision_table, scores_table
-from ui.tables.sample_list import Cell, sample_request, samples_table
+from ui.tables.points import look_values
+from ui.tables.sample_list import Cell, samples_table
 from ui.tables.samples import figures_table, savings_table, tasks_table
 
 SCORES_TEXT = "### Scores\nA score leads to its samples."
@@ -29,6 +35,8 @@ SAVINGS_TEXT = (
     "What a method with CriticalKV needs to answer as well as the same without."
 )
 TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
+NEGATIVES_TEXT = "### Negatives\nWhat the full cache answers and a method does not."
+BEHAVIOUR_TEXT = "### Length and repetition\nWhat is written, task by task."
 CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
 
 # Name, id, component and text of all that a feed writes; the last ones are folded.
@@ -43,6 +51,8 @@ _FOLDED: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("figures", "study-figures", DataTable, FIGURES_TEXT),
     ("score_savings", "study-savings", DataTable, SAVINGS_TEXT),
     ("tasks", "study-tasks", DataTable, TASKS_TEXT),
+    ("negatives", "study-negatives", DataTable, NEGATIVES_TEXT),
+    ("behaviour", "study-behaviour", DataTable, BEHAVIOUR_TEXT),
     ("score_charts", "study-charts", RunCharts, CHARTS_TEXT),
 )
 # What a report calls them; those without a name lead to pages of the app.
@@ -81,7 +91,7 @@ def reading_values(
     needles = charts_value(reading, "needles")
     if needles["charts"]:  # the samples have depths
         needles |= {"heading": "Needle map", "text": "A cell leads to its samples."}
-    figures = figures_table(reading)
+    figures, looks = figures_table(reading), look_values(reading.points)
     figures["note"] = f"{figures['note']} {reading.l1_finding}".strip()
     return {
         "verdict": _verdict(reading),
@@ -96,8 +106,15 @@ def reading_values(
         "figures": figures,
         "score_savings": savings_table(reading),
         "tasks": tasks_table(reading),
+        "negatives": negatives_table(reading, partial(_sample_address, reading)).value(looks),
+        "behaviour": behaviour_table(reading).value(looks),
         "score_charts": charts_value(reading, "budget", "samples"),
     }
+
+
+def _sample_address(reading: Reading, lost: Negative) -> str:
+    values = {"study": reading.slug, "sample": lost.sample.id, "budget": lost.point.budget or ""}
+    return f"/?{urlencode(values)}"
 
 
 def open_sample(services: Services, study: object, sample: str, budget: str) -> list[Any]:

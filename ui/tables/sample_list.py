@@ -1,6 +1,6 @@
 """The samples of a study: all, or those of one cell of its tables, each a way into Compare."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import takewhile
@@ -8,13 +8,12 @@ from statistics import pstdev
 from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.errors import ConfigError
 from ckv_core.experiment import sentences, table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.sentences import clipped
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.table import Column, Table, text_column
-from ckv_core.records.run_request import FULL, Point, RunRequest
+from ckv_core.records.run_request import FULL, Point
 from ui.tables.points import look_values
 
 MOST_SAMPLES = 500
@@ -86,33 +85,6 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
         has_lines=True,
     )
     return shown.value(look_values(reading.points)) | {"opens": True}
-
-
-def sample_request(
-    study: RunRequest, samples: Iterable[Sample], sample: str, budget: str = ""
-) -> RunRequest:
-    """A sample with all methods of its study for the Compare form.
-
-    `sample` and `budget` may be anything; a budget that is none of the study's is the smallest.
-
-    Raises:
-        ConfigError: there is no such sample.
-    """
-    own = next((each for each in samples if each.id == sample), None)
-    if own is None:
-        raise ConfigError(f"The study has no sample {sample[:80]!r}.")
-    _, *points = study.points()
-    budgets = [point.budget or "" for point in points]
-    return RunRequest(
-        context=own.context,
-        question=own.question,
-        answer=own.answers[0],
-        scenario=study.scenario,
-        model=study.model,
-        variants=(FULL, *dict.fromkeys(point.variant for point in points)),
-        max_new_tokens=study.max_new_tokens,
-        budgets=(budget if budget in budgets else budgets[0],),
-    )
 
 
 def _is(value: object, text: str) -> bool:

@@ -7,11 +7,12 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.runs import sample_request
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
 from ui.run.routes import SAMPLE_TABLES
 from ui.tables.decision import bounds_csv, bounds_table, decision_table, scores_table
-from ui.tables.sample_list import read_cell, sample_request, samples_table
+from ui.tables.sample_list import read_cell, samples_table
 from ui.tables.samples import figures_table, savings_table, tasks_table
 
 ALL = study_samples()
