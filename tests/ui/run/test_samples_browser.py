@@ -89,6 +89,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.wait_for_url("**/?__theme=light&source=file")
     page.locator("#study-name :is(input, textarea)").fill("pasted")
     data = page.locator("#study-data textarea")
+    expect(page.locator("#study-file button")).to_be_visible()  # which is what takes a drop
     # Dropped as a file; its context has another name, which is chosen.
     data.evaluate(
         """(box, text) => {
