@@ -72,6 +72,11 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
 
 def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
     """Name everything that a folder lacks or has damaged, and refuse pickles: ModelError."""
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{name!r} is an adapter (LoRA), not a model: merge it into its base model "
+            "(merge_and_unload in peft), save that and give its folder."
+        )
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         missing.append("the tokenizer (tokenizer.json)")

@@ -168,6 +168,7 @@ def _check_projections(
             )
 
 
+DEQUANTISED = ("fp8", "mxfp4")  # what transformers turns back into numbers when it reads them
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -192,6 +193,12 @@ def check_config(config: PreTrainedConfig, name: str) -> int:
     return int(model.num_parameters())
 
 
+def quantization(config: PreTrainedConfig) -> str:
+    """What quantised the weights, `fp8` for one; empty where nothing did or it is not named."""
+    found = getattr(config, "quantization_config", None)
+    return str(found.get("quant_method", "")) if isinstance(found, dict) else ""
+
+
 def skeleton(config: PreTrainedConfig, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Build a model without numbers, on the meta device."""
     with torch.device("meta"):
@@ -207,8 +214,13 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
         yield "it is an encoder-decoder model"
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         yield "it is not a text-generation model that transformers has built in"
-    if getattr(config, "quantization_config", None) is not None:
-        yield "its weights are quantised, so the value norms cannot be read from o_proj"
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None and quantization(config) not in DEQUANTISED:
+        kind = quantization(config) or "a method that it does not name"
+        yield (
+            f"its weights are quantised by {kind}, whose numbers cannot be read as o_proj has them "
+            "(give the unquantised model, or FP8 or MXFP4 weights)"
+        )
     if getattr(text, "kv_lora_rank", None) is not None:
         yield (
             "it caches one latent for all heads (multi-head latent attention), not keys and "
@@ -219,7 +231,12 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
     if getattr(text, "use_bidirectional_attention", False):
         yield "its attention looks ahead (bidirectional)"
     unknown = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES)
-    if unknown:
+    if "linear_attention" in unknown:
+        yield (
+            "its layers of type linear_attention keep one state instead of a KV cache, which the "
+            "engine does not carry from prompt to answer"
+        )
+    elif unknown:
         yield (
             f"it has layers of type {', '.join(unknown)}, which are neither full nor sliding "
             "attention and keep no plain KV cache per head"

@@ -42,7 +42,7 @@ from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
 from ckv_core.models.checks import check_parameters, check_sizes, checked_sha256, weight_shapes
 from ckv_core.models.conversion import convert_gguf
-from ckv_core.models.geometry import check_config, skeleton
+from ckv_core.models.geometry import DEQUANTISED, check_config, quantization, skeleton
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.steps import STEP_S, Meter, Report, Step, read_limit_s, silent
 from ckv_core.models.store import (
@@ -183,6 +183,8 @@ def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise _unreadable(checkpoint, "config", error) from error
     if checkpoint.gguf:
         config.quantization_config = None  # its weights are dequantised when read
+    if quantization(config) in DEQUANTISED:
+        config.quantization_config["dequantize"] = True
     # A config may name code of a repository here, which transformers would fetch and run.
     config._attn_implementation = ATTENTION_NAME
     config._experts_implementation = None

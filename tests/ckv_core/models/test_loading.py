@@ -1,6 +1,8 @@
 """Names, folders, devices and types: what loads, and what is refused by name in one sentence."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -31,6 +33,8 @@ from tests.factories.models import (
     tiny_model,
     tiny_tokenizer,
 )
+
+Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture
@@ -95,6 +99,75 @@ def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(tmp_pat
     assert loaded.info.dtype == "float32"
     for name, weight in expected.items():
         assert torch.equal(_weight(loaded, name, _rows(expected)), weight)
+
+
+# --- quantised weights ------------------------------------------------------------------------
+
+
+def quantised(folder: Path, arch: str, kind: str, part: str, pack: Callable[..., Any]) -> Tensors:
+    """A tiny model whose weights that end in `part` are packed; returns them as numbers again."""
+    AutoModelForCausalLM.from_config(tiny_config(arch)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    saved, packed, numbers = load_file(folder / "model.safetensors"), {}, {}
+    for name, weight in saved.items():
+        own = pack(name, weight) if name.endswith(part) else ({name: weight}, weight)
+        packed |= own[0]
+        numbers[name] = own[1]
+    save_file(packed, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    block = {"weight_block_size": [32, 32], "activation_scheme": "dynamic"}
+    config["quantization_config"] = {"quant_method": kind} | (block if kind == "fp8" else {})
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return numbers
+
+
+def in_fp8(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    blocks = weight.unflatten(1, (-1, 32)).unflatten(0, (-1, 32))  # [rows, 32, columns, 32]
+    scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+    eighths = (blocks / scale).to(torch.float8_e4m3fn)
+    stored = {name: eighths.view(weight.shape), f"{name}_scale_inv": scale[:, 0, :, 0].clone()}
+    return stored, (eighths.float() * scale).view(weight.shape)
+
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def in_mxfp4(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Of [experts, inputs, outputs]: 32 inputs of an output share a power of two."""
+    generator = torch.Generator().manual_seed(len(name))
+    experts, inputs, outputs = weight.shape
+    codes = torch.randint(0, 16, (experts, outputs, inputs // 32, 32), generator=generator)
+    scales = torch.randint(122, 128, (experts, outputs, inputs // 32), generator=generator)
+    numbers = FP4[codes % 8] * (1 - 2 * (codes // 8)) * 2.0 ** (scales[..., None] - 127)
+    stored = {
+        f"{name}_blocks": (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8),
+        f"{name}_scales": scales.to(torch.uint8),
+    }
+    return stored, numbers.flatten(2).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "part", "pack"),
+    [
+        ("llama", "fp8", "_proj.weight", in_fp8),
+        ("gpt_oss", "mxfp4", ("gate_up_proj", "down_proj"), in_mxfp4),
+    ],
+    ids=["fp8", "mxfp4"],
+)
+def test_quantised_weights_are_read_as_the_numbers_that_they_stand_for(
+    tmp_path, arch, kind, part, pack
+):
+    numbers = quantised(tmp_path / "small", arch, kind, part, pack)
+    loaded = load_model(str(tmp_path / "small"), "cpu")
+    assert loaded.info.dtype == "float32"
+    for name, weight in numbers.items():
+        torch.testing.assert_close(_weight(loaded, name, _rows(numbers)), weight)
+
+
+def test_an_adapter_is_named_as_one(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}", "utf-8")
+    with pytest.raises(ModelError, match=r"is an adapter \(LoRA\), not a model: merge it"):
+        load_model(str(tmp_path))
 
 
 def test_a_tokenizer_loads_alone_without_reading_weights(folder, monkeypatch):
@@ -292,8 +365,8 @@ def _config(name: str, **changes: object) -> PreTrainedConfig:
     ("config", "words"),
     [
         (lambda: _config("DeepseekV3"), "latent"),
-        (lambda: transformers.MambaConfig(num_hidden_layers=2), "linear_attention"),
-        (lambda: _config("Qwen3Next"), "linear_attention"),
+        (lambda: transformers.MambaConfig(num_hidden_layers=2), "keep one state instead of"),
+        (lambda: _config("Qwen3Next"), "linear_attention keep one state instead of"),
         (lambda: _config("Lfm2"), "no KV cache per head"),
         (lambda: _config("Gemma3nText"), "share the keys and values"),
         (lambda: _config("BitNet"), "attn_sub_norm"),
@@ -310,7 +383,7 @@ def _config(name: str, **changes: object) -> PreTrainedConfig:
         (lambda: tiny_config("gemma3", use_bidirectional_attention=True), "bidirectional"),
         (
             lambda: tiny_config("llama", quantization_config={"quant_method": "gptq"}),
-            "quantised",
+            r"quantised by gptq, .* \(give the unquantised model, or FP8",
         ),
         (lambda: tiny_config("llama", max_position_embeddings=0), "max_position_embeddings"),
     ],
