@@ -62,7 +62,7 @@ def repetition(text: str) -> float:
 
 
 def behaviours(reading: Reading) -> list[Behaviour]:
-    """Of every task and point that has results, tasks in the order of the samples."""
+    """Of every task and point that has results, tasks by name."""
     tasks = {each.id: str(each.tags.get("task", "")) for each in reading.samples}
     full = {each.sample: each for each in reading.results if each.variant == FULL}
     done: dict[tuple[str, Point], list[SampleResult]] = {}
@@ -80,7 +80,7 @@ def behaviours(reading: Reading) -> list[Behaviour]:
             full=[full[each.sample] for each in found],
             lost=flips.count((task, point)),
         )
-        for task in dict.fromkeys(tasks.values())
+        for task in sorted({*tasks.values()})
         for point in reading.study.points()
         if (found := done.get((task, point)))
     ]

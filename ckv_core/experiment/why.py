@@ -12,6 +12,8 @@ from ckv_core.records.records import Outcome
 from ckv_core.records.work_requests import ALL_HEADS, CONTROL, NEIGHBOURS
 
 MOST_NAMED = 6
+# Kind of the attempts on a part -> what one is called.
+_PARTS = {"layers": "band of layers", "layer": "layer", "KV head": "KV head"}
 ALONE = "It is cause for this text and this model alone."
 
 
@@ -69,19 +71,12 @@ class Why:
         )
         if not whole.answers or 2 * back >= len(controls):
             return f"{first} So it is not shown that the evidence is what was missing."
+        near = [each.answers for each in by_kind.get(NEIGHBOURS, [])]
         parts = [
-            _sufficient(by_kind.get(kind, []), many)
-            for kind, many in (
-                ("layers", "bands of layers"),
-                ("layer", "single layers"),
-                ("KV head", "KV heads"),
-            )
+            *(_enough(by_kind.get(kind, []), name) for kind, name in _PARTS.items()),
+            *(f"the neighbours that pooling keeps ({'yes' if each else 'no'})" for each in near),
         ]
-        near = [
-            f"the neighbours that pooling keeps {'are' if each.answers else 'are not'}"
-            for each in by_kind.get(NEIGHBOURS, [])
-        ]
-        return f"{first} Enough by themselves: {'; '.join([*filter(None, parts), *near])}. {ALONE}"
+        return f"{first} Enough by itself: {', '.join(filter(None, parts))}. {ALONE}"
 
     def to_json(self) -> dict[str, Any]:
         """The sentence and the attempts as plain values."""
@@ -122,9 +117,9 @@ def why_of(result: RunResult) -> Why:
     return Why(own.label, full.outcome, own.outcome, attempts)
 
 
-def _sufficient(attempts: Sequence[Attempt], what: str) -> str:
-    names = [each.label.rpartition(" ")[2] for each in attempts if each.answers]
-    if not attempts:
-        return ""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"of {len(attempts)} {what} {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
+def _enough(attempts: Sequence[Attempt], name: str) -> str:
+    """`layer 18 (1 of 30)`, `no KV head (0 of 3)`; empty where none was tried."""
+    found = [each.label.rpartition(" ")[2] for each in attempts if each.answers]
+    more = " and others" if len(found) > MOST_NAMED else ""
+    part = f"{name} {', '.join(found[:MOST_NAMED])}{more}" if found else f"no {name}"
+    return f"{part} ({len(found)} of {len(attempts)})" if attempts else ""

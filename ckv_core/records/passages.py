@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ckv_core.records.records import PromptInfo
+from ckv_core.records.run_request import TOKEN_RANGE
 
 
 def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
@@ -37,14 +38,21 @@ MOST_AROUND = 64  # tokens of a sentence on each side of the words in it
 def evidence_spans(prompt: PromptInfo, texts: Sequence[str], answer: str) -> list[tuple[int, int]]:
     """Where these texts occur in the compressed prompt, or the sentences that hold the answer.
 
-    The question has none.
+    `texts` may be positions too, `tokens:FIRST-LAST`. The question holds no evidence.
     """
     first, end = prompt.context_tokens
     pieces = prompt.pieces[: min(end, prompt.compressed_tokens)]
-    found = [span for text in texts for span in occurrences(pieces, text)]
+    found = [span for text in texts for span in _given(pieces, text)]
     if texts or not answer.strip():
         return found
     return [_sentence(pieces, first, span) for span in occurrences(pieces, answer)]
+
+
+def _given(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
+    if (match := TOKEN_RANGE.fullmatch(text.strip())) is None:
+        return occurrences(pieces, text)
+    first, end = int(match[1]), min(int(match[2]) + 1, len(pieces))
+    return [(first, end)] if first < end else []
 
 
 def _sentence(pieces: Sequence[str], least: int, span: tuple[int, int]) -> tuple[int, int]:

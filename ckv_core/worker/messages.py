@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ckv_core.records.events import RunEvent
-from ckv_core.records.work_requests import PreviewRequest, WorkRequest
+from ckv_core.records.work_requests import PreviewRequest, WhyRequest, WorkRequest
 
 # --- to the worker ----------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class Job:
     @property
     def gives_way(self) -> bool:
         """Whether it stops for any other job, and begins again once none waits."""
-        return isinstance(self.request, PreviewRequest)
+        return isinstance(self.request, PreviewRequest | WhyRequest)
 
     def loads_as(self, other: "Job") -> bool:
         """Whether the model that it loads serves another job too."""

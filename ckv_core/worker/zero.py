@@ -126,7 +126,8 @@ class ZeroWorker(WorkerProcess):
         """Hand over a command; a job in the context of the caller, whose quota it uses."""
         match command:
             case Job(request=request) if not (
-                isinstance(request, LoadRequest | PreviewRequest) or request.device == "cpu"
+                isinstance(request, LoadRequest | PreviewRequest | WhyRequest)
+                or request.device == "cpu"
             ):
                 self._stopped.clear()
                 self._on_gpu = command.job_id

@@ -25,6 +25,7 @@ from ui.results.sweep_area import UNTOUCHED, sweep_values
 from ui.results.views import state_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
+from ui.services.previews import is_live
 from ui.services.services import Services
 from ui.shell.parts import SILENT, tried
 from ui.tables.points import summary_value
@@ -67,6 +68,7 @@ class Feed:
             values |= compare_values(view, sort=self._is_sorted)
             if values["answers"] and self._services.previews.may_start():
                 values["answers"]["live"] = live_value(view)
+                values["kept"] = values["kept"] and values["kept"] | {"why": is_live(view)}
         values = values | {
             "verdict": (values.get("verdict") or {}) | state_value(view, now),
             "tabs": {} if view.study is None else None,

@@ -23,6 +23,7 @@ from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.study import SampleResult
 from ckv_core.experiment.study_file import write_study
+from ckv_core.experiment.why import why_of
 from ckv_core.records.events import (
     Generated,
     Progress,
@@ -33,7 +34,7 @@ from ckv_core.records.events import (
     VariantsChose,
 )
 from ckv_core.records.run_request import RunRequest
-from ckv_core.records.work_requests import UNTIL, Until
+from ckv_core.records.work_requests import UNTIL, PreviewRequest, Until
 from storage.repository import is_slug
 from ui.accounts.access import Viewer, acting_as
 from ui.charts.ablation import ablation_csv
@@ -321,8 +322,16 @@ def preview_routes(previews: Previews) -> list[Route]:
         values, until = await _given(request)
         run, wanted = await anyio.to_thread.run_sync(previews.request, read_slug(request), values)
         viewer = previews.viewer(request.client.host if request.client else "")
-        lines = _lines(run, wanted, previews.events(wanted, viewer, until))
-        return StreamingResponse(lines, 200, NO_STORE, "application/x-ndjson")
+        work = PreviewRequest(run=replace(wanted, analysis=(), follow_ups=()), until=until)
+        events = previews.events(work, viewer)
+        return _stream(events, preview_values(run, wanted, events))
+
+    async def why(request: Request) -> Response:
+        given = await _object(request)
+        wanted = await anyio.to_thread.run_sync(previews.why, read_slug(request), given)
+        viewer = previews.viewer(request.client.host if request.client else "")
+        events = previews.events(wanted, viewer)
+        return _stream(events, why_values(events))
 
     async def save(request: Request) -> Response:
         values, _ = await _given(request)
@@ -331,23 +340,51 @@ def preview_routes(previews: Previews) -> list[Route]:
 
     return [
         Route("/data/{slug}/preview", _refusing(preview), methods=["POST"]),
+        Route("/data/{slug}/why", _refusing(why), methods=["POST"]),
         Route("/data/{slug}/fork", _refusing(save), methods=["POST"]),
     ]
 
 
+async def why_values(events: AsyncGenerator[RunEvent]) -> AsyncGenerator[Value]:
+    """`progress`, words; then `sentence`, what brings the answer back; or `error`, a sentence."""
+    result = RunResult()
+    try:
+        async for event in events:
+            if isinstance(event, Progress):
+                if event.fraction != 1.0:
+                    yield {"progress": READING.get(event.stage, event.detail)}
+                continue
+            result.apply(event)
+    except CkvError as error:
+        yield {"error": str(error)}
+    else:
+        yield {"sentence": why_of(result).sentence}
+
+
+def _stream(events: AsyncGenerator[RunEvent], values: AsyncGenerator[Value]) -> Response:
+    return StreamingResponse(_lines(events, values), 200, NO_STORE, "application/x-ndjson")
+
+
 async def _lines(
-    run: RunSnapshot, request: RunRequest, events: AsyncGenerator[RunEvent]
+    events: AsyncGenerator[RunEvent], values: AsyncGenerator[Value]
 ) -> AsyncIterator[str]:
-    """JSON lines; a client that leaves ends the preview."""
-    async with aclosing(events), aclosing(preview_values(run, request, events)) as values:
+    """JSON lines; a client that leaves ends the work."""
+    async with aclosing(events), aclosing(values):
         async for value in values:
             yield f"{json.dumps(value)}\n"
 
 
+async def _object(request: Request) -> Value:
+    given = BOUNDS.read(await request.body())
+    if not isinstance(given, dict):
+        raise ConfigError(WRONG)
+    return given
+
+
 async def _given(request: Request) -> tuple[object, Until]:
     """What a client wants to see: values of the request, and until where."""
-    given = BOUNDS.read(await request.body())
-    if not isinstance(given, dict) or given.get("until", UNTIL[0]) not in UNTIL:
+    given = await _object(request)
+    if given.get("until", UNTIL[0]) not in UNTIL:
         raise ConfigError(WRONG)
     return given.get("values"), given.get("until", UNTIL[0])
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.records.events import RunEvent
-from ckv_core.records.run_request import RunRequest
-from ckv_core.records.work_requests import PreviewRequest, Until
+from ckv_core.records.run_request import TOKEN_RANGE, RunRequest
+from ckv_core.records.work_requests import PreviewRequest, WhyRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
 from storage.records import Lineage
@@ -18,6 +18,7 @@ from ui.services.live_runs import RunSnapshot
 
 NOT_LIVE = "Only a finished run of one sample at one budget, with the full cache, can be previewed."
 REPLACED = "Another preview of yours took the place of this one."
+WRONG_WHY = "Send a variant's number, and evidence as an array of tokens:FIRST-LAST."
 WRONG = "A preview takes budget and alpha as text, and nothing else."
 VALUES = {"budget": "budgets", "alpha": "alphas"}
 
@@ -39,6 +40,22 @@ class Previews:
         self._access, self._worker = access, worker
         self._read, self._start = read, start
         self._jobs: dict[str, str] = {}  # the newest of each viewer; of the event loop alone
+
+    def why(self, slug: str, given: Mapping[str, Any]) -> WhyRequest:
+        """The request to put back what a variant of a stored run evicted, as a client sent it.
+
+        Raises:
+            CkvError: the viewer may not use it so, or the values are wrong.
+        """
+        run, _ = self.request(slug, {})
+        index, evidence = given.get("variant"), given.get("evidence", [])
+        specs = {at: variant.spec for at, variant in enumerate(run.result.variants)}
+        spec = specs.get(index) if type(index) is int else None
+        if spec is None or not isinstance(evidence, list) or not all(map(_is_range, evidence)):
+            raise ConfigError(WRONG_WHY)
+        wanted = WhyRequest(run=run.request, variant=spec, evidence=tuple(evidence))
+        wanted.comparison()
+        return wanted
 
     def request(self, slug: str, given: object) -> tuple[RunSnapshot, RunRequest]:
         """A stored run, and its request with the values that a client sent.
@@ -70,16 +87,15 @@ class Previews:
         return self._access.user(change=True) or f"at {address}"
 
     async def events(
-        self, request: RunRequest, viewer: str, until: Until
+        self, request: PreviewRequest | WhyRequest, viewer: str
     ) -> AsyncGenerator[RunEvent]:
         """The events of a run that is not stored; from RunPrepared again after it gave way.
 
         It is cancelled when nobody reads on.
 
         Args:
-            request: a stored run's, with other values.
+            request: about a stored run.
             viewer: whose earlier preview ends.
-            until: where it ends.
 
         Raises:
             CkvError: why it failed.
@@ -89,8 +105,7 @@ class Previews:
         def take(reply: Reply) -> None:
             loop.call_soon_threadsafe(replies.put_nowait, reply)
 
-        wanted = replace(request, analysis=(), follow_ups=())
-        job = Job(uuid4().hex, PreviewRequest(run=wanted, until=until), viewer)
+        job = Job(uuid4().hex, request, viewer)
         if before := self._jobs.get(viewer):
             self._worker.cancel(before)
         self._jobs[viewer] = job.job_id
@@ -110,6 +125,10 @@ class Previews:
         """Start the run that was previewed, and store it; returns its slug."""
         run, request = self.request(slug, given)
         return self._start(request, Lineage(run.slug, "fork"))
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, str) and TOKEN_RANGE.fullmatch(value) is not None
 
 
 def is_live(run: RunSnapshot) -> bool:

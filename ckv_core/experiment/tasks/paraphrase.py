@@ -1,4 +1,4 @@
-"""Hard retrieval: facts in real prose, asked for in other words.
+"""Hard retrieval: facts in real prose, wanted in other words.
 
 A question shares no content word with the sentence that answers it, so matching words finds
 nothing (Modarressi et al. 2025, NoLiMa, arXiv 2502.05167); facts and distractors are ours.
@@ -80,8 +80,8 @@ class Paraphrase:
 
     Attributes:
         facts: in the text, of different people and relations.
-        queries: how many of them are asked for at once.
-        alike: distractors of each fact that is asked for: the same of so many other people, and
+        queries: how many of them are wanted at once.
+        alike: distractors of each fact that is wanted: the same of so many other people, and
             as many other facts of the same person.
         hops: 2 where the person is given by the name of a neighbour, which another sentence has.
     """
@@ -146,9 +146,9 @@ def _values(relation: int) -> list[str]:
 
 
 _SETTINGS = {
-    "para_single": (Paraphrase(), "one fact in real prose, asked for in other words"),
+    "para_single": (Paraphrase(), "one fact in real prose, wanted in other words"),
     "para_alike": (Paraphrase(alike=3), "the same among six facts that are alike"),
-    "para_keys": (Paraphrase(facts=4, queries=2), "two of four facts, asked for in other words"),
+    "para_keys": (Paraphrase(facts=4, queries=2), "two of four facts, wanted in other words"),
     "para_hops": (Paraphrase(facts=3, hops=2), "a fact of a neighbour: two sentences answer it"),
 }
 PARAPHRASE_TASKS = tuple(

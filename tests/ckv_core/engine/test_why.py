@@ -84,6 +84,7 @@ def test_the_rows_run_beside_the_full_cache_and_the_variant(spec):
     ((first, end),) = evidence_spans(result.prompt, (WORDS,), "")
     missing = int((~kept[..., first:end]).sum())
     assert 0 < found.attempts[0].put_back <= missing
+    assert evidence_spans(result.prompt, (f"tokens:{first}-{end - 1}",), "") == [(first, end)]
     assert "The full cache does not answer either" in found.sentence
 
 

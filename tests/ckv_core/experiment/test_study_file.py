@@ -282,9 +282,8 @@ def test_turns_of_one_text_have_one_source():
 
 # --- what docs/how-to/your_data.md says
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "your_data.md").read_text(
-    encoding="utf-8"
-)
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "how-to" / "your_data.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
@@ -297,6 +296,12 @@ def test_the_examples_are_read():
     assert read_study(block("yaml")).name == "needles"
     (sample,) = read_samples(block("json"))
     assert sample.metric == json.loads(block("json"))["metric"]
+
+
+def test_the_report_of_evidence_is_a_study_of_known_tasks():
+    study = read_study((ROOT / "examples" / "evidence.yaml").read_text(encoding="utf-8"))
+    assert len(study.points()) == 13
+    assert {"para_single", "instructions", "multi_turn"} <= {*study.data["task"]} <= {*TASKS}
 
 
 def test_keys_metrics_and_tasks_are_all_told():

@@ -30,8 +30,8 @@ def test_the_sentence_has_the_control_beside_what_brings_the_answer_back():
     said = sentence(layer="answered")
     assert "(12 evicted entries, same budget) brings the answer back" in said
     assert "as many random ones do in 0 of 3 draws" in said
-    assert "of 1 bands of layers none; of 1 single layers 3; of 1 KV heads none" in said
-    assert "the neighbours that pooling keeps are not" in said
+    assert "no band of layers (0 of 1), layer 3 (1 of 1), no KV head (0 of 1)" in said
+    assert "the neighbours that pooling keeps (no)" in said
     assert said.endswith("for this text and this model alone.")
 
 

@@ -113,6 +113,7 @@ READERS_MAY_NOT = {
         "/admin/takeover", "/admin/users",
         "/caches/import", "/documents/text", "/runs/import", "/api/runs",
         f"/api/runs/{SHARED}/cancel", f"/data/{SHARED}/preview", f"/data/{SHARED}/fork",
+        f"/data/{SHARED}/why",
     )
 }  # fmt: skip
 

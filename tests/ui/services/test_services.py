@@ -18,6 +18,7 @@ from sqlalchemy import text
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.records.events import Progress, RunEvent
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import PreviewRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, Reply
 from storage import repository
@@ -297,7 +298,8 @@ def wanted(services: Services, slug: str, **values: object) -> RunRequest:
 
 
 async def events(services: Services, request: RunRequest, viewer: str = "me") -> list[RunEvent]:
-    return [event async for event in services.previews.events(request, viewer, "answers")]
+    work = PreviewRequest(run=request)
+    return [event async for event in services.previews.events(work, viewer)]
 
 
 def test_a_preview_gives_events_and_stores_nothing(services):
@@ -327,6 +329,29 @@ def test_other_values_are_refused_with_a_sentence(services, values):
     slug = stored(services)
     with pytest.raises(CkvError):
         services.previews.request(slug, values)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"variant": 9},
+        {"variant": True},
+        {"variant": 1, "evidence": "tokens:0-1"},
+        {"variant": 1, "evidence": ["a text"]},
+        {"variant": 0},
+    ],
+)
+def test_why_takes_a_variant_that_evicts_and_places_of_the_prompt(services, given):
+    own = {"variants": ("full", "snapkv"), "answer": "w1", "defaults": {"window": "2"}}
+    request = replace(script("steps 3"), **own)
+    slug = store_run(services, request, done_result())
+    spec = services.snapshot(slug).result.variants[1].spec
+    places = ["tokens:0-1"]
+    wanted = services.previews.why(slug, {"variant": 1, "evidence": places})
+    assert (wanted.variant, wanted.evidence) == (spec, tuple(places))
+    with pytest.raises(CkvError):
+        services.previews.why(slug, given)
 
 
 def test_a_run_that_failed_or_of_several_budgets_has_no_preview(services):
@@ -360,7 +385,7 @@ def test_a_reader_who_leaves_ends_the_preview(services):
     endless = wanted(services, stored(services, ENDLESS), budget="25%")
 
     async def act() -> None:
-        async with aclosing(services.previews.events(endless, "me", "answers")) as found:
+        async with aclosing(services.previews.events(PreviewRequest(run=endless), "me")) as found:
             async for _ in found:
                 break
 

@@ -53,6 +53,7 @@ export class KeptApp {
     this.answer = "";
     this.answers = [];
     this.extending = false;
+    this.whyAddress = () => ""; // where to ask why the answer was lost; empty where nobody computes
     this.views = [];
     this.due = new Set();
   }

@@ -16,6 +16,7 @@ import {
   whole,
 } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
+import { linesOf, post } from "../../../assets/scripts/stream.js";
 
 const BAR = { step: 6, width: 5, height: 26 };
 const MEANINGS = {
@@ -145,6 +146,48 @@ function extendButton(app) {
   return { node, draw };
 }
 
+/** What brings the answer back that the chosen method lost: a button, and the sentence once it is known. */
+function whyBox(app) {
+  const text = make("p.ckv-why", { role: "status", hidden: true });
+  let [abort, shown] = [null, ""];
+  const place = () => `${app.current().index} ${app.judged()}`;
+  const say = (words) => {
+    setText(text, words);
+    text.hidden = words === "";
+  };
+  const ask = async () => {
+    abort?.abort();
+    abort = new AbortController();
+    const { signal } = abort;
+    const [variant, name] = [app.current().index, str(app.current().label)];
+    const [first, end] = app.judged();
+    const evidence = app.answerAt() < 0 ? [`tokens:${first}-${end - 1}`] : [];
+    shown = place();
+    say(`Putting evicted entries back for ${name} …`);
+    try {
+      for await (const line of linesOf(await post(app.whyAddress(), { variant, evidence }, signal))) {
+        if (line.progress) say(`Putting evicted entries back for ${name}: ${line.progress} …`);
+        if (line.sentence) say(`${name}: ${line.sentence}`);
+        if (line.error) say(line.error);
+      }
+    } catch (error) {
+      if (!signal.aborted) say(error.message);
+    }
+  };
+  const node = quietButton("Why was it lost?", ask, {
+    title: "Puts evicted entries of the chosen method back and has the model answer again, with random entries as control",
+  });
+  const draw = () => {
+    node.hidden = !app.whyAddress() || !app.answer || app.judged() === null;
+    if (shown && shown !== place()) {
+      abort?.abort();
+      shown = "";
+      say("");
+    }
+  };
+  return { node, text, draw };
+}
+
 /** The section: heading, sentence and a row a variant. */
 export function evidencePanel(app) {
   const [title, words] = [make("h3"), make("p.ckv-hint")];
@@ -172,7 +215,8 @@ export function evidencePanel(app) {
     ["CSV", () => saveTable(app, ...app.judged())],
     ["As a table", () => showTable(app, byLayer)],
   ]);
-  const buttons = [backButton(app), extendButton(app)];
+  const why = whyBox(app);
+  const buttons = [backButton(app), extendButton(app), why];
   const draw = () => {
     const judged = app.judged();
     setText(title, app.span ? `Evidence: “${app.quote()}”` : "Evidence");
@@ -195,6 +239,7 @@ export function evidencePanel(app) {
         files,
       ),
     ),
+    why.text,
     card,
     byLayer,
   ]);

@@ -240,6 +240,7 @@ export default function mount(host) {
       current?.text.close();
       current = new KeptApp(loaded, host, live);
       current.readInk();
+      current.whyAddress = () => (newest?.why && !replaced ? `${run.base}/why` : "");
       build(current);
       say("", "shown");
       follow(); // another may have been chosen meanwhile
@@ -256,7 +257,10 @@ export default function mount(host) {
   onValue(host, (value) => {
     const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
     newest = value;
-    if (key !== null && key === shownKey) return;
+    if (key !== null && key === shownKey) {
+      current?.redraw("panels");
+      return;
+    }
     shownKey = key;
     wanted = key !== null;
     sight.unobserve(root);

@@ -1,27 +1,8 @@
 // Budget and alpha of a stored result as sliders: maps and answers follow, nothing is stored.
 
 import { button, make, quietButton, setText, showInstead } from "../../../assets/scripts/dom.js";
+import { linesOf, post } from "../../../assets/scripts/stream.js";
 import { replaceKept } from "../kept_tokens/data.js";
-
-/** POST JSON to an address of ours; throws an Error with the server's sentence. */
-async function post(url, body, signal = undefined) {
-  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
-  if (answer.ok) return answer;
-  const { message } = await answer.json().catch(() => ({}));
-  throw new Error(message ?? `The server answered ${answer.status}. Reload the page.`);
-}
-
-/** The objects of a body of JSON lines, as they come. */
-async function* linesOf(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ; ) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) yield JSON.parse(line);
-  }
-}
 
 class Previews {
   /** `take(line, body)` gets each object of the newest request that has a right to be shown. */
