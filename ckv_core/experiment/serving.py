@@ -35,7 +35,8 @@ def _prefix_cache(spec: VariantSpec) -> Answer:
 
 def _paged(spec: VariantSpec) -> Answer:
     scorer, policy, options = spec.method.scorer, spec.policy, spec.method.options()
-    if scorer is None or (policy.alike if policy else scorer.by_position):
+    alike = scorer is None or (scorer.by_position and not spec.tables)
+    if policy.alike if policy else alike:
         return "yes", "All heads of a layer hold the same positions, so one page table serves them."
     if policy is not None or "layout" not in options:
         return (
@@ -76,7 +77,8 @@ def _chunked_prefill(spec: VariantSpec) -> Answer:
             "if",
             "Further passes read the whole prompt again, so its cache stays until they end.",
         )
-    if scorer.by_position:
+    rule = spec.method.budget_rule
+    if scorer.by_position and rule is not None and rule.looks_at == "nothing":
         return "yes", "Positions alone decide, so entries can go chunk by chunk."
     if not spec.method.unfit_for_blocks():
         return (

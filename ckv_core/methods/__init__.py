@@ -8,10 +8,15 @@ import ckv_core.methods.snapkv
 import ckv_core.methods.pyramidkv
 import ckv_core.methods.adakv
 import ckv_core.methods.headkv
+import ckv_core.methods.duo_attention
+import ckv_core.methods.simlayerkv
 import ckv_core.methods.cake
 import ckv_core.methods.defensivekv
 import ckv_core.methods.chunkkv
 import ckv_core.methods.laprox
+import ckv_core.methods.dropkv
+import ckv_core.methods.caote
+import ckv_core.methods.lava
 import ckv_core.methods.observed_attention
 import ckv_core.methods.h2o
 import ckv_core.methods.vatp
@@ -19,6 +24,7 @@ import ckv_core.methods.random
 import ckv_core.methods.knorm
 import ckv_core.methods.keydiff
 import ckv_core.methods.lagkv
+import ckv_core.methods.curdkv
 import ckv_core.methods.expected_attention
 import ckv_core.methods.kvzip
 import ckv_core.methods.capkv

@@ -1,8 +1,13 @@
 """ChunkKV: whole chunks of tokens, so that what is kept can be read.
 
 kvpress adds up the scores of a layer's heads (`chunks_of=layer`) and rounds to whole chunks, the
-window's among them; here totals are exact, so the last chunk may be cut.
+window's among them; here totals are exact, so the last chunk may be cut. `gated_chunkkv` is of
+kvpress alone (a pull request with its figures, no paper): of a chunk whose mean is not below the
+median, but whose score lies in few tokens (entropy below the median), only the best `spiky` go in,
+and what is left over then goes to single tokens.
 """
+
+import math
 
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
@@ -27,25 +32,73 @@ class Chunks(Selector):
     work = PerEntry(kv_heads=3)
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
-        return (("chunks", *(parameters[parameter.name] for parameter in self.parameters)),)
+        return ((self.name, *(parameters[parameter.name] for parameter in self.parameters)),)
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         scorer, parameters = candidates.scorer, candidates.parameters
         (key,) = self.orders(parameters)
-        size, whole_layer = int(parameters["chunk"]), parameters["chunks_of"] == "layer"
 
-        def means(view: LayerView) -> Tensor:
+        def ranked(view: LayerView) -> Tensor:
             scores = scorer.scores(view, parameters)
-            if whole_layer:
+            if parameters["chunks_of"] == "layer":
                 window = view.keys.shape[1] - scores.shape[1]
                 scores = torch.nn.functional.pad(scores, (0, window), value=float(scores.max()) + 1)
                 scores = scores.mean(0, keepdim=True).expand_as(scores)
-            chunks = torch.split(scores, size, dim=-1)  # counted from position 0
-            shared = [chunk.mean(-1, keepdim=True).expand_as(chunk) for chunk in chunks]
-            return torch.cat(shared, dim=-1)
+            return self.chunked(scores, parameters)
 
-        order = candidates.by(key, means)
+        order = candidates.by(key, ranked)
         return Kept(keep_first(order[layers], head_budgets))
+
+    def chunked(self, scores: Tensor, parameters: Parameters) -> Tensor:
+        """Scores by which whole chunks come together, [kv_heads, entries]; from position 0 on."""
+        chunks = torch.split(scores, int(parameters["chunk"]), dim=-1)
+        shared = [chunk.mean(-1, keepdim=True).expand_as(chunk) for chunk in chunks]
+        return torch.cat(shared, dim=-1)
+
+
+SPIKY = integer("spiky", 4, (1, 4095)).means(
+    "Entropy-gated ChunkKV: tokens that go in of an important chunk whose score lies in few tokens."
+)
+_LEAST = 1e-8  # beside shares, in their logarithm
+
+
+class GatedChunks(Chunks):
+    """As `Chunks`, but of important chunks of low entropy the best tokens; then single ones."""
+
+    parameters = (CHUNK.but(kvpress=None), CHUNKS_OF, SPIKY)
+    work = PerEntry(kv_heads=12)
+
+    def check(self, parameters: Parameters) -> str:
+        fits = int(parameters["spiky"]) < int(parameters["chunk"])
+        return "" if fits else "'spiky' must be below 'chunk'."
+
+    def chunked(self, scores: Tensor, parameters: Parameters) -> Tensor:
+        chunks = torch.split(scores, int(parameters["chunk"]), dim=-1)
+        means = torch.stack([chunk.mean(-1) for chunk in chunks], -1)
+        entropies = torch.stack([_entropy(chunk) for chunk in chunks], -1)
+        important = means >= means.median(-1, keepdim=True).values
+        spiky = important & (entropies < entropies.median(-1, keepdim=True).values)
+        inside = torch.cat([_rank(chunk) for chunk in chunks], -1)
+        of = torch.arange(scores.shape[-1], device=scores.device) // chunks[0].shape[-1]
+        late = spiky[:, of] & (inside >= int(parameters["spiky"]))
+        by_chunk = _rank(means)[:, of] * chunks[0].shape[-1] + inside
+        all_chunks = means.shape[-1] * chunks[0].shape[-1]
+        return -torch.where(late, all_chunks + _rank(scores), by_chunk).float()
+
+
+def _rank(scores: Tensor) -> Tensor:
+    """Place of each in its row by falling score, from 0; ties: the earlier."""
+    return scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+
+
+def _entropy(chunk: Tensor) -> Tensor:
+    """Of a chunk's scores [kv_heads, size] as shares of their sum, from 0 to 1; 0 of one token."""
+    if chunk.shape[-1] == 1:
+        return chunk.new_zeros(len(chunk))
+    raised = chunk - chunk.amin(-1, keepdim=True).clamp(max=0)
+    shares = raised / (raised.sum(-1, keepdim=True) + _LEAST)
+    entropy = -(shares * (shares + _LEAST).log()).sum(-1)
+    return (entropy / math.log(chunk.shape[-1])).clamp(0, 1)
 
 
 register(
@@ -56,4 +109,17 @@ register(
     scorer=WINDOW_SCORER,
     selector=Chunks(),
     press=Press("ChunkKVPress", {"chunk_length": "chunk"}, SNAPKV),
+)
+register(
+    name="gated_chunkkv",
+    label="Entropy-gated ChunkKV",
+    summary="ChunkKV, but of chunks whose score lies in few tokens keeps these alone.",
+    source="kvpress 2026, pull request 263",
+    scorer=WINDOW_SCORER,
+    selector=GatedChunks(),
+    press=Press(
+        "EntropyGatedChunkKVPress",
+        {"chunk_length": "chunk", "low_entropy_chunk_length": "spiky"},
+        SNAPKV,
+    ),
 )

@@ -120,6 +120,8 @@ TILE = integer("tile", 128, (1, 1024), kvpress=256).means(
 PAD = choice("pad", ("masked", "attended"), kvpress="attended").means(
     "Compactor: what fills up the last tile is masked, or attended to with a logit of 0 (kvpress)."
 )
+COMPACTOR_KERNEL = KERNEL.but(default=1, kvpress=3)
+COMPACTOR_VALUE_SIZE = VALUE_SIZE.but(default="off", kvpress="on")
 
 
 class Outliers(Scorer):
@@ -132,8 +134,8 @@ class Outliers(Scorer):
         DRAWN,
         TILE,
         PAD,
-        KERNEL.but(default=1, kvpress=3),
-        VALUE_SIZE.but(default="off", kvpress="on"),
+        COMPACTOR_KERNEL,
+        COMPACTOR_VALUE_SIZE,
         SINKS.but(default=8),
         RECENT.but(default=4),
     )
@@ -155,18 +157,56 @@ class Outliers(Scorer):
         if blend == _RATIO:
             blend = 1 - int(parameters["budget"]) / entries
         (observer,) = self.observes(parameters)
-        attention = view.observed(observer)[:, inner]
-        attention = attention.view(kv_heads, -1, attention.shape[-1]).mean(1)
-        if parameters["value_size"] == "on":
-            values = view.values[:, inner]
-            attention *= torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
-        attention = smooth(attention, int(parameters["kernel"]), "avg")
-        keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
-        mixed = sketches(view.layer, kv_heads, keys.shape[-1], parameters)
-        leverages = torch.stack([_leverage(*each) for each in zip(keys, mixed, strict=True)])
-        scores = attention.new_zeros(kv_heads, entries)
-        scores[:, inner] = _standard(attention) + float(blend) * _standard(leverages)
+        scores = view.keys.new_zeros(kv_heads, entries, dtype=torch.float32)
+        scores[:, inner] = _neighbours(view, observer, inner, parameters)
+        scores[:, inner] += float(blend) * _unlike(view, inner, parameters)
         return scores
+
+
+class Leverage(Scorer):
+    """Leverage of keys before RoPE, standardised over the layer."""
+
+    parameters = (SKETCH, SEED, DRAWN)
+    query_aware = False
+    work = PerEntry(keys=6, head_dim=10)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return _unlike(view, slice(0, view.keys.shape[1]), parameters)
+
+
+class Neighbours(Scorer):
+    """Attention within tiles counted from the first token, standardised over the layer."""
+
+    parameters = (TILE, PAD, COMPACTOR_KERNEL, COMPACTOR_VALUE_SIZE)
+    query_aware = False
+    work = PerEntry(keys=2)
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        tile, attended = int(parameters["tile"]), parameters["pad"] == "attended"
+        return (NonCausalAttention(tile, 0, 0, attended),)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        (observer,) = self.observes(parameters)
+        return _neighbours(view, observer, slice(0, view.keys.shape[1]), parameters)
+
+
+def _neighbours(
+    view: LayerView, observer: Observer, inner: slice, parameters: Parameters
+) -> Tensor:
+    """Attention within tiles, group mean, smoothed: [kv_heads, inner entries], standardised."""
+    attention = view.observed(observer)[:, inner]
+    attention = attention.view(view.kv_heads, -1, attention.shape[-1]).mean(1)
+    if parameters["value_size"] == "on":
+        values = view.values[:, inner]
+        attention *= torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
+    return _standard(smooth(attention, int(parameters["kernel"]), "avg"))
+
+
+def _unlike(view: LayerView, inner: slice, parameters: Parameters) -> Tensor:
+    """Leverage of keys before RoPE, [kv_heads, inner entries] float32, standardised."""
+    keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
+    mixed = sketches(view.layer, view.kv_heads, keys.shape[-1], parameters)
+    return _standard(torch.stack([_leverage(*each) for each in zip(keys, mixed, strict=True)]))
 
 
 def _leverage(keys: Tensor, sketch: Tensor | None) -> Tensor:
@@ -217,4 +257,20 @@ register(
             "sketch_dimension": "sketch",
         },
     ),
+)
+register(
+    name="leverage",
+    label="Leverage",
+    summary="Compactor's first half alone: keeps keys unlike the others, by leverage.",
+    source="Chari and Van Durme 2025, arXiv:2507.08143",
+    scorer=Leverage(),
+    press=Press("LeverageScorePress", {"sketch_dimension": "sketch"}),
+)
+register(
+    name="noncausal",
+    label="Non-causal attention",
+    summary="Compactor's other half: keeps what neighbours attend to, later ones too.",
+    source="Chari and Van Durme 2025, arXiv:2507.08143",
+    scorer=Neighbours(),
+    press=Press("NonCausalAttnPress", {"chunk_size": "tile"}),
 )

@@ -41,8 +41,8 @@ BETA_SIGN = choice("beta_sign", ("code", "text")).means(
 )
 TABLE = Parameter(
     name="table",
-    help="HeadKV: which table says how much each head matters; 'needle' is made by a probe when a "
-    "model first needs it, others come from files (`python -m ckv_core heads`).",
+    help="HeadKV, DuoAttention: which table says how much each head matters; 'needle' is made by a "
+    "probe when a model first needs it, others come from files (`python -m ckv_core heads`).",
     default=NEEDLE,
     parse=table_name,
 )

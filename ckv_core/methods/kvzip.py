@@ -5,6 +5,11 @@ a turn, a part of the prompt's own tokens, part by part. An entry's evidence is 
 token of the pass about it attends to it, with the softmax over the lead, the part and the pass. The
 authors' code and kvpress compute that softmax in the model's type, this in float32. The authors'
 share is of the text, and what the template writes before it comes on top; here the budget holds it.
+
+`plus=on` is KVzip+ (KVzap's and Fast KVzip's target): what an entry writes into the residual stream
+beside what is there. The attention is divided by the L2 norm of the attention layer's input at the
+token that repeats, after its normalisation, as kvpress has it, and multiplied by the L2 norm of
+V W_O.
 """
 
 from collections.abc import Sequence
@@ -35,6 +40,7 @@ _OVERHEAD = 512  # tokens of instruction and template, a bound for the memory es
 _QUERIES = 128  # of one query head whose attention exists at a time
 _FLOAT = 4  # bytes
 FIRST_OF_ALL = 2.0  # more than any attention
+_FIRST_OF_PLUS = 1e30  # more than any attention over a norm, or times one
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class Reconstruction:
     # First tokens that take part in every softmax; None for the whole lead, whose entries then come
     # before all others. Else nothing rebuilds the lead and it counts nothing.
     sinks: int | None
+    plus: bool = False  # attention over the norm of what the layer's attention was given
     shorter_by: ClassVar[str] = "repeat"
     kind: ClassVar[str] = "attention while the prompt is repeated"
 
@@ -67,7 +74,8 @@ class Reconstruction:
         prompt_len, part = statistic.shape[1], seen.part
         sinks = seen.lead if self.sinks is None else min(self.sinks, part.start)
         if self.sinks is None:
-            statistic[:, : seen.lead] = FIRST_OF_ALL
+            statistic[:, : seen.lead] = _FIRST_OF_PLUS if self.plus else FIRST_OF_ALL
+        sizes = torch.linalg.vector_norm(chunk.hidden().float(), dim=-1) if self.plus else None
         group_size = len(chunk.queries) // len(chunk.keys)
         before = sinks + part.stop - part.start
         own = chunk.keys.shape[1] - prompt_len
@@ -82,6 +90,8 @@ class Reconstruction:
                     ends = places[chunk.start - prompt_len + first :][: len(queries), None]
                     logits[:, before:].masked_fill_(places > ends, -torch.inf)
                     attention = softmax(logits, chunk.scaling.sink_of(query_head))[:, sinks:before]
+                    if sizes is not None:
+                        attention = attention / sizes[first : first + _QUERIES, None]
                     torch.maximum(most, attention.amax(0), out=most)
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
@@ -98,20 +108,30 @@ LEAD = choice("lead", ("first", "last"), kvpress="last").means(
     "KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
     "nothing repeats it (kvpress, whose later instructions also lack the authors' last space)."
 )
+PLUS = choice("plus", ("off", "on")).means(
+    "KVzip+: attention over the size of the hidden state that attends, times the size of the value "
+    "after the output projection (L2)."
+)
 
 
 class Repeated(Scorer):
     """The most that any token attends to an entry while its part is repeated; sinks are kept."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, SINKS.but(default=4))
+    parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, PLUS, SINKS.but(default=4))
     query_aware = False
     non_negative = True
+
+    def norms(self, parameters: Parameters) -> tuple[int, ...]:
+        return (2,) if parameters["plus"] == "on" else ()
 
     def passes(self, parameters: Parameters) -> tuple[FurtherPasses, ...]:
         return (_reconstruction(parameters),)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
-        return view.observed(_reconstruction(parameters))
+        most = view.observed(_reconstruction(parameters))
+        if not (orders := self.norms(parameters)):
+            return most
+        return torch.where(most < _FIRST_OF_PLUS, most * view.value_norms(*orders), most)
 
     def group(self, evidence: Tensor, kv_heads: int, parameters: Parameters) -> Tensor:
         return evidence.view(kv_heads, -1, evidence.shape[-1]).amax(1)
@@ -119,7 +139,7 @@ class Repeated(Scorer):
 
 def _reconstruction(parameters: Parameters) -> Reconstruction:
     sinks = None if parameters["lead"] == "first" else int(parameters["sinks"])
-    return Reconstruction(int(parameters["repeat"]), sinks)
+    return Reconstruction(int(parameters["repeat"]), sinks, parameters["plus"] == "on")
 
 
 register(
@@ -129,5 +149,9 @@ register(
     source="Kim et al. 2025, arXiv:2505.23416",
     scorer=Repeated(),
     budget_rule=TopScoresOfAll(),
-    press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),
+    press=Press(
+        "KVzipPress",
+        {"n_sink": "sinks", "chunk_size": "repeat", "kvzip_plus_normalization": "plus"},
+        scores=False,
+    ),
 )

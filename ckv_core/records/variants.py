@@ -214,8 +214,8 @@ class VariantSpec:
     def norm_orders(self) -> frozenset[int]:
         """Orders of the value norms that it asks for: 1 for L1, 2 for L2."""
         scorer = self.method.scorer
-        own = {scorer.norm_order} if scorer is not None and scorer.needs_norms else set()
-        return frozenset(own | ({1} if self.selector.needs_norms else set()))
+        own = () if scorer is None else scorer.norms(self.params)
+        return frozenset({*own, 1} if self.selector.needs_norms else own)
 
     @property
     def observers(self) -> tuple[Observer, ...]:

@@ -54,7 +54,11 @@ class GivenStates:
         return iter(self.rows)
 
     def window_attention(self, window: int) -> Tensor:
-        return self.rows[..., : self.rows.shape[2] - window].mean(1)
+        return self.full_window_attention(window)[:, : self.rows.shape[2] - window]
+
+    def full_window_attention(self, window: int) -> Tensor:
+        assert window == self.rows.shape[1]
+        return self.rows.mean(1)
 
     def window_queries(self, window: int) -> Tensor:
         """Made up of the rows."""

@@ -75,6 +75,16 @@ LATER = {
         "compactor",
         *POLICIES,
     ),
+    "outputs and whole heads, regular": (
+        "dropkv",
+        "ada_dropkv",
+        "caote",
+        "lava",
+        "duo_attention:table=golden",
+        "simlayerkv",
+        "gated_chunkkv",
+    ),
+    "sizes and neighbours, context-only": ("curdkv", "leverage", "noncausal", "kvzip:plus=on"),
 }
 
 Golden = dict[str, dict[str, Any]]

@@ -22,6 +22,19 @@ def key_difference(keys: list[Row]) -> Row:
     return (-(units @ anchor) / math.hypot(*anchor)).tolist()
 
 
+def curdkv(keys: list[Row], values: list[Row], local: int) -> Row:
+    """kvpress cur_press.py: shares of squared norms in runs of `local`, multiplied; sum 1."""
+    products = []
+    for i in range(len(keys)):
+        run = range(i // local * local, min((i // local + 1) * local, len(keys)))
+        shares = [
+            sum(x * x for x in states[i]) / sum(x * x for j in run for x in states[j])
+            for states in (keys, values)
+        ]
+        products.append(math.prod(shares))
+    return [each / sum(products) for each in products]
+
+
 def lots(seed: int, layer: int, head: int, entries: int) -> Row:
     """Uniform numbers from a generator of that place alone."""
     digest = hashlib.blake2b(f"({seed}, {layer}, {head})".encode(), digest_size=8).digest()

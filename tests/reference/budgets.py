@@ -88,3 +88,24 @@ def adaptive_heads(scores: list[Row], p: int, safeguard: float) -> list[int]:
     counts = [sum(i // capacity == head for i in chosen) for head in range(heads)]
     f = exact(safeguard)
     return largest_remainder([c * (1 - f) + f * p for c in counts], heads * p, capacity)
+
+
+def granted(worth: list[float], total: int, most: int) -> list[int]:
+    """One place after the other, by falling worth, gets `most` of what is left of `total`."""
+    given = [0] * len(worth)
+    for place in sorted(range(len(worth)), key=lambda at: (-worth[at], at)):
+        given[place] = min(most, total - sum(given))
+    return given
+
+
+def laziness(rows: list[list[Row]], sinks: int, recent: int) -> float:
+    """github.com/sail-sg/SimLayerKV 1fb6bda SimLayerKV_attention_llama.py, of the last queries.
+
+    Args:
+        rows: [query_heads][queries][entries].
+        sinks: first entries.
+        recent: newest entries; none counts twice.
+    """
+    near = [i for i in range(len(rows[0][0])) if i < sinks or i >= len(rows[0][0]) - recent]
+    shares = [sum(row[i] for i in near) for head in rows for row in head]
+    return sum(shares) / len(shares)

@@ -7,10 +7,12 @@ kvpress 0.5.5 presses/kvzip_press.py `prepare`, which leaves out the space at th
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from tests.reference.forward import Tap, forward
+from tests.reference.scores import layer_values, output_weight
 
 FIRST = "\n\nRepeat the previous context exactly."
 NEXT = {
@@ -42,7 +44,19 @@ def repeated(
         asked = encode(FIRST) if start == lead else encode(words) + overlap
         fed = [*asked, *closing, *part]
         tap = Tap(rows=len(fed))
+        sizes: list[Tensor] = []
+        hooks = [
+            layer.self_attn.register_forward_pre_hook(
+                lambda _, __, given, to=sizes: to.append(
+                    given["hidden_states"][0].double().norm(dim=-1)
+                ),
+                with_kwargs=True,
+            )
+            for layer in model.model.layers
+        ]
         forward(model, fed, copy.deepcopy(cache), tap=tap)
+        for hook in hooks:
+            hook.remove()
         sinks = lead if parameters["lead"] == "first" else min(parameters["sinks"], start)
         for layer, weights in enumerate(tap.attention):
             for head in range(heads):
@@ -51,10 +65,29 @@ def repeated(
                 rows = weights[head].double()
                 own = rows[:, start : start + len(part)]
                 shared = rows[:, :sinks].sum(-1) + own.sum(-1) + rows[:, n:].sum(-1)
-                found[layer][head, start : start + len(part)] = (own / shared[:, None]).amax(0)
+                own = own / shared[:, None]
+                if parameters["plus"] == "on":
+                    own = own / sizes[layer][:, None]
+                found[layer][head, start : start + len(part)] = own.amax(0)
     if parameters["lead"] == "first":
         for each in found:
-            each[:, :lead] = 2.0
+            each[:, :lead] = 1e30 if parameters["plus"] == "on" else 2.0
+    return found
+
+
+def weighed(model: Any, token_ids: list[int], scores: list[Tensor]) -> list[Tensor]:
+    """KVzip+ of kvpress 0.5.5 presses/kvzip_press.py `score_kvzip`: times ||v W_O||_2."""
+    cache = DynamicCache(config=model.config)
+    forward(model, token_ids, cache)
+    found = []
+    for layer, each in enumerate(scores):
+        values, weight = layer_values(cache, layer), output_weight(model, layer)
+        dim, group = values.shape[-1], len(each) // len(values)
+        norms = [
+            (values[head // group] @ weight[:, head * dim : (head + 1) * dim].T).norm(dim=-1)
+            for head in range(len(each))
+        ]
+        found.append(each * torch.stack(norms))
     return found
 
 

@@ -1,4 +1,4 @@
-"""CAKE, DefensiveKV, ChunkKV and LaProx from the attention of a window's queries, by definition.
+"""CAKE, DefensiveKV, ChunkKV, LaProx, DropKV, CAOTE and LAVa from a window's attention.
 
 `rows` is [query_heads][window][entries], each row a softmax over all entries.
 """
@@ -90,6 +90,27 @@ def chunks_kept(scores: Row, size: int, budget: int, past: int) -> set[int]:
     return set([i for c in best for i in chunks[c] if i < past][:budget])
 
 
+def gated_order(scores: Row, size: int, spiky: int) -> list[int]:
+    """Entries as kvpress entropy_gated_chunkkv_press.py takes them, one after the other."""
+    chunks = [range(at, min(at + size, len(scores))) for at in range(0, len(scores), size)]
+    means = [sum(scores[i] for i in chunk) / len(chunk) for chunk in chunks]
+    entropies = []
+    for chunk in chunks:
+        raised = [scores[i] - min(0, *(scores[j] for j in chunk)) for i in chunk]
+        shares = [each / (sum(raised) + 1e-8) for each in raised]
+        entropy = -sum(each * math.log(each + 1e-8) for each in shares)
+        entropies.append(min(max(entropy / math.log(len(chunk)), 0), 1) if len(chunk) > 1 else 0)
+    middle = (len(chunks) - 1) // 2  # of an even number the lower one
+    limits = sorted(means)[middle], sorted(entropies)[middle]
+    taken: list[int] = []
+    for at in sorted(range(len(chunks)), key=lambda c: (-means[c], c)):
+        best = sorted(chunks[at], key=lambda i: (-scores[i], i))
+        few = means[at] >= limits[0] and entropies[at] < limits[1]
+        taken += best[:spiky] if few else best
+    left = sorted(set(range(len(scores))) - set(taken), key=lambda i: (-scores[i], i))
+    return taken + left
+
+
 def laprox_scores(
     rows: list[list[Row]], norms: list[Row], group_size: int, kernel: int
 ) -> list[Row]:
@@ -145,3 +166,47 @@ def vatp_kept(attention: list[Row], values: list[Row], budget: int, sinks: int) 
     ]
     others = sorted(set(range(length)) - newest, key=lambda i: (-worth[i], i))
     return newest | set(others[: budget - budget // 2])
+
+
+def moved(attention: Row, values: list[Row]) -> Row:
+    """How far the output sum a_i v_i goes, in L2, if one entry leaves and the others fill 1.
+
+    1e-6 keeps the weights finite, as in github.com/AozhongZhang/DropKV 67cdfeb dropkv_cache.py.
+    """
+    weights, states = np.array(attention), np.array(values)
+    found = []
+    for gone, weight in enumerate(weights):
+        others = weights.copy()
+        others[gone] = 0.0
+        renormalised = others / (1 - weight)
+        distance = float(np.linalg.norm(renormalised @ states - weights @ states))
+        found.append(distance * (1 - weight) / (1 - weight + 1e-6))
+    return found
+
+
+def dropkv_scores(rows: list[Row], values: list[Row]) -> Row:
+    """One query head: the squares, summed over the window's queries."""
+    return np.square([moved(row, values) for row in rows]).sum(0).tolist()
+
+
+def lava_scores(rows: list[list[Row]], values: list[list[Row]], kernel: int) -> list[Row]:
+    """github.com/MGDDestiny/Lava 71d3cc8 snapkv_utils.py, LavaKVCluster.calcul_attn_score.
+
+    Args:
+        rows: of one layer, [query_heads][window][entries].
+        values: [kv_heads][entries][value_dim].
+        kernel: of the maximum.
+    """
+    per_head = []
+    for head, past in enumerate(past_of(rows)):
+        own = values[head * len(values) // len(rows)][: past.shape[1]]
+        largest = max(sum(abs(x) for x in value) for value in own)
+        per_head.append([largest * x for x in pooled(past.mean(0).tolist(), "max", kernel)])
+    return group_reduced(per_head, len(rows) // len(values), "max")
+
+
+def entropy(rows: list[Row]) -> float:
+    """Of all numbers of a layer as shares of their sum."""
+    total = sum(map(sum, rows))
+    shares = [each / total for row in rows for each in row if each > 0]
+    return -sum(share * math.log(share) for share in shares)

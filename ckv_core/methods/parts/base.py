@@ -24,7 +24,7 @@ SINKS = integer("sinks", 0, (0, 4096)).means("First tokens of the prompt that ar
 
 RECENT = integer("recent", 0, (0, 4096)).means("Last tokens that are always kept.")
 SEED = integer("seed", 0, (0, 999_999_999)).means(
-    "Random, Compactor: of the random numbers; each layer and KV head has its own ones."
+    "Random, Compactor, Leverage: of the random numbers; each layer and KV head has its own ones."
 )
 
 
@@ -118,6 +118,10 @@ class Scorer(Part):
         """Last queries of the prompt that it asks for."""
         asks = any(parameter.name == "window" for parameter in self.parameters)
         return int(parameters["window"]) if asks else 0
+
+    def norms(self, parameters: Parameters) -> tuple[int, ...]:
+        """Orders of the value norms that it asks for."""
+        return (self.norm_order,) if self.needs_norms else ()
 
     def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         """Equal for equal scores of one prompt."""

@@ -31,6 +31,7 @@ from tests.reference.report import report
 
 BUDGET = 60
 LAG = 8
+IN_BLOCKS = {"curdkv", "keydiff", "knorm", "lagkv", "random", "streaming_llm"}
 
 
 def run(*specs: str, arch: str = "llama", **changes: object) -> RunResult:
@@ -171,7 +172,7 @@ def test_methods_read_in_blocks_or_say_why_not(method):
         assert reason in str(refused.value)
     else:
         assert VariantSpec.parse(spec).block == 1024
-    assert (not reason) == (method in {"keydiff", "knorm", "lagkv", "random", "streaming_llm"})
+    assert (not reason) == (method in IN_BLOCKS)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,17 @@ def test_keydiff_is_the_literal_difference_whatever_the_lengths_of_keys(heads, e
     torch.testing.assert_close(of_keys("keydiff", keys * lengths), expected, **CLOSE)
 
 
+@given(st.integers(1, 3), st.integers(1, 30), st.integers(1, 12), SEEDS)
+def test_curdkv_is_the_literal_product_of_shares(heads, entries, local, seed):
+    layer = random_layer(seed, heads, 1, entries)
+    expected = [
+        literal.curdkv(keys, values, local)
+        for keys, values in zip(layer.keys.tolist(), layer.values.tolist(), strict=True)
+    ]
+    found = scorer("curdkv").scores(layer, {"local": local})
+    torch.testing.assert_close(found, torch.tensor(expected), **CLOSE)
+
+
 @given(st.integers(0, 99), st.integers(0, 5), st.integers(1, 30), st.data())
 def test_random_keeps_what_the_literal_lots_say(seed, number, entries, data):
     budget = data.draw(st.integers(0, entries))
@@ -202,20 +213,22 @@ def test_capkv_is_the_literal_leverage(sizes, sinks, entries, seed, anchor, cosi
     SIZES,
     st.integers(6, 24),
     SEEDS,
-    st.integers(1, 9),
+    st.tuples(st.integers(1, 9), st.sampled_from([(2, 1), (0, 0)])),
     st.sampled_from(["paper", "kvpress"]),
     st.sampled_from([0, 3, 4]),
 )
 def test_compactor_is_the_literal_sum_of_outliers_and_attention(
-    sizes, entries, seed, tile, preset, sketch
+    sizes, entries, seed, cut, preset, sketch
 ):
     """Tiles that begin and end in other chunks, the last one not full."""
-    (kv_heads, group), kvpress = sizes, preset == "kvpress"
-    parameters = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
+    (kv_heads, group), (tile, ends), kvpress = sizes, cut, preset == "kvpress"
+    inner = slice(ends[0], entries - ends[1])
+    parameters = {"sinks": ends[0], "recent": ends[1]}
+    parameters |= {"tile": tile, "pad": "attended" if kvpress else "masked"}
     parameters |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
     parameters |= {"drawn": "in_turn" if kvpress else "apart"}
     parameters |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
-    observer = NonCausalAttention(tile, 2, 1, kvpress)
+    observer = NonCausalAttention(tile, *ends, kvpress)
     queries = ROTARY.turn(plain_queries(kv_heads * group, entries, seed), 0)
     layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
     found = scorer("compactor").scores(layer, parameters)
@@ -223,8 +236,8 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
     mixed = sketches(layer.layer, kv_heads, DIM, parameters)
     assert [each is None for each in mixed] == [sketch != 3] * kv_heads
     for head in range(kv_heads):
-        keys, values = (each[head, 2:-1].tolist() for each in (layer.keys, layer.values))
-        own = queries[head * group : (head + 1) * group, 2:-1].tolist()
+        keys, values = (each[head, inner].tolist() for each in (layer.keys, layer.values))
+        own = queries[head * group : (head + 1) * group, inner].tolist()
         per_head = [leverages.tile_attention(each, keys, tile, attended=kvpress) for each in own]
         means = [sum(column) / group for column in zip(*per_head, strict=True)]
         if kvpress:
@@ -232,13 +245,20 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
             means = pooled(sized, "avg", 3)
         attention.append(means)
         own_sketch = None if mixed[head] is None else mixed[head].tolist()
-        before = ROTARY.undo(layer.keys[head : head + 1, 2:-1], 2)[0].tolist()
+        before = ROTARY.undo(layer.keys[head : head + 1, inner], ends[0])[0].tolist()
         outliers.append(leverages.leverage(before, own_sketch, 0.01))
     weight = 1 - 4 / entries if kvpress else 0.5
-    pairs = zip(leverages.standardised(attention), leverages.standardised(outliers), strict=True)
-    expected = [[a + weight * b for a, b in zip(*pair, strict=True)] for pair in pairs]
-    torch.testing.assert_close(found[:, 2:-1], torch.tensor(expected), rtol=1e-3, atol=1e-3)
-    assert not found[:, :2].any()
+    halves = {
+        "noncausal": torch.tensor(leverages.standardised(attention)),
+        "leverage": torch.tensor(leverages.standardised(outliers)),
+    }
+    expected = halves["noncausal"] + weight * halves["leverage"]
+    torch.testing.assert_close(found[:, inner], expected, rtol=1e-3, atol=1e-3)
+    assert not found[:, : ends[0]].any()
+    if ends == (0, 0):  # then each is a method by itself
+        for method, half in halves.items():
+            alone = scorer(method).scores(layer, parameters)
+            torch.testing.assert_close(alone, half, rtol=1e-3, atol=1e-3)
 
 
 def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer():

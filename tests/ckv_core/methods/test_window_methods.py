@@ -1,7 +1,8 @@
-"""CAKE, DefensiveKV, ChunkKV, LaProx, observed attention, VATP and R-KV against literal loops."""
+"""CAKE, DefensiveKV, ChunkKV, LaProx, DropKV, CAOTE, LAVa, VATP and R-KV against literal loops."""
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,9 +19,11 @@ from tests.factories.events import folded
 from tests.factories.layers import GivenCandidates, GivenStates, kept, random_layer, scorer
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
+from tests.reference import budgets as literal_budgets
 from tests.reference import redundancy
 from tests.reference import window_methods as literal
-from tests.reference.budgets import largest_remainder
+from tests.reference.budgets import adaptive_heads, largest_remainder
+from tests.reference.scores import group_reduced, pooled
 
 SEEDS = st.integers(0, 2**31)
 SIZES = (st.integers(1, 3), st.integers(1, 2), st.integers(2, 18), st.integers(1, 4))
@@ -112,6 +115,21 @@ def test_chunkkv_keeps_whole_chunks_but_the_last(kv_heads, past, seed, size, sha
     assert kept("chunkkv", candidates) == [expected]
 
 
+@given(st.integers(1, 2), st.integers(2, 18), SEEDS, st.integers(2, 6), st.booleans())
+def test_gated_chunkkv_takes_the_best_of_spiky_chunks_only(kv_heads, past, seed, size, shared):
+    layer = random_layer(seed, kv_heads, 2, past + 3, 3)
+    parameters = {"chunk": size, "chunks_of": "layer" if shared else "head", "pool": "none"}
+    parameters |= {"group": "mean", "kernel": 1, "spiky": 1 + seed % (size - 1)}
+    candidates = given_candidates("gated_chunkkv", [layer], seed % (past + 1), parameters)
+    ranked = candidates.scores(0)
+    if shared:
+        window = torch.full((kv_heads, 3), float(ranked.max()) + 1)
+        ranked = torch.cat([ranked, window], 1).mean(0).expand(kv_heads, -1)
+    orders = [literal.gated_order(row, size, parameters["spiky"]) for row in ranked.tolist()]
+    expected = [{*[i for i in row if i < past][: candidates.spare]} for row in orders]
+    assert kept("gated_chunkkv", candidates) == [expected]
+
+
 @given(*SIZES, SEEDS)
 def test_laprox_keeps_the_highest_shares_of_all_layers(kv_heads, group_size, past, window, seed):
     shape = (kv_heads, group_size, past + window, window)
@@ -129,6 +147,74 @@ def test_laprox_keeps_the_highest_shares_of_all_layers(kv_heads, group_size, pas
     assert kept("laprox", candidates) == literal.highest_of_all(
         [each.tolist() for each in found], total
     )
+
+
+@pytest.mark.parametrize("method", ["dropkv", "caote"])
+@given(*SIZES, SEEDS)
+def test_scores_are_how_far_the_output_moves_without_the_entry(
+    method, kv_heads, group_size, past, window, seed
+):
+    """The output is summed again without it, where the methods have a closed form."""
+    layer = random_layer(seed, kv_heads, group_size, past + window, window)
+    parameters = {"kernel": 3, "pool": "avg", "group": "mean", "output": "attended"}
+    per_head = []
+    for head, attention in enumerate(layer.rows.double().tolist()):
+        values = layer.values[head // group_size].tolist()
+        if method == "dropkv":
+            own = literal.dropkv_scores(attention, values)
+        else:
+            own = literal.moved(np.mean(attention, axis=0).tolist(), values)
+        per_head.append(pooled(own, "avg", 3))
+    expected = torch.tensor(group_reduced(per_head, group_size, "mean"), dtype=torch.float32)
+    torch.testing.assert_close(scores(method, layer, parameters), expected, rtol=2e-3, atol=1e-6)
+
+
+@given(*SIZES, SEEDS)
+def test_lavas_scores_and_budgets_are_the_literal_ones(kv_heads, group_size, past, window, seed):
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    parameters = {"kernel": 3, "pool": "max", "group": "max", "safeguard": 0.2}
+    candidates = given_candidates("lava", layers, seed % (past + 1), parameters)
+    found = [candidates.scores(place) for place in range(3)]
+    expected = [literal.lava_scores(each.rows.tolist(), each.values.tolist(), 3) for each in layers]
+    torch.testing.assert_close(torch.stack(found), torch.tensor(expected), **CLOSE)
+    weights = [Fraction(literal.entropy(each.tolist())) for each in found]
+    weights = weights if any(weights) else [Fraction(1)] * 3
+    total = 3 * candidates.spare
+    by_layer = largest_remainder([each / sum(weights) * total for each in weights], total, past)
+    budgets = METHODS.get("lava").budget_rule.head_budgets(
+        candidates, candidates.spare, candidates.parameters
+    )
+    assert budgets.tolist() == [
+        adaptive_heads(each.tolist(), own, 0.2) for each, own in zip(found, by_layer, strict=True)
+    ]
+
+
+@given(*SIZES, SEEDS)
+def test_whole_heads_and_whole_layers_are_granted_one_after_the_other(
+    kv_heads, group_size, past, window, seed
+):
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    parameters = {"table": "given", "sinks": 1, "recent": window}
+    candidates = given_candidates("simlayerkv", layers, seed % (past + 1), parameters)
+    candidates.table = [[(seed + 2 * i + j) % 3 / 2 for j in range(kv_heads)] for i in range(3)]
+    total = 3 * kv_heads * candidates.spare
+
+    def budgets(method: str) -> list[list[int]]:
+        rule = METHODS.get(method).budget_rule
+        return rule.head_budgets(candidates, candidates.spare, candidates.parameters).tolist()
+
+    worth = [each for row in candidates.table for each in row]
+    given = literal_budgets.granted(worth, total, past)
+    assert [each for row in budgets("duo_attention") for each in row] == given
+    lazy = [literal_budgets.laziness(each.rows.tolist(), 1, window) for each in layers]
+    by_layer = literal_budgets.granted([-each for each in lazy], total, kv_heads * past)
+    shares = [[Fraction(each, kv_heads)] * kv_heads for each in by_layer]
+    found = budgets("simlayerkv")
+    assert found == [
+        largest_remainder(row, own, past) for row, own in zip(shares, by_layer, strict=True)
+    ]
 
 
 @given(st.integers(1, 3), st.integers(1, 2), st.integers(4, 30), SEEDS, st.data())

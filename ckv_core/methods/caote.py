@@ -1,0 +1,53 @@
+"""CAOTE: entries by how far the mean attention output moves if that one entry is evicted.
+
+As DropKV, of one attention in the place of each query's, and not squared: for a single query
+(`window=1`) both rank alike. The paper puts it behind H2O, TOVA or SnapKV, whose scores are scaled
+to sum to 1; this is SnapKV's, the window's mean attention to all entries, which does. FastCAOTE
+(`output=mean`) takes the mean value for the output. No code of the authors is public, and where
+their SnapKV version smooths could not be read: here, as SnapKV, afterwards.
+"""
+
+from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.methods.base import register
+from ckv_core.methods.dropkv import LEAST_REST
+from ckv_core.methods.parameters import choice
+from ckv_core.methods.parts.base import SINKS, Parameters, PerEntry
+from ckv_core.methods.parts.views import LayerView
+from ckv_core.methods.parts.window import AUTHORS_WINDOW, GROUP, KERNEL, POOL, Window
+
+OUTPUT = choice("output", ("attended", "mean")).means(
+    "CAOTE: distance of a value to the attention's output, or to the mean of all (FastCAOTE)."
+)
+
+
+class OutputError(Window):
+    """a / (1 - a) times the L2 distance of value and output, a the window's mean attention."""
+
+    parameters = (
+        AUTHORS_WINDOW,
+        KERNEL.but(kvpress=None),
+        POOL.but(kvpress=None),
+        GROUP,
+        OUTPUT,
+        SINKS,
+    )
+    work = PerEntry(window=2, query_heads=3, head_dim=4)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        found = view.full_window_attention(int(parameters["window"])).clone()
+        group_size = view.query_heads // view.kv_heads
+        for head, row in enumerate(found):
+            attention, values = row.double(), view.values[head // group_size].double()
+            output = attention @ values if parameters["output"] == "attended" else values.mean(0)
+            distance = torch.linalg.vector_norm(values - output, dim=-1)
+            found[head] = attention / (1 - attention + LEAST_REST) * distance
+        return found
+
+
+register(
+    name="caote",
+    label="CAOTE",
+    summary="Keeps entries whose single loss would move the mean attention output most.",
+    source="Goel et al. 2025, arXiv:2504.14051",
+    scorer=OutputError(),
+)

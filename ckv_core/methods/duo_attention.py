@@ -1,0 +1,62 @@
+"""DuoAttention: some KV heads keep everything, the others the first and the newest tokens.
+
+The authors train a gate per KV head on synthetic passkeys, and publish gates of a few models; a
+share of heads then keeps everything, so the memory follows. Here the budget says how many heads
+do, those of the highest numbers in the `table`, and one more as much as is left, its newest. The
+table is HeadKV's needle probe unless a file with the authors' gates is brought
+(`python -m ckv_core heads`): both say which heads look for passages far away, but the numbers and
+at times the heads are others. Authors and kvpress keep 64 or 128 sinks and 256 newest tokens, of
+prompts of 32k and more; here 4 and 28, or short prompts would leave no head whole. kvpress can also
+guess gates from mean queries and keys, which this does not. Costs nothing per prompt.
+"""
+
+from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.methods.base import register
+from ckv_core.methods.headkv import TABLE
+from ckv_core.methods.parts.base import RECENT, SINKS, BudgetRule, Candidates, Parameters
+from ckv_core.methods.streaming_llm import Position
+
+STREAMING = (SINKS.but(default=4), RECENT.but(default=28))
+
+
+class Streaming(Position):
+    """The position itself; the first and the last tokens are always kept."""
+
+    parameters = STREAMING
+
+
+class WholeHeads(BudgetRule):
+    """Heads in the table's order keep everything as long as the budget lasts, the others nothing.
+
+    Beyond what is always kept; the last one that gets anything gets what is left.
+    """
+
+    parameters = (TABLE,)
+
+    def tables(self, parameters: Parameters) -> tuple[str, ...]:
+        return (str(parameters["table"]),)
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        (table,) = self.tables(parameters)
+        worth = torch.tensor(candidates.head_table(table), dtype=torch.float64)
+        budgets = granted(worth.flatten(), worth.numel() * spare, candidates.entries)
+        return budgets.view(worth.shape)
+
+
+def granted(worth: Tensor, total: int, most: int) -> Tensor:
+    """Give `most` to each in turn, the highest worth first, until `total` is gone, [places] int64.
+
+    Ties: the earlier place.
+    """
+    turn = worth.argsort(dim=-1, descending=True, stable=True).argsort()
+    return (total - turn * most).clamp(0, most)
+
+
+register(
+    name="duo_attention",
+    label="DuoAttention",
+    summary="Heads that find needles keep everything, the others the first and newest tokens.",
+    source="Xiao et al. 2024, arXiv:2410.10819",
+    scorer=Streaming(),
+    budget_rule=WholeHeads(),
+)
