@@ -14,8 +14,10 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.records.variants import VariantSpec
 from cli.main import commands
+<<<<<<< HEAD
 from scripts.reference_docs import PAGES, REFERENCE
-from ui.methods.page import INTRO
+=======
+>>>>>>> 33e3cc86 (LagKV settles equal ranks as kvpress does with its preset; the Methods page leaves it to each method whether CriticalKV follows)
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,7 +86,6 @@ def test_the_methods_page_lists_whose_spec_takes_a_selector(selector):
             taken.append(method.name)
     listed = ", ".join(f"`{name}`" for name in taken)
     assert f"{listed}." in (REFERENCE / "methods.md").read_text("utf-8")
-    assert f"{listed};" in INTRO or f"{listed}." in INTRO
 
 
 def test_the_readme_is_short():

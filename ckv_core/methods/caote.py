@@ -31,7 +31,7 @@ class OutputError(Window):
         OUTPUT,
         SINKS,
     )
-    work = PerEntry(window=2, query_heads=3, head_dim=4)
+    work = PerEntry(window=2, query_heads=6, head_dim=6)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         found = view.full_window_attention(int(parameters["window"])).clone()

@@ -66,7 +66,7 @@ class GatedChunks(Chunks):
     """As `Chunks`, but of important chunks of low entropy the best tokens; then single ones."""
 
     parameters = (CHUNK.but(kvpress=None), CHUNKS_OF, SPIKY)
-    work = PerEntry(kv_heads=12)
+    work = PerEntry(kv_heads=16)
 
     def check(self, parameters: Parameters) -> str:
         fits = int(parameters["spiky"]) < int(parameters["chunk"])

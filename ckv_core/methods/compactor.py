@@ -168,6 +168,7 @@ class Leverage(Scorer):
 
     parameters = (SKETCH, SEED, DRAWN)
     query_aware = False
+    turns_keys = True
     work = PerEntry(keys=6, head_dim=10)
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:

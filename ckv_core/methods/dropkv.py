@@ -28,7 +28,7 @@ class DroppedOutput(Window):
     """
 
     parameters = (AUTHORS_WINDOW, KERNEL.but(kvpress=None), AUTHORS_POOL, GROUP, SINKS)
-    work = PerEntry(window=8, query_heads=3, head_dim=4)
+    work = PerEntry(window=10, query_heads=3, head_dim=8)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         group_size = view.query_heads // view.kv_heads

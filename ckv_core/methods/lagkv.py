@@ -3,7 +3,8 @@
 The authors sum the scores of keys and values, kvpress averages them: the same order. The authors
 keep a share of each partition, and sinks and tail always; here the share is what makes the total
 the budget, so the sets are theirs wherever the budget holds sinks and tail. Of less they keep more
-than the budget (`tail=protected` refuses it), kvpress any tokens of the tail, this the newest.
+than the budget (`tail=protected` refuses it), kvpress whichever of sinks, tail and equal ranks
+`torch.topk` takes (`ties=topk`), this sinks, the newest of the tail and earlier partitions.
 Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
 """
 
@@ -29,6 +30,10 @@ TAIL = choice("tail", ("inside", "protected")).means(
     "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
     "the authors keep the whole tail always (protected)."
 )
+TIES = choice("ties", ("place", "topk"), kvpress="topk").means(
+    "LagKV: where a budget ends among equal ranks, sinks and the newest tokens stay, then earlier "
+    "partitions (place); or whatever torch.topk takes, which may drop sinks (topk, kvpress)."
+)
 LAG_SINKS = SINKS.but(default=16, kvpress=4)
 
 
@@ -43,11 +48,12 @@ class Partitions(Selector):
     """First the tail, newest first; then one entry of each partition after another, best first.
 
     So partitions keep equally many, the earlier ones one more where it does not come out even.
-    The same sets follow from kvpress's rule, one top-k over ranks within partitions.
+    The same sets follow from kvpress's rule, one top-k over ranks within partitions, with 1 for
+    sinks and tail, but for what is equal there: `ties`. Without a partition its newest come first.
     """
 
     needs_entries = True
-    reads = ("lag", "sinks")
+    reads = ("lag", "sinks", "ties")
     work = PerEntry(kv_heads=12)
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
@@ -56,29 +62,49 @@ class Partitions(Selector):
         sinks, lag = (int(candidates.parameters[key]) for key in ("sinks", "lag"))
         scored, count = scored_partitions(prompt_len, candidates.parameters)
         position = torch.arange(prompt_len, device=order.device)[candidates.columns]
-        length = int((position < scored.stop).sum())  # they come first among the candidates
+        inner = slice(*(int((position < edge).sum()) for edge in (scored.start, scored.stop)))
+        length = inner.stop - inner.start
         places = torch.arange(candidates.entries, device=order.device).expand(order.shape)
         turn = torch.empty_like(places).scatter(-1, order.long(), places)  # right for the tail
+        beyond = position < sinks if not count else torch.ones_like(position, dtype=torch.bool)
+        worth = torch.where(beyond, 1.0, (position - sinks) / (prompt_len - sinks)).repeat(
+            *order.shape[:2], 1
+        )
         if length:
             # Of which some entries may be protected: partitions are not all of one size then.
-            partition = (position[:length] - sinks) // lag
+            partition = (position[inner] - sinks) // lag
             sizes = partition.bincount(minlength=count)
             in_partition = places[..., :length] - (sizes.cumsum(0) - sizes)[partition]
-            by_turn = (partition * candidates.entries + turn[..., :length]).argsort(-1)
+            by_turn = (partition * candidates.entries + turn[..., inner]).argsort(-1)
             rank = torch.empty_like(in_partition).scatter(-1, by_turn, in_partition)
             after_tail = candidates.entries - length
-            turn[..., :length] = after_tail + (rank * count + partition).argsort(-1).argsort(-1)
+            turn[..., inner] = after_tail + (rank * count + partition).argsort(-1).argsort(-1)
+            worth[..., inner] = 1 - (rank + 1) / sizes[partition]
+        if candidates.parameters["ties"] == "topk":
+            return Kept(_by_topk(worth, head_budgets))
         return Kept(turn < head_budgets[..., None].to(turn.device))
+
+
+def _by_topk(worth: Tensor, head_budgets: Tensor) -> Tensor:
+    """Mark what torch.topk takes of each head's row, [layers, kv_heads, entries] bool."""
+    kept = torch.zeros_like(worth, dtype=torch.bool)
+    for rows, masks, budgets in zip(worth, kept, head_budgets.tolist(), strict=True):
+        for row, mask, budget in zip(rows, masks, budgets, strict=True):
+            mask[row.topk(budget).indices] = True
+    return kept
 
 
 class LagRelative(Scorer):
     """Scores say how unevenly channels lie in the next partition's ranges; the tail comes first."""
 
-    parameters = (LAG, LAG_SINKS, TAIL)
+    parameters = (LAG, LAG_SINKS, TAIL, TIES)
     work = PerEntry(head_dim=8)
     query_aware = False
     across_heads = False
     non_negative = True
+
+    def protects(self, parameters: Parameters) -> dict[str, slice]:
+        return {} if parameters["ties"] == "topk" else super().protects(parameters)
 
     def refuses(self, budget: int, prompt_len: int, parameters: Parameters) -> str:
         part, _ = scored_partitions(prompt_len, parameters)

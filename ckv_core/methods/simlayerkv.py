@@ -16,7 +16,7 @@ from ckv_core.methods.parts.window import AUTHORS_WINDOW
 
 
 class StreamingSeen(Streaming):
-    """As StreamingLLM's; the last queries are asked for, and their own entries kept too."""
+    """As StreamingLLM's; it sees the last queries, whose own entries stay too."""
 
     parameters = (AUTHORS_WINDOW.but(default=1), *STREAMING)
     query_aware = True

@@ -79,6 +79,22 @@ def lagkv(scores: list[Row], tail: int, budget: int) -> set[int]:
     return set(queue[:budget])
 
 
+def lagkv_ranks(scores: list[Row], sinks: int, entries: int) -> Row:
+    """kvpress lagkv_press.py: ranks in partitions over their size, 1 for sinks and tail.
+
+    Too few entries for a partition: places over their count.
+
+    Args:
+        scores: [partitions][lag].
+        sinks: entries before them.
+        entries: all others.
+    """
+    if not scores:
+        return [1.0] * sinks + [i / entries for i in range(entries)]
+    ranked = [sorted(row).index(each) / len(row) for row in scores for each in row]
+    return [1.0] * sinks + ranked + [1.0] * (entries - len(ranked))
+
+
 def rotation(position: int, dim: int, base: float = 100.0) -> Tensor:
     """RoPE's matrix at a position: halves turned against one another."""
     matrix = torch.zeros(dim, dim, dtype=torch.float64)

@@ -109,10 +109,12 @@ def _marked(text: Any) -> Markup:
 
 
 def _notes(method: Method) -> str:
-    """What its file says after the first line, or that of its scorer: where codes disagree."""
-    module = sys.modules.get(f"{METHODS_PACKAGE}.{method.name}")
-    module = module or sys.modules[type(method.scorer).__module__]
-    _, _, notes = (module.__doc__ or "").partition("\n\n")
+    """What its file says after the first line, or that of its own part: where codes disagree."""
+    parts = (method.selector, method.budget_rule, method.scorer)
+    files = (f"{METHODS_PACKAGE}.{method.name}", *(type(part).__module__ for part in parts))
+    shared = f"{METHODS_PACKAGE}.parts."
+    own = next(file for file in files if file in sys.modules and not file.startswith(shared))
+    _, _, notes = (sys.modules[own].__doc__ or "").partition("\n\n")
     return " ".join(notes.split())
 
 

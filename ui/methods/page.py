@@ -4,19 +4,11 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.methods import METHODS, SELECTORS
 from ui.components.base import Facts
 from ui.components.modules import on_load
 from ui.methods.capacity import Capacity
 from ui.methods.cards import methods_list, parameters_table
 from ui.settings import Settings
-
-
-def follows(selector: str) -> str:
-    """The methods that a selector can follow, as Markdown."""
-    part = SELECTORS[selector]
-    return ", ".join(f"`{method.name}`" for method in METHODS if part in method.selectors[1:])
-
 
 FORMULA_TEXT = (
     "Open a method for its formula, what it kept of a text, its parameters and what it needs. In "
@@ -31,9 +23,8 @@ INTRO = (
     "[Parameters](methods#parameters) · [Limits](methods#limits)\n\n"
     "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
     "part of each head's budget to attention alone (stage 1) and the rest to attention times "
-    "the size of the value that would be lost (stage 2). `+critical` follows "
-    f"{follows('critical')}; `+critical_auto`, which needs an observation window, "
-    f"{follows('critical_auto')}. "
+    "the size of the value that would be lost (stage 2). Each method says below whether "
+    "`+critical` can follow it, and `+critical_auto`, which needs an observation window. "
     "Methods that are query-aware and such that are not are compared fairly "
     "where the context alone is compressed: then neither sees the question."
 )

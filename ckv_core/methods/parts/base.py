@@ -110,6 +110,8 @@ class Scorer(Part):
     non_negative: ClassVar[bool] = False
     # Whether it looks at positions alone, so that all heads share one order.
     by_position: ClassVar[bool] = False
+    # Whether it turns keys back, and so has to know the place of each: of the whole prompt alone.
+    turns_keys: ClassVar[bool] = False
     needs_window: ClassVar[bool] = False  # whether it asks for the observation window's attention
     needs_norms: ClassVar[bool] = False  # whether it asks for value norms
     norm_order: ClassVar[int] = 1  # which ones, 1 for L1 and 2 for L2

@@ -45,6 +45,8 @@ def unfit(
         return "has no score to evict by"
     if scorer.queries(parameters):
         return "scores by queries of the prompt's end, which no block before the last has read"
+    if scorer.turns_keys:
+        return "turns keys back from their places, which what is held between blocks does not tell"
     if any(part.observes(parameters) or part.passes(parameters) for part in parts):
         return "scores by statistics of the whole prompt"
     return "" if rule.equal else "gives heads different budgets, known only at the prompt's end"

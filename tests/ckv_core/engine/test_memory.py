@@ -34,7 +34,10 @@ pytestmark = pytest.mark.slow
 
 VARIANTS = ("full", "streaming_llm", "snapkv+critical", "adakv+critical", "snapkv+critical_auto")
 # Whose parts tell of work of their own.
-AT_WORK = ("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention", "laprox", "capkv")
+AT_WORK = (
+    *("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention", "laprox", "capkv"),
+    *("dropkv", "gated_chunkkv"),
+)
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[3]

@@ -82,11 +82,11 @@ def test_what_is_no_list_of_ranges_protects_nothing(text):
     assert read_ranges(text, 50) == ()
 
 
-# StreamingLLM keeps the newest anyway, and at a small budget the end of a long question.
+# These keep the newest anyway, and at a small budget the end of a long question.
 AGNOSTIC = [
     method.name
     for method in METHODS
-    if method.regime == "query-agnostic" and method.name != "streaming_llm"
+    if method.regime == "query-agnostic" and not method.scorer.prefers_newest
 ]
 
 

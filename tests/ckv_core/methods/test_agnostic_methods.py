@@ -108,7 +108,7 @@ def test_lagkv_keeps_what_the_literal_loop_does(heads, sinks, lag, entries, seed
     layer = random_layer(seed, heads, 1, sinks + entries)
     layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
     budget = data.draw(st.integers(0, entries))
-    parameters = {"sinks": sinks, "lag": lag}
+    parameters = {"sinks": sinks, "lag": lag, "ties": "place"}
     candidates = GivenCandidates(
         scorer("lagkv"), parameters, [layer], slice(sinks, sinks + entries), budget
     )
@@ -121,6 +121,13 @@ def test_lagkv_keeps_what_the_literal_loop_does(heads, sinks, lag, entries, seed
         torch.testing.assert_close(found, torch.tensor(expected).flatten(), **CLOSE)
         own = found.view(len(expected), lag).tolist()
         assert members[head] == literal.lagkv(own, entries - scored, budget)
+    parameters["ties"] = "topk"
+    every = GivenCandidates(scorer("lagkv"), parameters, [layer], slice(0, sinks + entries), budget)
+    (members,) = kept("lagkv", every)
+    for head in range(heads):
+        own = every.scores(0)[head, sinks : sinks + scored].view(-1, lag).tolist()
+        ranks = torch.tensor(literal.lagkv_ranks(own, sinks, entries))
+        assert members[head] == {*ranks.topk(budget).indices.tolist()}
 
 
 @pytest.mark.parametrize(
