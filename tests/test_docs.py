@@ -14,10 +14,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.records.variants import VariantSpec
 from cli.main import commands
-<<<<<<< HEAD
 from scripts.reference_docs import PAGES, REFERENCE
-=======
->>>>>>> 33e3cc86 (LagKV settles equal ranks as kvpress does with its preset; the Methods page leaves it to each method whether CriticalKV follows)
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
