@@ -8,10 +8,11 @@ and what is left over then goes to single tokens.
 """
 
 import math
+from typing import ClassVar
 
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
-from ckv_core.methods.parameters import ParameterValue, choice, integer
+from ckv_core.methods.parameters import Parameter, ParameterValue, choice, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, PerEntry, Selector
 from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.top_k import keep_first
@@ -28,7 +29,7 @@ CHUNKS_OF = choice("chunks_of", ("head", "layer"), kvpress="layer").means(
 class Chunks(Selector):
     """Chunks by falling mean score; the last one of a head is cut where its budget ends."""
 
-    parameters = (CHUNK, CHUNKS_OF)
+    parameters: ClassVar[tuple[Parameter, ...]] = (CHUNK, CHUNKS_OF)
     work = PerEntry(kv_heads=3)
 
     def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:

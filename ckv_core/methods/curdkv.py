@@ -41,8 +41,9 @@ def _shares(states: Tensor, size: int) -> Tensor:
     """[kv_heads, entries] float32, summing to 1 in each run of `size` entries."""
     squared = states.float().square().sum(-1)
     entries = squared.shape[-1]
-    runs = torch.nn.functional.pad(squared, (0, -entries % size)).unflatten(-1, (-1, size))
-    return (runs / runs.sum(-1, keepdim=True).clamp(min=_TINY)).flatten(1)[:, :entries]
+    runs = torch.nn.functional.pad(squared, (0, -entries % size)).view(len(squared), -1, size)
+    shares: Tensor = runs / runs.sum(-1, keepdim=True).clamp(min=_TINY)
+    return shares.flatten(1)[:, :entries]
 
 
 register(

@@ -13,10 +13,11 @@ guess gates from mean queries and keys, which this does not. Costs nothing per p
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.headkv import TABLE
+from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import RECENT, SINKS, BudgetRule, Candidates, Parameters
 from ckv_core.methods.streaming_llm import Position
 
-STREAMING = (SINKS.but(default=4), RECENT.but(default=28))
+STREAMING: tuple[Parameter, ...] = (SINKS.but(default=4), RECENT.but(default=28))
 
 
 class Streaming(Position):

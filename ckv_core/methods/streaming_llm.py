@@ -9,9 +9,11 @@ and the newest, which do not move, are exact. The query keeps its position in th
 distances alone.
 """
 
+from typing import ClassVar
+
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
-from ckv_core.methods.parameters import choice
+from ckv_core.methods.parameters import Parameter, choice
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
@@ -29,7 +31,7 @@ POSITIONS = choice("positions", ("original", "cache"), kvpress="original").means
 class Position(Scorer):
     """The position itself; the first tokens are always kept."""
 
-    parameters = (SINKS.but(default=4),)
+    parameters: ClassVar[tuple[Parameter, ...]] = (SINKS.but(default=4),)
     query_aware = False
     prefers_newest = True
     by_position = True
