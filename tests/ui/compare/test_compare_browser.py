@@ -138,7 +138,7 @@ def test_methods_are_added_and_taken_out_by_keyboard(app, page, catch):
     page.keyboard.press("Enter")
     expect(group.get_by_label("Search methods")).to_be_focused()
     page.keyboard.type("knows the question ADAKV")
-    expect(group.get_by_role("status")).to_have_text(re.compile(r"^1 of \d+ methods\.$"))
+    expect(group.get_by_role("status")).to_have_text(re.compile(r"^2 of \d+ methods\.$"))
     page.keyboard.press("Enter")
     expect(group.get_by_role("status")).to_have_text("AdaKV is added.")
     page.keyboard.press("Escape")
