@@ -55,7 +55,7 @@ class Scaling:
             return out, total
         sink = self.sink.float()
         joint = torch.logaddexp(total.reshape(-1, len(sink), tokens), sink[:, None])
-        joint = joint.view(total.shape)
+        joint = joint.reshape(total.shape)
         return out * (total - joint).exp()[..., None].to(out.dtype), joint
 
     def completed(self, attention: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
