@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from ckv_core.experiment.evidence import evidence as evidence_shares
 from ckv_core.records.records import RetainedSet
@@ -240,6 +240,29 @@ def test_of_several_budgets_those_of_the_chosen_one_are_fetched(open_view):
     page.evaluate("location.hash = '#variant=3'")
     expect(rows).to_have_count(1)
     assert sorted(of for of, name in fetched if name == "retained") == ["1", "2", "3"]
+
+
+def test_why_an_answer_was_lost_is_one_sentence_of_the_chosen_method_and_passage(open_view):
+    page = open_view().show_kept(RUN, answer="Needle is 7421")
+    button = page.get_by_role("button", name="Why was it lost?")
+    expect(button).to_be_hidden()  # nobody computes for this reader
+
+    page = open_view().show_kept(RUN, answer="Needle is 7421", why=True)
+    sent: list[dict] = []
+    lines = '{"progress": "12 rows"}\n{"sentence": "<b>Layer 3</b> brings it back."}\n'
+
+    def answer(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        route.fulfill(body=lines, content_type="application/x-ndjson")
+
+    page.route("**/why", answer)
+    button.click()
+    sentence = page.locator("#kept .ckv-why")
+    expect(sentence).to_contain_text("<b>Layer 3</b> brings it back.")
+    assert sent == [{"variant": 1, "evidence": []}]
+    page.locator("#kept .ckv-evidence tr[data-variant='2'] button").click()
+    expect(sentence).to_be_hidden()
+    page.unroute("**/why")
 
 
 # --- evidence that is saved -----------------------------------------------------------------
