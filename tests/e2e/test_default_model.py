@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
+from tests.doc_blocks import blocks, run_as_shown
 from tests.e2e import steps
 from tests.e2e.app_runner import ROOT, START_LIMIT_S, App, start
 
@@ -109,6 +110,21 @@ def test_one_word_of_250_000_letters_is_refused_with_a_number(page, wait_for_mod
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"8,1\d\d of 8,192 tokens"))
     expect(page.locator("#wrong-context")).to_have_count(0)
     assert page.evaluate("document.querySelector('#context textarea').value.length") < 40_000
+
+
+def test_the_examples_for_programs_run_and_print_what_their_page_shows(app, tmp_path):
+    page = ROOT / "docs" / "how-to" / "programs.md"
+    found = [
+        (language, text.replace("http://127.0.0.1:7860", app.url))
+        for language, text in blocks(page)
+        if "ann-secret" not in text  # those run in tests/test_docs_api.py
+    ]
+    begin = [("bash", f"source '{ROOT}/.venv/bin/activate'\n")]
+    printed = run_as_shown([*begin, *found], tmp_path, {})
+    assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
+    assert '"state":"done"' in printed.replace(" ", "")
+    assert json.loads((tmp_path / "result.json").read_bytes())["variants"]
+    assert (tmp_path / "bundle.zip").read_bytes()[:2] == b"PK"
 
 
 # --- a run made again: reproduced, and with its kept positions

@@ -1,7 +1,6 @@
 """`ckv_core.compare` in Python gives what the command line gives, on the default model."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,16 +55,3 @@ def untimed(value):
 def test_a_wrong_argument_is_one_sentence():
     with pytest.raises(ConfigError, match="Did you mean 'snapkv'"):
         ckv.compare(TEXT, methods=["snapkw"])
-
-
-@pytest.mark.slow
-def test_the_example_in_the_tutorial_runs(tmp_path, monkeypatch):
-    page = ROOT / "docs" / "tutorials" / "first_ten_minutes.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "assets" / "examples").mkdir(parents=True)
-    (tmp_path / "assets" / "examples" / "harbour_report.txt").write_text(TEXT)
-    found: dict[str, object] = {}
-    exec(code, found)  # ours
-    assert len(found["run"].table()) == 3
-    assert json.loads((tmp_path / "result.json").read_text())["schema"] == 1

@@ -1,0 +1,66 @@
+"""Blocks of code in a document, run as written in one bare shell, and what they print compared."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_MARK = "=== block"
+_PASSED_ON = ("HOME", "LANG", "OMP_NUM_THREADS", "PYTHONPATH")
+_END = "END_OF_PYTHON\n"
+Block = tuple[str, str]  # its language and its text
+
+
+def blocks(page: Path) -> list[Block]:
+    return _BLOCK.findall(page.read_text("utf-8"))
+
+
+def run_as_shown(found: Sequence[Block], folder: Path, env: Mapping[str, str]) -> str:
+    """Run `bash` and `python` blocks, python ones in a row as one session; return what they print.
+
+    A `text` block is part of what the block before it prints; its `[...]` stands for any lines.
+    """
+    ran = subprocess.run(
+        ["bash", "-c", _script(found)],
+        cwd=folder,
+        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        | {"PATH": os.defpath, "HF_HUB_OFFLINE": "1", "no_proxy": "127.0.0.1"}
+        | env,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    parts = re.split(rf"^{_MARK} (\d+)\n", ran.stdout, flags=re.MULTILINE)
+    printed = dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+    for number, (_, (language, shown)) in enumerate(pairwise(found)):
+        if language == "text":
+            missing = _missing(shown, printed[number])
+            assert not missing, f"{missing!r} is not in:\n{printed[number]}"
+    return ran.stdout
+
+
+def _script(found: Sequence[Block]) -> str:
+    lines, session = ["set -euo pipefail"], False
+    for number, (language, text) in enumerate(found):
+        if session and language == "bash":
+            lines.append(_END)
+            session = False
+        if language == "bash":
+            lines += [f"echo '{_MARK} {number}'", text]
+        elif language == "python":
+            lines += [] if session else ["python - <<'END_OF_PYTHON'"]
+            lines += [f"print('{_MARK} {number}', flush=True)", text]
+            session = True
+    return "\n".join([*lines, _END if session else ""])
+
+
+def _missing(shown: str, printed: str) -> str:
+    """The first line of what is shown that what was printed lacks, in that order; or empty."""
+    lines = iter([line.strip() for line in printed.splitlines()])
+    wanted = [line.strip() for line in shown.splitlines()]
+    return next((each for each in wanted if each not in ("", "[...]") and each not in lines), "")
