@@ -1,4 +1,4 @@
-"""Refuse words that readers stumble over, in names, comments, texts and documents.
+"""Refuse words that readers stumble over, and sentences in documents that are too long.
 
 It reads the tracked Python, JavaScript and Markdown files, or those given as arguments.
 """
@@ -6,6 +6,7 @@ It reads the tracked Python, JavaScript and Markdown files, or those given as ar
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 REFUSED = {
@@ -32,11 +33,30 @@ _WORDS = re.compile(
 # Sentences of prompts: other words would be another measurement.
 _PROMPT_TEXTS = ("A committee had been asked to", "Whoever owns a {adjective}")
 _SUFFIXES = {".py", ".js", ".mjs", ".md", ".toml", ".yaml", ".html"}
+# By scripts/reference_docs.py and benchmarks, from texts that stand in code.
+_GENERATED = re.compile(r"docs/reference/(methods|parameters|commands|schema|parity)\.md$")
 _SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
+
+LONGEST = 36  # words of a sentence in a document; numbers are none, code counts as one
+_NO_PROSE = re.compile(r"```.*?```|<!--.*?-->|\A---\n.*?\n---\n", re.DOTALL)
+_BREAK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |[|#])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=[A-Z*\[(])")
+
+
+def long_sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the length and the text of each sentence of a page's prose that is too long."""
+    for paragraph in _BREAK.split(_NO_PROSE.sub("", text)):
+        if paragraph.startswith(("|", "#", "    ")):
+            continue
+        plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "Code", " ".join(paragraph.split())))
+        for sentence in _SENTENCE_END.split(plain):
+            words = len(re.findall(r"[A-Za-z][\w'-]*", sentence))
+            if words > LONGEST:
+                yield words, sentence
 
 
 def main(arguments: list[str]) -> int:
-    """Print each refused word with its place; exit status 1 if there is any."""
+    """Print each refused word and long sentence with its place; exit status 1 if there is any."""
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True)  # noqa: S607
     files = arguments or [name for name in listed.stdout.splitlines() if not _SKIPPED.search(name)]
     found = 0
@@ -44,7 +64,12 @@ def main(arguments: list[str]) -> int:
         path = Path(name)
         if path.suffix not in _SUFFIXES or path == Path(__file__).relative_to(Path.cwd()):
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md" and not _GENERATED.search(name):
+            for words, sentence in long_sentences(text):
+                found += 1
+                sys.stdout.write(f"{name}: {words} words in a sentence: {sentence[:70]}...\n")
+        for number, line in enumerate(text.splitlines(), 1):
             if any(text in line for text in _PROMPT_TEXTS):
                 continue
             for match in _WORDS.finditer(line):

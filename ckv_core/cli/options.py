@@ -130,8 +130,10 @@ def check_json_path(path: str | None, option: str = "--json") -> None:
     if path in (None, "-"):
         return
     target = Path(str(path))
-    if target.is_dir() or not target.parent.is_dir():
-        raise ConfigError(f"{option} {path!r} is no file in an existing folder; give another path.")
+    if target.is_dir():
+        raise ConfigError(f"{option} {path!r} is a folder; give the name of a file.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"The folder of {option} {path!r} does not exist; create it first.")
 
 
 def _own_indices(path: str) -> tuple[ExternalSelection, ...]:

@@ -141,7 +141,7 @@ class Method:
             press=None,
         )
         if reason := method.misfit():
-            raise ConfigError(f"{self.label} cannot be composed so: {reason}.")
+            raise ConfigError(f"This combination with {self.label} is not possible: {reason}.")
         return method
 
     def unfit(self, selector: Selector) -> str:
@@ -213,7 +213,7 @@ class MethodRegistry:
         if method.name in self._methods:
             raise ConfigError(f"Method {method.name!r} is registered twice.")
         if reason := method.misfit():
-            raise ConfigError(f"{method.name!r} cannot be composed so: {reason}.")
+            raise ConfigError(f"This combination of {method.name!r} is not possible: {reason}.")
         self._methods[method.name] = method
 
     def get(self, name: str) -> Method:

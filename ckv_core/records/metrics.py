@@ -335,7 +335,7 @@ _MECHANISMS: Numbers = {
     "improved_heads": (
         "Heads closer to the full cache than without CriticalKV",
         "CriticalKV only: share of query heads whose output moves less than with the same method "
-        "and settings without CriticalKV, at the first decoding step. It does not say who answers.",
+        "and settings without CriticalKV, at the first decoding step. It does not predict answers.",
         _moved(lambda moved: moved.improved_head_share),
         {"unit": "1", "group": "distance", "header": "improved_head_share"}
         | {"source": "CriticalKV, figure 2"},

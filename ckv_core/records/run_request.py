@@ -146,9 +146,7 @@ class RunRequest:
         "measures",
     ] = 64
     answer: Annotated[LongText, "expected answer to look for in the output"] = ""
-    metric: Annotated[str, chars(40), "how many samples are scored; a sample's own wins"] = (
-        "string_match"
-    )
+    metric: Annotated[str, chars(40), "how samples without a metric are scored"] = "string_match"
     tolerance: Annotated[
         Tolerance, "accepted accuracy drop against the full cache, in percentage points"
     ] = DEFAULT_TOLERANCE

@@ -64,7 +64,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --max-new-tokens many", "Invalid value for '--max-new-tokens'"),
         ("compare --dtype int3", "wrong at dtype: one of auto, float32"),
         ("compare --nonsense", "No such option: --nonsense"),
-        ("compare --json no/such/folder/out.json", "no file in an existing folder"),
+        ("compare --json no/such/folder/out.json", "does not exist; create it first"),
         ("compare --ablation streaming_llm:budget=64", "has no ablation"),
         ("compare --analyse bounds,everything", "wrong at analysis[1]: one of bounds, forced"),
         ("compare --follow-up Why?", "need the scenario context-only"),
