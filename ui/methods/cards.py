@@ -170,8 +170,9 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
     kinds = [(observer.kind, gathered) for observer in variant.observers]
     kinds += [(passes.kind, "in further passes over all of it") for passes in variant.passes]
     yield from (f"{kind}, {how}" for kind, how in kinds)
-    if variant.selector.needs_norms:
+    if variant.norm_orders:
         yield "value norms"
+    yield from (f"the head table `{name}`" for name in sorted(variant.tables))
     rule = variant.method.budget_rule
     if rule is not None and rule.looks_at != "nothing":
         whole = rule.looks_at == "all layers"
