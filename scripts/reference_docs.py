@@ -67,7 +67,7 @@ def _method_section(method: Method) -> Iterator[str]:
     if method.name in FORMULAS:
         yield from ("```math", FORMULAS[method.name], "```", "")
     for name, text in method_facts(method):
-        if text and name not in ("Also takes", "Extra memory"):
+        if text and name not in ("Regime", "Also takes", "Extra memory"):
             linked = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
             yield f"- {name}: {linked}"
     yield ""
