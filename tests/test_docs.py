@@ -14,6 +14,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.records.variants import VariantSpec
 from cli.main import commands
+from scripts.check_words import LONGEST, long_sentences
 from scripts.reference_docs import PAGES, REFERENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -163,6 +164,15 @@ def test_every_command_in_the_documents_exists_with_its_options():
         known = {option for each in command.params for option in each.opts} | {"--help"}
         given = {word for word in words if re.fullmatch(r"--[a-z-]+", word)}
         assert given <= known, (document, program, line)
+
+
+def test_a_long_sentence_is_found_in_prose_alone():
+    words = "Word" + " word" * (LONGEST - 1)
+    page = (
+        f"{words} end. Short.\n\n- {words} `code`.\n\n| {words} end |\n\n```sh\n{words} end\n```\n"
+    )
+    assert [length for length, _ in long_sentences(page)] == [LONGEST + 1, LONGEST + 1]
+    assert not list(long_sentences(f"{words}. {words}."))
 
 
 def test_every_requirement_has_a_reason():
