@@ -109,7 +109,7 @@ def _of_sample(
         raise ConfigError(
             f"{variant!r} lost no such sample that the full cache answers; variants: {known}."
         )
-    first = lost[-1]
+    first = [each for each in lost if each.sample == lost[0].sample][-1]  # budgets rise
     run = sample_request(stored.study, samples, first.sample.id, first.point.budget or "")
     say(f"{first.sample.id} at {first.point.budget}: {first.sample.question}", to_error=True)
     spec = Point(variant, first.point.budget).spec
