@@ -38,7 +38,7 @@ test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and r
 # One architecture, ten random cases a law.
 test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on one model architecture
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --hypothesis-profile=fast $(SEEDED) \
-	  -m "not slow and not e2e and not postgresql" -k "not gemma3 and not qwen and not mha and not mistral and not phi3"
+	  -m "not slow and not e2e and not postgresql" -k "not gemma and not qwen and not mha and not mistral and not phi3 and not mixtral and not olmoe and not gpt_oss"
 
 test-cpus: $(VENV)/.dev model ## The tests of what computes, under each instruction set that this machine has
 	OMP_NUM_THREADS=1 $(PY) scripts/test_cpus.py
