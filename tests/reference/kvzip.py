@@ -65,6 +65,8 @@ def repeated(
                 rows = weights[head].double()
                 own = rows[:, start : start + len(part)]
                 shared = rows[:, :sinks].sum(-1) + own.sum(-1) + rows[:, n:].sum(-1)
+                if hasattr(model.model.layers[layer].self_attn, "sinks"):
+                    shared += 1 - rows.sum(-1)
                 own = own / shared[:, None]
                 if parameters["plus"] == "on":
                     own = own / sizes[layer][:, None]

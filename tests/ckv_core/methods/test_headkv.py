@@ -200,18 +200,20 @@ def repeated(arch: str, given: PromptTokens, parameters: dict[str, Any]) -> list
 @pytest.mark.parametrize(
     "parameters", PARAMETERS, ids=lambda parameters: f"{parameters['lead']} {parameters['plus']}"
 )
-@pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3", "gpt_oss"])
 def test_the_statistic_is_that_of_plain_passes(arch, parameters, monkeypatch):
     """Passes read in one chunk and in several; of gemma3 two layers slide."""
     loaded, given = tiny_model(arch), given_tokens()
     expected = repeated(arch, given, parameters)
+    # The literal way has a sink's share from what the others leave of 1, which is rounded.
+    close = {"rtol": 5e-3, "atol": 1e-5} if arch == "gpt_oss" else CLOSE
     for chunk in (1024, 48):
         monkeypatch.setattr(engine_prefill, "CHUNK", chunk)
         result, wanted = read(loaded, given, parameters)
         found = result.observed[wanted]
         assert tuple(found) == loaded.info.evictable_layers
         for layer, statistic in found.items():
-            torch.testing.assert_close(statistic, expected[layer], **CLOSE)
+            torch.testing.assert_close(statistic, expected[layer], **close)
             assert statistic[:, given.lead :].amax() <= 1 or parameters["plus"] == "on"
         held = sum(statistic.nbytes for statistic in found.values())
         assert held == statistic_bytes(wanted, _shape(loaded, given))
