@@ -216,10 +216,10 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
         yield "it is not a text-generation model that transformers has built in"
     quantised = getattr(config, "quantization_config", None)
     if quantised is not None and quantization(config) not in DEQUANTISED:
-        kind = quantization(config) or "a method that it does not name"
+        kind = quantization(config).upper() or "a method that it does not name"
         yield (
-            f"its weights are quantised by {kind}, whose numbers cannot be read as o_proj has them "
-            "(give the unquantised model, or FP8 or MXFP4 weights)"
+            f"its weights are packed by {kind}, so W_O cannot be read (of its unquantised, FP8 or "
+            "MXFP4 version it can be)"
         )
     if getattr(text, "kv_lora_rank", None) is not None:
         yield (

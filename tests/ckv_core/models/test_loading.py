@@ -383,7 +383,7 @@ def _config(name: str, **changes: object) -> PreTrainedConfig:
         (lambda: tiny_config("gemma3", use_bidirectional_attention=True), "bidirectional"),
         (
             lambda: tiny_config("llama", quantization_config={"quant_method": "gptq"}),
-            r"quantised by gptq, .* \(give the unquantised model, or FP8",
+            r"packed by GPTQ, .* \(of its unquantised, FP8 or MXFP4",
         ),
         (lambda: tiny_config("llama", max_position_embeddings=0), "max_position_embeddings"),
     ],
