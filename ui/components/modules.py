@@ -21,7 +21,7 @@ PREFIX = "/scripts/"
 # The linter's formatter writes every import and export in one of these ways.
 _IMPORT = re.compile(r'^import (?:\{([^}]+)\}|(\w+)) from "([^"]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(
-    r"^export (default )?((?:async )?(?:function|class|const) (\w+))", re.MULTILINE
+    r"^export (default )?((?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE
 )
 _TRIGGERED = re.compile(r'\btrigger\("(\w+)"')
 _FAILED = "This part of the page did not load. Reload the page."
