@@ -81,8 +81,9 @@ def test_what_fits_keeps_its_exact_total_and_what_does_not_says_why(processed):
     reasons = [each for each in found if isinstance(each, str)]
     fit = [each for each in found if isinstance(each, VariantSpec)]
     assert min(len(reasons), len(fit)) > 50
-    labels = tuple(method.label for method in METHODS)
-    assert all(each.startswith(labels) and each.count(".") == 1 for each in reasons)
+    labels = [method.label for method in METHODS]
+    assert all(any(label in each for label in labels) for each in reasons)
+    assert all(each.count(".") == 1 for each in reasons)
     for spec in fit:
         kept_by(spec, processed)
 

@@ -44,11 +44,12 @@ from tests.reference.report import report
 pytestmark = pytest.mark.slow
 
 # A run takes 16 variants at most.
-GROUPS = (SPECS[::2], SPECS[1::2])
+GROUPS = (SPECS[::3], SPECS[1::3], SPECS[2::3])
 # Each method once, in one scenario or the other, on layers with and without sliding windows.
-HALVES = [
+THIRDS = [
     pytest.param(GROUPS[0], "llama", "context-only", id="llama"),
     pytest.param(GROUPS[1], "gemma3", "regular", id="gemma3"),
+    pytest.param(GROUPS[2], "llama", "regular", id="llama regular"),
 ]
 
 
@@ -159,7 +160,7 @@ def outcomes(result: RunResult) -> list[tuple[object, ...]]:
     return [outcome(variant) for variant in result.variants]
 
 
-@pytest.mark.parametrize(("methods", "arch", "scenario"), HALVES)
+@pytest.mark.parametrize(("methods", "arch", "scenario"), THIRDS)
 def test_a_batch_gives_each_variant_what_it_gets_alone(methods, arch, scenario):
     prefills = PrefillCache(2**30)  # the same for both; what a batch changes comes after it
     together = run(request(scenario, methods), tiny_model(arch), prefills)
@@ -198,7 +199,7 @@ def test_a_sequence_of_runs_equals_fresh_models():
     assert outcomes(run(asked[0], used)) == fresh[0]
 
 
-@pytest.mark.parametrize(("methods", "arch", "scenario"), HALVES)
+@pytest.mark.parametrize(("methods", "arch", "scenario"), THIRDS)
 def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(methods, arch, scenario):
     loaded, asked = tiny_model(arch), request(scenario, methods)
     free = run(asked, loaded).variants
