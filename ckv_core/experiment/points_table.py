@@ -17,9 +17,9 @@ MIB = 2**20
 NOTE = (
     "A row is a variant over its samples: mean and 95 % interval (Wilson's of shares and scores, "
     "else Student's). To compare two rows, read a column with a minus: the difference on the same "
-    "samples (Tango's interval of shares and scores; of yes or no the samples gained + and lost -, "
-    "p of the exact McNemar test, and the same after Holm over all rows). The base is the same "
-    "method and settings without CriticalKV."
+    "samples. Shares and scores have Tango's interval. Of yes or no it has the samples gained (+) "
+    "and lost (-), p of the exact McNemar test, and p after Holm over all rows. The base is the "
+    "same method and settings without CriticalKV."
 )
 _OUTCOMES: dict[Outcome, str] = {
     "answered": "Generations that hold the expected answer.",

@@ -180,8 +180,8 @@ class RunRequest:
     reference: Annotated[
         bool,
         EXACT,
-        "the full cache is decoded beside the variants; without it they take turns, each with a "
-        "prefill of its own that is let go, so that its peak of memory is measured",
+        "decode the full cache beside the variants; without it they take turns, and the peak of "
+        "memory of each is measured",
     ] = True
     follow_ups: Annotated[
         tuple[LongText, ...],

@@ -21,12 +21,12 @@ INTRO = (
     "## Methods\n"
     "[What a server can do](methods#servers) · [How many requests fit](methods#capacity) · "
     "[Parameters](methods#parameters) · [Limits](methods#limits)\n\n"
-    "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
-    "part of each head's budget to attention alone (stage 1) and the rest to attention times "
-    "the size of the value that would be lost (stage 2). Each method says below whether "
-    "`+critical` can follow it, and `+critical_auto`, which needs an observation window. "
-    "Methods that are query-aware and such that are not are compared fairly "
-    "where the context alone is compressed: then neither sees the question."
+    "A method is a scorer, a budget rule and a selector. CriticalKV is a selector with two "
+    "stages. Stage 1 chooses part of each head's budget by attention alone. Stage 2 chooses the "
+    "rest by attention times the size of the value that would be lost. Each method says below "
+    "whether `+critical` can follow it, and `+critical_auto`, which needs an observation window. "
+    "Compare query-aware and query-agnostic methods where the context alone is compressed: then "
+    "neither sees the question."
 )
 SPEC_TEXT = (
     "## Writing a variant\n"

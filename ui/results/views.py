@@ -413,10 +413,10 @@ CURVES_WAITING = "The curves appear here once every point is measured."
 NO_REFERENCE = "This run left the full cache out, so nothing is measured against it."
 OVER = "Nothing was measured before this run ended."
 DIAGNOSTICS_TEXT = (
-    "The paper's quantities on this prompt: what an oracle that sees the true attention would "
-    "reach, whether stage 1 holds enough attention for the theory "
-    "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
-    "n is the heads of one prompt at one decoding step; several budgets take more."
+    "The paper's quantities on this prompt. Oracles see the true attention: they show what a "
+    "method could reach. The theory needs a [[sigma]] over one half in stage 1. The bounds "
+    "([[theta]]) are drawn beside the measured distance. n is the heads of one prompt at one "
+    "decoding step."
 )
 
 
