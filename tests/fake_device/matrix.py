@@ -204,7 +204,7 @@ def benchmark() -> dict[str, object]:
         gpu.SMALL,
         device=torch.device(NAME, 0),
         lengths=(150,),
-        batches=(),
+        batches=(1,),
         methods=("adakv:store=int4",),
         shares=(0.5,),
         steps=2,

@@ -19,6 +19,8 @@ VALUES = {
     "recent": st.integers(0, 400).map(str),
     "buffer": st.integers(64, 4_096).map(str),
     "blend": st.floats(0, 100).map(str) | st.just("ratio"),
+    "spiky": st.integers(1, 9).map(str),  # below any chunk
+    "chunk": st.integers(10, 4_096).map(str),
     "table": st.sampled_from(["needle", "duo", "8b_long-1"]),
 }
 CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
