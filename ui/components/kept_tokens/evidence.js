@@ -156,11 +156,13 @@ function whyBox(app) {
     text.hidden = words === "";
   };
   const ask = async () => {
+    const judged = app.judged();
+    if (!judged) return; // the button goes at the next frame
     abort?.abort();
     abort = new AbortController();
     const { signal } = abort;
     const [variant, name] = [app.current().index, str(app.current().label)];
-    const [first, end] = app.judged();
+    const [first, end] = judged;
     const evidence = app.answerAt() < 0 ? [`tokens:${first}-${end - 1}`] : [];
     shown = place();
     say(`Putting evicted entries back for ${name} …`);
