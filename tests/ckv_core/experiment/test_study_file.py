@@ -92,6 +92,7 @@ def test_the_file_of_the_documentation_is_read():
             changed("samples.jsonl", f"a, columns: {COLUMNS}"),
             "at most 16 val",
         ),
+        (changed("file: samples.jsonl", "task: vt, length: 63, samples: 1"), "wrong at data.length"),
         (changed("file: samples.jsonl", f"task: vt, length: {MANY}, samples: 1"), "at most 16 val"),
         (FILE + "tolerance: -1", "wrong at tolerance"),
         (FILE + "tolerance: 2.55", "in steps of 0.1"),
@@ -111,11 +112,12 @@ def test_what_is_wrong_is_one_sentence(text, sentence):
     budgets=st.sets(st.integers(1, 100), min_size=1, max_size=5),
     tolerance=st.integers(0, 1000).map(lambda steps: steps / 10),
     tokens=st.integers(1, 1024),
+    length=st.sampled_from([64, 512, [64, 1_000_000]]),
 )
-def test_what_is_written_is_read_back(name, budgets, tolerance, tokens):
+def test_what_is_written_is_read_back(name, budgets, tolerance, tokens, length):
     study = RunRequest(
         name=name,
-        data={"task": "vt", "length": 512, "samples": 3, "seed": 0},
+        data={"task": "vt", "length": length, "samples": 3, "seed": 0},
         variants=("snapkv", "adakv+critical:alpha=0.5"),
         budgets=tuple(f"{each}%" for each in budgets),
         max_new_tokens=tokens,
