@@ -92,7 +92,7 @@ def test_the_file_of_the_documentation_is_read():
             changed("samples.jsonl", f"a, columns: {COLUMNS}"),
             "at most 16 val",
         ),
-        (changed("file: samples.jsonl", "task: vt, length: 63, samples: 1"), "wrong at data.length"),
+        (changed("file: samples.jsonl", "task: vt, length: 63, samples: 1"), "at data.length"),
         (changed("file: samples.jsonl", f"task: vt, length: {MANY}, samples: 1"), "at most 16 val"),
         (FILE + "tolerance: -1", "wrong at tolerance"),
         (FILE + "tolerance: 2.55", "in steps of 0.1"),
