@@ -196,7 +196,12 @@ def test_heads_of_a_layer_keep_one_set_and_totals_stay_exact(processed, layout):
         spec = VariantSpec.parse(small(text, "budget=50", f"layout={layout}"))
         spec = spec.protecting([range(40, 45)], TOKENS)
         with torch.inference_mode():
-            masks = select(spec, processed, 50).keep_masks
+            selection = select(spec, processed, 50)
+        masks = selection.keep_masks
+        if layout != "layer":
+            padded = [torch.nn.functional.pad(mask[0], (0, -TOKENS % 16)) for mask in masks]
+            pages = sum(int(each.view(-1, 16).any(-1).sum()) for each in padded) / len(masks)
+            assert any(f" {pages:.1f} pages per layer" in note for note in selection.warnings), text
         assert sum(int(mask.sum()) for mask in masks) == masks[0][..., 0].numel() * len(masks) * 50
         for mask in masks:
             assert (mask == mask[0]).all(), text

@@ -8,7 +8,7 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.points import Row
-from ckv_core.experiment.points_table import points_json
+from ckv_core.experiment.points_table import points_json, points_table
 from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import (
     MIN_PROMPTS,
@@ -206,6 +206,17 @@ def test_answers_are_compared_by_the_prompts_that_changed():
     assert [pair.other.spec for pair in (plain, critical)] == ["full", "full"]
     assert set(critical.differences) == {"answer"}  # the full cache moves nothing by definition
     assert critical.differences["answer"].p == pytest.approx(2 / 2**11)
+
+
+def test_a_difference_stands_in_the_column_of_what_it_is_against():
+    points = together(answering(12))
+    columns = {each.key: each for each in points_table(points).columns}
+    (row,) = (each for each in points.rows if each.spec == "snapkv+critical")
+    base, _, full = points.pairs
+    for kind, pair in (("base", base), ("full", full)):
+        assert columns[f"answer_{kind}"].cell(row).value == pair.differences["answer"].mean.mean
+    assert columns["kl_base"].cell(row).value == base.differences["kl"].mean.mean
+    assert "kl_full" not in columns  # the full cache moves nothing by definition
 
 
 def test_a_cut_answer_is_in_no_pair():

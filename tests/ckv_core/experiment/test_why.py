@@ -1,5 +1,7 @@
 """Lost answers: the sentence on why, the negatives, and what is written task by task."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,8 @@ def test_score_length_and_flips_are_told_by_task():
     tasks = {each.tags["task"] for each in samples}
     assert {row.task for row in rows} == tasks
     assert len(rows) == len(tasks) * len(STUDY.points())
+    again = replace(rows[0].results[0], text="a b c d A B c d")
+    assert replace(rows[0], results=[again]).repeated == pytest.approx(20)
     flips = negatives(samples, reading.results)
     assert sum(row.lost for row in rows) == len(flips) > 0
     assert all(row.against_full == 100 for row in rows if row.name == "Full cache")
