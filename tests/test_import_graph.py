@@ -167,8 +167,8 @@ def test_the_core_imports_without_the_apps_libraries():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_engine_imports_on_a_machine_lent_for_its_gpu():
-    """Such a machine has torch and transformers, and little that is ours."""
+def test_the_engine_imports_beside_torch_and_transformers_alone():
+    """As in the image of a GPU machine, to which little can be added."""
     lacking = ("platformdirs", "rapidfuzz", "pydantic", "gguf")
     code = f"import sys\nsys.modules.update(dict.fromkeys({lacking!r}))\n"
     done = run_python(code + "import ckv_core.engine.compare, ckv_core.models.loading")

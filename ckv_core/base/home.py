@@ -12,7 +12,7 @@ def home_folder() -> Path:
     given = os.environ.get("CKV_HOME", "").strip()
     if given:
         return Path(given).expanduser().absolute()
-    import platformdirs  # noqa: PLC0415 - machines lent for their GPU lack it, and the engine runs
+    import platformdirs  # noqa: PLC0415 - an image with little but torch runs the engine
 
     return platformdirs.user_data_path("criticalkv-lab", appauthor=False)
 
