@@ -68,7 +68,7 @@ SMALL = Setting(torch.device("cpu"), TINY, (150, 300), 64, 60.0, (1, 2), 3)
 
 @dataclass(frozen=True)
 class Device:
-    """What the device was measured to do.
+    """The speeds that were measured on the device.
 
     Attributes:
         bandwidth: bytes a second, read and written by a copy.

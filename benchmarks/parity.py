@@ -1,4 +1,4 @@
-"""What `preset=kvpress` keeps beside kvpress: docs/reference/parity.md, and sets for the tests.
+"""Compares the sets of `preset=kvpress` with kvpress: docs/reference/parity.md, and test data.
 
 kvpress runs in an environment of its own (`make kvpress`). What was measured, and the sets of some
 layers of one text, go to tests/benchmarks/kvpress.json.xz, so that the tests need no kvpress; the

@@ -80,11 +80,13 @@ class StepGraph:
         if not self._is_possible or any(isinstance(part, PolicyRow) for part in parts):
             return None
         state = [
-            (id(part), tuple(part.places), part.position, part.layers[0].length)  # type: ignore[union-attr]
+            (id(part), tuple(part.places), part.position, cast(SlotCache, part.layers[0]).length)
             for part in parts
         ]
         self._steps = self._steps + 1 if state == self._expected else 1
-        self._expected = [(*of, position + 1, length + 1) for *of, position, length in state]  # type: ignore[misc]
+        self._expected = [
+            (part, places, position + 1, length + 1) for part, places, position, length in state
+        ]
         if self._steps == 1:
             self._forget()
         if self._steps <= _USUAL:
@@ -114,7 +116,7 @@ class StepGraph:
         return self._logits.clone()  # the next replay writes over them
 
     def _run(self, forward: Forward) -> None:
-        """What is recorded: one pass, and the step on to the next token's place."""
+        """Run one pass and go on to the next token's place; this is recorded."""
         for layer, pace in self._layers:
             layer.pace = pace
         try:

@@ -96,7 +96,7 @@ def why(
 def attempts(
     kept: KeepMask, ranks: Ranks, evidence: NDArray[np.bool_], layers: tuple[int, ...]
 ) -> dict[str, KeepMask]:
-    """What each row keeps, by its label; those that would put nothing back are left out.
+    """The kept set of each row, by its label; rows that would put nothing back are left out.
 
     Args:
         kept: [layers, kv_heads, positions] of the variant.

@@ -62,7 +62,7 @@ def repetition(text: str) -> float:
 
 
 def behaviours(reading: Reading) -> list[Behaviour]:
-    """Of every task and point that has results, tasks by name."""
+    """Every task and point that has results, tasks by name."""
     tasks = {each.id: str(each.tags.get("task", "")) for each in reading.samples}
     full = {each.sample: each for each in reading.results if each.variant == FULL}
     done: dict[tuple[str, Point], list[SampleResult]] = {}

@@ -43,7 +43,7 @@ _WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What one curve needs to match one point of another.
+    """The budget at which one curve matches one point of another.
 
     Attributes:
         target_budget, value: of the point to be matched.
@@ -108,7 +108,7 @@ Needs = Mapping[str, Saving]  # by metric
 
 
 def savings(curve: Curve, target: Curve, key: str, *, is_moot: bool = False) -> Iterator[Saving]:
-    """What a curve needs for every point of another, by a metric that has a better direction.
+    """The budgets at which a curve matches every point of another, by a metric with a better side.
 
     Of shares of several sources with the interval of what is needed.
     """

@@ -1,4 +1,4 @@
-"""What a lost answer needed: the rows of `engine/why.py` as a table and one sentence. No torch."""
+"""The rows of `engine/why.py` as a table and a sentence on what an answer needed. No torch."""
 
 import re
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Why:
 
     @property
     def sentence(self) -> str:
-        """What brought the answer back, with the control beside it."""
+        """The sentence on which entries brought the answer back, with the control beside it."""
         if self.full != "answered":
             return "The full cache does not answer either, so nothing was lost by eviction."
         if self.own == "answered":
@@ -102,7 +102,7 @@ class Why:
 
 
 def why_of(result: RunResult) -> Why:
-    """Of a whole result of a `WhyRequest`."""
+    """Reads the attempts out of the whole result of a `WhyRequest`."""
     full, own, *rows = result.variants
     kept = own.retained.mask() if own.retained else None
     attempts = [

@@ -93,7 +93,7 @@ def _rank(scores: Tensor) -> Tensor:
 
 
 def _entropy(chunk: Tensor) -> Tensor:
-    """Of a chunk's scores [kv_heads, size] as shares of their sum, from 0 to 1; 0 of one token."""
+    """Entropy of a chunk's scores [kv_heads, size], 0 to 1; of one token 0."""
     if chunk.shape[-1] == 1:
         return chunk.new_zeros(len(chunk))
     raised = chunk - chunk.amin(-1, keepdim=True).clamp(max=0)

@@ -104,7 +104,7 @@ def over_stretches(
 def _written_out(
     queries: Tensor, keys: Tensor, values: Tensor, stretches: Stretches, scaling: Scaling
 ) -> tuple[Tensor, Tensor]:
-    """What the kernel would give if it capped logits, by a copy of the entries with padding."""
+    """Compute `over_stretches` with capped logits, which no kernel does, on a padded copy."""
     places = torch.arange(stretches.longest, device=keys.device)
     starts = stretches.starts[:-1]
     used = stretches.starts[1:] - starts if stretches.used is None else stretches.used
