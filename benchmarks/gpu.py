@@ -38,7 +38,6 @@ import torch
 
 from benchmarks.gpu_cells import (
     FULL,
-    HEADER,
     MASKED,
     SMALL,
     WHOLE,
@@ -53,6 +52,7 @@ from benchmarks.gpu_cells import (
     planned,
     reason,
     seconds,
+    step_table,
     weight_bytes,
 )
 from ckv_core.base.devices import is_cuda_like
@@ -236,9 +236,10 @@ def report(setting: Setting, tested: Callable[[], str]) -> str:
     lines += in_time(masked(setting, found), start + setting.seconds)
     packages = ("torch", "transformers", "flash_attn")
     versions = [f"{each} {version(each)}" for each in packages if find_spec(each)]
+    read = [each.shown() for each in lines if isinstance(each, Reading)]
+    steps = step_table((each for each in lines if isinstance(each, Cell)), setting.batches)
     sections = []
-    for header, kind in ((reading_header(setting), Reading), (HEADER, Cell)):
-        rows = [each.shown() for each in lines if isinstance(each, kind)]
+    for header, *rows in ([reading_header(setting), *read], steps):
         cells = (header, ["---"] * len(header), *rows)
         sections += ["", *("| " + " | ".join(row) + " |" for row in cells)]
     return "\n".join(
@@ -247,7 +248,8 @@ def report(setting: Setting, tested: Callable[[], str]) -> str:
             "",
             f"{datetime.now(tz=UTC):%Y-%m-%d}; {found.name}; {', '.join(versions)}. A copy moves "
             f"{found.bandwidth / 1e9:,.0f} GB/s, a bfloat16 product does "
-            f"{found.flops / 1e12:,.1f} TFLOPS. One run a cell, {setting.steps} steps.",
+            f"{found.flops / 1e12:,.1f} TFLOPS. One run a cell, {setting.steps} steps, "
+            "each in milliseconds (times the floor).",
             "",
             f"GPU tests: {summary}.",
             *sections,

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Protocol
@@ -123,26 +123,38 @@ class Cell:
     waits: int | None = None  # how often the host waited in one step, as CUDA tells
     reason: str = ""
 
-    def shown(self) -> tuple[str, ...]:
-        first = (f"{self.tokens:,}", self.side, self.method, f"{self.share:.0%}", f"{self.rows:,}")
+    def shown(self, *, with_rows: bool) -> str:
+        """What a table says: milliseconds (times the floor), and what else is worth a word."""
+        rows = f"{self.rows:,}: " if with_rows and self.rows else ""
         if self.reason:
-            return (*first, self.reason, *[""] * (len(HEADER) - len(first) - 1))
-        return (
-            *first,
-            f"{self.step_ms:.2f}",
-            f"{self.floor_ms:.2f}",
-            f"{self.step_ms / self.floor_ms:.2f}",
-            f"{1000 * self.rows / self.step_ms:,.0f}",
-            f"{self.cache / 2**30:.2f}",
-            "not known" if self.peak is None else f"{self.peak / 2**30:.1f}",
-            "not known" if self.waits is None else str(self.waits),
-        )
+            return rows + self.reason
+        notes = [f"{self.step_ms / self.floor_ms:.2f}"]
+        if with_rows and self.peak is not None:
+            notes.append(f"{self.peak / 2**30:.0f} GiB")
+        if (self.waits or 0) > 1:
+            notes.append(f"{self.waits} waits")
+        return f"{rows}{self.step_ms:.2f} ({', '.join(notes)})"
 
 
-HEADER = (
-    *("prompt tokens", "side", "method", "kept", "batch", "step ms", "floor ms", "step / floor"),
-    *("tokens/s", "cache GiB a row", "peak GiB", "host waits a step"),
-)
+def step_table(cells: Iterable[Cell], batches: Sequence[int]) -> list[tuple[str, ...]]:
+    """A header, and a row per length, side, method and share: its steps by number of rows."""
+    steps: dict[tuple[str, ...], dict[int, str]] = {}
+    sizes: dict[tuple[str, ...], str] = {}
+    for each in cells:
+        key = (f"{each.tokens:,}", each.side, each.method, f"{each.share:.0%}")
+        column = each.rows if each.rows in batches else 0
+        steps.setdefault(key, {})[column] = each.shown(with_rows=not column)
+        if each.cache:
+            sizes[key] = f"{each.cache / 2**30:.2f}"
+    counts = (f"{rows} row{'s' * (rows > 1)}: ms" for rows in batches)
+    header = ("prompt tokens", "side", "method", "kept", "GiB a row", *counts, "most rows: ms")
+    return [
+        header,
+        *(
+            (*key, sizes.get(key, ""), *(row.get(column, "") for column in (*batches, 0)))
+            for key, row in steps.items()
+        ),
+    ]
 
 
 class Side(Protocol):

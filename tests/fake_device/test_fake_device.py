@@ -15,7 +15,7 @@ import pytest
 from tests.fake_device.device import compiler
 
 ROOT = Path(__file__).resolve().parents[2]
-# What waits more often while it evicts, as docs/performance_gpu.md says.
+# What waits more often while it evicts.
 WAITS_MORE = ("every=",)
 pytestmark = pytest.mark.slow
 
