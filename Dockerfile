@@ -20,8 +20,7 @@ RUN make model
 ENV CKV_HOST=0.0.0.0 \
   CKV_PORT=7860 \
   CKV_HOME=/var/lib/ckv \
-  HF_HOME=/var/lib/ckv/huggingface \
-  CKV_LOG=json
+  HF_HOME=/var/lib/ckv/huggingface
 VOLUME /var/lib/ckv
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \

@@ -193,14 +193,6 @@ def end_of(session: Session, slug: str) -> tuple[RunState, str] | None:
     return None if row.state in ACTIVE_STATES else (cast("RunState", row.state), row.reason)
 
 
-def count_by_state(session: Session) -> dict[str, int]:
-    """How many runs that are not deleted are in each state."""
-    rows = session.execute(
-        select(Run.state, func.count().label("runs")).where(ALIVE).group_by(Run.state)
-    )
-    return {row.state: row.runs for row in rows}
-
-
 # --- runs of many samples -----------------------------------------------------------------
 
 

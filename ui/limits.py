@@ -1,4 +1,4 @@
-"""What one app takes at most; two of these limits can be set, the others are constants."""
+"""What one app takes at most; one of these limits can be set, the others are constants."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -24,7 +24,6 @@ def _limit(default: int | None, label: str) -> Any:
 # Each limit that can be set and its largest value, by its variable.
 SETTINGS = {
     "CKV_MAX_USER_MIB": ("user_mib", 1_000_000_000),
-    "CKV_MAX_RUN_MINUTES": ("run_minutes", 100_000),
 }
 
 
@@ -45,8 +44,6 @@ class Limits:
     queue_per_user: int = _limit(8, "Unfinished runs of one user")
     runs: int = _limit(100_000, "Saved runs")
     study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
-    # From when it starts, not while it waits; None for no limit.
-    run_minutes: int | None = _limit(None, "Minutes of a run")
     user_mib: int = _limit(16_384, "Runs and kept caches on disk")
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, "Size of a request with a context or a file")
@@ -66,10 +63,6 @@ class Limits:
     def body_bytes(self) -> int:
         """Size of a request with a context or a file."""
         return self.body_mib * 2**20
-
-    @property
-    def run_seconds(self) -> float | None:
-        return None if self.run_minutes is None else 60.0 * self.run_minutes
 
     def check_task(self, data: Mapping[str, Any]) -> None:
         """LimitError for a study's tasks, `{task, length, samples}`, with too much to be made."""

@@ -24,7 +24,7 @@ from ui.settings import Settings
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind."""
-    logs.configure(settings.log_style, "app")
+    logs.configure("app")
     quiet_tracebacks()
     settings.check_exposure()
     url = settings.database_url or default_url(home_folder())

@@ -4,9 +4,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
-from ckv_core.base.logs import STYLES, Style
 from ckv_core.errors import ConfigError
 from ckv_core.records.run_request import DEFAULT_MODEL, DEVICES
 from ui.limits import Limits, whole_number
@@ -38,7 +36,6 @@ class Settings:
     cluster: str | None  # where studies are computed: local, auto or Ray's address; None for here
     example: bool  # run one example after the start, which the Compare page shows
     mcp: bool  # offer the endpoints of ui/api/endpoints.py to MCP clients too
-    log_style: Style
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
@@ -64,7 +61,6 @@ class Settings:
             cluster=given.get("CKV_CLUSTER"),
             example=_one_of(given, "CKV_EXAMPLE", ("1", "0")) == "1",
             mcp=_flag(given, "CKV_MCP"),
-            log_style=cast("Style", _one_of(given, "CKV_LOG", STYLES)),
         )
 
     def check_exposure(self) -> None:

@@ -1,10 +1,9 @@
-"""Log lines for operators, as text or JSON. None ever holds what people wrote.
+"""Log lines for operators. None ever holds what people wrote.
 
 An error's message may quote a prompt, and so may what other packages say. So errors appear as their
 types and places, and messages of other packages as the place that they come from.
 """
 
-import json
 import logging
 import sys
 import threading
@@ -13,16 +12,11 @@ import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from ckv_core.base.terminal import plain
 
-Style = Literal["text", "json"]
-STYLES: tuple[Style, ...] = ("text", "json")
 OURS = ("ckv_core", "storage", "ui")
 FRAMES = 12
-ALIKE = 5  # warnings and errors from one place, a minute
-ALIKE_S = 60.0
 LOGGER = logging.getLogger(__name__)
 
 
@@ -31,11 +25,10 @@ def fields(**values: object) -> dict[str, object]:
     return {"fields": values}
 
 
-def configure(style: Style, process: str) -> None:
+def configure(process: str) -> None:
     """Send all that this process logs, warns of and fails with to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(style, process))
-    handler.addFilter(FewAlike())
+    handler.setFormatter(LineFormatter(process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.INFO)
@@ -53,40 +46,15 @@ def adopt_loggers() -> None:
             logger.propagate = True
 
 
-class FewAlike(logging.Filter):
-    """Lets a few warnings of one kind and place through a minute, as strangers can cause many.
-
-    The next one that passes tells how many did not.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # since when, how many
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
-            return True
-        alike = (record.name, record.filename, record.lineno, *_origin(record))
-        since, count = self._seen.get(alike, (record.created, 0))
-        if record.created - since >= ALIKE_S:
-            if count > ALIKE:
-                given = getattr(record, "fields", {})
-                record.fields = {**given, "left_out": count - ALIKE}
-            since, count = record.created, 0
-        self._seen[alike] = since, count + 1
-        return count < ALIKE
-
-
 class LineFormatter(logging.Formatter):
     """One line per record."""
 
-    def __init__(self, style: Style, process: str) -> None:
+    def __init__(self, process: str) -> None:
         super().__init__()
-        self._is_json = style == "json"
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text or as a JSON object."""
+        """Time, level, process, logger and event, then fields with their names."""
         at = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
         line = {
             "time": f"{at.isoformat(timespec='milliseconds')}Z",
@@ -98,14 +66,7 @@ class LineFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1]:
             line |= _error(record.exc_info[1])
-        return json.dumps(line, default=str) if self._is_json else _text(line)
-
-
-def _origin(record: logging.LogRecord) -> tuple[object, ...]:
-    """Type of a record's error, and where it arose."""
-    error = record.exc_info[1] if record.exc_info else None
-    places = list(traceback.walk_tb(error.__traceback__)) if error else []
-    return (type(error), *((places[-1][0].f_code, places[-1][1]) if places else ()))
+        return _text(line)
 
 
 def _event(record: logging.LogRecord) -> str:

@@ -53,7 +53,7 @@ class WorkerClient:
 
     The queue is here, so a lost worker loses the job that it ran only. All state but the queue
     belongs to one thread, which takes steps from an inbox; public methods only post such steps
-    and never block, but for `is_ready` and `close`.
+    and never block, but for `close`.
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class WorkerClient:
         runner: str = ENGINE_RUNNER,
         counter: str = COUNT_RUNNER,
         cancel_grace_s: float = 10.0,
-        run_limit_s: float | None = None,
     ) -> None:
         """Prepare; `start` starts.
 
@@ -75,11 +74,9 @@ class WorkerClient:
             runner: `module:attribute` of the engine, imported in the worker only.
             counter: the same of what counts tokens, in a process of its own.
             cancel_grace_s: a task that has not stopped by then costs the worker its life.
-            run_limit_s: from a job's first event on; None for no limit.
         """
         self._on_reply = on_reply
         self._make_worker, self._runner = make_worker, runner
-        self._run_limit_s = run_limit_s
         self._cancel_grace_s = cancel_grace_s
         self.counter = TokenCounter(partial(WorkerClient, runner=counter))
         self._queue, self._previews = FairQueue(), FairQueue()
@@ -108,10 +105,10 @@ class WorkerClient:
         worker = self._worker
         return worker.pid if worker else None
 
-    def is_ready(self, timeout_s: float = 2.0) -> bool:
-        """Whether a job would start, once those ahead of it are over: a worker answers."""
-        worker = self._worker
-        return worker is not None and self._is_ready and worker.answers(timeout_s)
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker takes jobs."""
+        return self._is_ready
 
     def submit(self, job: Job, on_reply: Callable[[Reply], None] | None = None) -> None:
         """Queue a job; users take turns, and previews come after all others.
@@ -163,7 +160,7 @@ class WorkerClient:
         return self._task.next_deadline() if self._task else None
 
     def _meet_deadlines(self, now: float) -> None:
-        """Start a worker, end one, or end a run, where it is time."""
+        """Start a worker or end one, where it is time."""
         if self._worker is None:
             if now >= self._start_at:
                 self._start_worker(now)
@@ -172,12 +169,9 @@ class WorkerClient:
                 LOGGER.warning("The worker did not start in time; ending it.")
                 self._started_by = now + START_S
                 self._worker.kill()
-        elif self._task is not None:
-            if self._task.must_die(now):
-                LOGGER.warning("A task hangs or did not stop; ending its worker.")
-                self._worker.kill()
-            elif self._task.is_over_limit(now):
-                self._stop_task(self._task.over_limit())
+        elif self._task is not None and self._task.must_die(now):
+            LOGGER.warning("A task hangs or did not stop; ending its worker.")
+            self._worker.kill()
 
     def _start_worker(self, now: float) -> None:
         self._started_by = now + START_S
@@ -201,7 +195,7 @@ class WorkerClient:
             if job is None and wish is not None:
                 job, self._wish = wish, None
             if job is not None:
-                self._task = Task(job, self._run_limit_s)
+                self._task = Task(job)
                 self._callers.get(job.job_id, copy_context()).run(self._worker.send, job)
         jobs, task = self._queue.waiting(), self._task
         if jobs and task and task.job.gives_way and not task.is_stopping:
@@ -274,7 +268,6 @@ class WorkerClient:
             case Deadline():
                 task.next_step(reply)
             case JobEvent():
-                task.has_begun()
                 self._report(reply)
             case JobEnd():
                 self._end_task(task.end(reply))
@@ -310,7 +303,7 @@ class WorkerClient:
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
             if self._task is None and (job := self._next()) is not None:
-                self._task = Task(job, None)  # workers that cannot start fail the first job
+                self._task = Task(job)  # workers that cannot start fail the first job
         self._start_at = time.monotonic() + wait_s
         gone, self._loaded = self._loaded, {}
         for model in gone:

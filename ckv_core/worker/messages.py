@@ -53,16 +53,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
-    """Answer with Pong, whatever runs."""
-
-
-@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Stop what runs and exit."""
 
 
-Command = Job | Cancel | Ping | Shutdown
+Command = Job | Cancel | Shutdown
 
 # --- from the worker --------------------------------------------------------------------
 
@@ -70,11 +65,6 @@ Command = Job | Cancel | Ping | Shutdown
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
     """The engine is imported; jobs are taken from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """Answer to Ping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +110,4 @@ class ModelStatus:
     fraction: float | None = None
 
 
-Reply = WorkerReady | Pong | Deadline | JobEvent | JobEnd | ModelStatus
+Reply = WorkerReady | Deadline | JobEvent | JobEnd | ModelStatus

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 
 from ckv_core.base import logs
 from ckv_core.base.terminal import neutralised
-from ckv_core.worker.messages import Command, Ping, Pong, Reply, Shutdown
+from ckv_core.worker.messages import Command, Reply, Shutdown
 from ckv_core.worker.serve import Runner, WorkerLoop
 
 LOGGER = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class WorkerProcess:
 
         Args:
             runner: `module:attribute` of its engine, imported in the child only.
-            on_reply: gets every reply but Pong, in the reading thread.
+            on_reply: gets every reply, in the reading thread.
             on_lost: called once, in the reading thread, when the process has ended.
 
         Raises:
@@ -54,7 +54,6 @@ class WorkerProcess:
         )
         self._on_reply, self._on_lost = on_reply, on_lost
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._pong = threading.Event()
         self.has_replied = False
         try:
             self._process.start()
@@ -71,12 +70,6 @@ class WorkerProcess:
     def send(self, command: Command) -> None:
         """Hand over a command; lost if the process dies first."""
         self._outbox.put(command)
-
-    def answers(self, timeout_s: float) -> bool:
-        """Whether it answers in time, whatever it does; waits."""
-        self._pong.clear()
-        self.send(Ping())
-        return self._pong.wait(timeout_s)
 
     def kill(self) -> None:
         """End it now; `on_lost` follows."""
@@ -116,10 +109,7 @@ class WorkerProcess:
             while True:
                 reply = self._connection.recv()
                 self.has_replied = True
-                if isinstance(reply, Pong):
-                    self._pong.set()
-                else:
-                    self._on_reply(self, reply)
+                self._on_reply(self, reply)
         except (EOFError, OSError):
             LOGGER.debug("The worker closed its connection.")
         except Exception:
@@ -143,8 +133,7 @@ def worker_main(connection: Connection, runner: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, even inside a long operation
-    is_json = os.environ.get("CKV_LOG", "").strip() == "json"
-    logs.configure("json" if is_json else "text", "worker")
+    logs.configure("worker")
     for name, value in CHILD_ENVIRONMENT.items():  # before anything heavy is imported
         os.environ.setdefault(name, value)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()

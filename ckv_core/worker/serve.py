@@ -31,8 +31,6 @@ from ckv_core.worker.messages import (
     JobEvent,
     LoadRequest,
     ModelStatus,
-    Ping,
-    Pong,
     Reply,
     Shutdown,
     WorkerReady,
@@ -133,8 +131,6 @@ class WorkerLoop:
             case Cancel():
                 if stop := self._stops.get(command.job_id):
                     stop.set()
-            case Ping():
-                self._send(Pong())
             case Shutdown():
                 self._stop_all()
 

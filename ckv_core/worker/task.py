@@ -19,14 +19,12 @@ class Task:
         comes_again: it stops for another job, and begins again after that.
     """
 
-    def __init__(self, job: Job, run_limit_s: float | None) -> None:
-        """Hand over now; `run_limit_s` counts from the first event on, None is no limit."""
+    def __init__(self, job: Job) -> None:
+        """Hand over now."""
         self.job = job
         self.is_hung = self.is_cancelled = self.comes_again = False
-        self._run_limit_s = None if job.loads_ahead else run_limit_s
         self._step = Deadline(job.job_id, "Handing the run to the worker", TAKE_S)
         self._hangs_at: float | None = time.monotonic() + TAKE_S
-        self._over_at: float | None = None
         self._kill_at: float | None = None
         self._stop_reason: str | None = None
 
@@ -43,20 +41,14 @@ class Task:
         self._step = step
         self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
 
-    def has_begun(self) -> None:
-        """Start its time at its first event; later ones change nothing."""
-        if self._over_at is None and self._run_limit_s is not None:
-            self._over_at = time.monotonic() + self._run_limit_s
-
     def stop(self, reason: str, grace_s: float) -> None:
         """Note that it shall stop, as cancelled without a reason; it may take `grace_s`."""
         self._stop_reason, self.is_cancelled = reason, not reason
         self._kill_at = time.monotonic() + grace_s
-        self._over_at = None
 
     def next_deadline(self) -> float | None:
-        """When `must_die` or `is_over_limit` may turn true."""
-        times = [at for at in (self._hangs_at, self._over_at, self._kill_at) if at is not None]
+        """When `must_die` may turn true."""
+        times = [at for at in (self._hangs_at, self._kill_at) if at is not None]
         return min(times, default=None)
 
     def must_die(self, now: float) -> bool:
@@ -64,19 +56,8 @@ class Task:
         self.is_hung = self._hangs_at is not None and now >= self._hangs_at
         if not self.is_hung and (self._kill_at is None or now < self._kill_at):
             return False
-        self._hangs_at = self._kill_at = self._over_at = None
+        self._hangs_at = self._kill_at = None
         return True
-
-    def is_over_limit(self, now: float) -> bool:
-        return self._over_at is not None and now >= self._over_at
-
-    def over_limit(self) -> str:
-        """The sentence for a run that has had its time."""
-        minutes = (self._run_limit_s or 0) / 60
-        return (
-            f"The run was ended after {minutes:g} minute{'' if minutes == 1 else 's'}, this app's "
-            "limit; what it had is kept. Choose fewer variants or new tokens, or a shorter context."
-        )
 
     def reason_of_loss(self, reason: str) -> str:
         """Half a sentence on why its worker is gone: the given one where the task was no cause."""

@@ -13,6 +13,7 @@ from ckv_core.records.run_request import DEFAULT_MODEL
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from tests.e2e import steps
+from tests.factories.app import states_of
 from tests.factories.documents import pdf
 from tests.processes import free_port
 
@@ -87,7 +88,7 @@ def test_an_error_stands_once_on_the_page_beside_its_field(page, app):
     steps.fill(page)
     steps.open_advanced(page)
     expect(page.locator("#model-line")).to_contain_text("Ready")
-    before = app.services.count_by_state()
+    before = states_of(app.services)
     for field, text, block, words in WRONG:
         right = "" if field == "#variants" else page.locator(field).input_value()
         put(page, field, text)
@@ -107,7 +108,7 @@ def test_an_error_stands_once_on_the_page_beside_its_field(page, app):
         expect(beside).to_have_count(0)
         expect(page.get_by_text(words).filter(visible=True)).to_have_count(0)
         expect(page.locator(f"#{block} [aria-invalid=true]")).to_have_count(0)
-    assert app.services.count_by_state() == before
+    assert states_of(app.services) == before
 
 
 def test_an_error_stands_in_the_line_where_its_field_is_folded_away_until_run_opens_it(page):

@@ -16,7 +16,7 @@ from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantRes
 from ckv_core.records.run_request import Kind, RunRequest
 from storage.database import default_url, open_database
 from tests.e2e.steps import DESK, PHONE, see_everything
-from tests.factories.app import empty, store_run
+from tests.factories.app import empty, states_of, store_run
 from tests.factories.runs import done_result, sweep_result
 from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
 from tests.ui.served_app import Served
@@ -242,9 +242,9 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing_and_a_right_one_is_ta
         give(page, folder / name, data)
         expect(told, name).to_contain_text(sentence)
         expect(told, name).to_have_attribute("data-tone", "error")
-        assert app.services.count_by_state() == {}, name
+        assert states_of(app.services) == {}, name
     with app.client() as client:
-        assert client.get("/readyz").status_code == 200
+        assert client.get("/healthz").status_code == 200
     expect(page.get_by_role("button", name="Import", exact=True)).to_be_enabled()
     assert_nothing_ran(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 430

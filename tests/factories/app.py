@@ -1,13 +1,14 @@
 """Services without a model: played by scripts, or only remembering what they were asked."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from ckv_core.errors import StorageError
 from ckv_core.experiment.study import Sample, SampleResult
@@ -18,7 +19,7 @@ from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import FULL, RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus
-from storage.models import Base
+from storage.models import ALIVE, Base, Run
 from storage.records import Lineage, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests.factories.events import events_of
@@ -300,6 +301,12 @@ def empty(services: Services) -> None:
     with services._database.write() as session:
         for table in reversed(Base.metadata.sorted_tables):
             session.execute(delete(table))
+
+
+def states_of(services: Services) -> dict[str, int]:
+    """How many saved runs are in each state."""
+    with services._database.read() as session:
+        return dict(Counter(session.scalars(select(Run.state).where(ALIVE))))
 
 
 def worker_pid(services: Services) -> int:

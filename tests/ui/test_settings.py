@@ -26,7 +26,6 @@ def test_the_app_listens_on_this_machine_only_unless_told_otherwise():
         ("CKV_PORT", "70000"),
         ("CKV_DEVICE", "tpu"),
         ("CKV_AUTH", "ann"),
-        ("CKV_LOG", "xml"),
         ("CKV_ALLOW_ANONYMOUS", "yes"),
         ("CKV_ALLOWED_HOSTS", "https://lab.example"),
         ("CKV_ALLOWED_HOSTS", "lab.example, *"),

@@ -53,7 +53,6 @@ from ui.report.routes import panel_answer, report_answers
 from ui.results.answers import answers_value
 from ui.results.figure_routes import drawn, plotly_script, run_figure
 from ui.results.views import prompt_value, state_value, verdict_value
-from ui.server.operations import operation_routes
 from ui.server.route_answers import (
     CSV,
     IMMUTABLE,
@@ -122,7 +121,6 @@ def build_routes(services: Services) -> list[Route]:
     }
     return [
         Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
-        *operation_routes(services),
         Route("/plotly.js", plotly_script),
         Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={read_slug(each)}", 307)),
         Route("/s/{token}", routes.open_share),

@@ -1,17 +1,15 @@
-"""Serves an app over HTTP, so that no client can hold it up by what it does not send or read."""
+"""Serves an app over HTTP; clients that are slow are left to the proxy before it."""
 
 import resource
 import socket
 import threading
 import time
 from functools import partial
-from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from ckv_core.errors import CkvError
-from ui.server.private import Connection
 
 MOST_CONNECTIONS = 1000
 # Accepted at a time before any is looked at, so that the files suffice for all.
@@ -46,8 +44,8 @@ class HttpServer:
         server = self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                # What uvicorn could find instead has other ways to wait.
-                http=cast("Any", partial(Connection, most=most)),
+                http="h11",
+                limit_concurrency=most,
                 loop="asyncio",
                 ws="none",
                 lifespan="on",

@@ -1,9 +1,8 @@
-"""All that we use of uvicorn's and Gradio's private parts, and why; to look at with each upgrade.
+"""All that we use of Gradio's private parts, and why; to look at with each upgrade.
 
-uvicorn waits for ever for headers, for a body, and for a client that does not read. Gradio's queue
-has no owners, no room for each viewer and no end for a stream that nobody reads; its handlers know
-no turns; its streams change what a page has not shown yet; its pages have one head; what it prints
-of a failed handler quotes what that was given.
+Gradio's queue has no owners, no room for each viewer and no end for a stream that nobody reads; its
+handlers know no turns; its streams change what a page has not shown yet; its pages have one head;
+what it prints of a failed handler quotes what that was given.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ from fastapi import HTTPException
 from gradio.data_classes import PredictBodyInternal
 from gradio.routes import App
 from starlette.requests import Request
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ckv_core.base.checkpoints import checked_by
 from ui.accounts.access import LOGIN_NEEDED, SCOPE_KEY, AccessError, Viewer, acting_as
@@ -48,88 +46,6 @@ from ui.accounts.turns import (
 from ui.server.rules import GUEST_HANDLERS
 
 LOGGER = logging.getLogger(__name__)
-HEAD_S = 10.0  # for all headers of a request, from the connection or the last answer on
-BODY_S = 30.0  # for a body, and ...
-BODY_RATE = 16 * 1024  # ... a second more for each so many bytes of it that came
-STALL_S = 60.0  # in which a client must take something of what waits for it
-LOOK_S = 0.25
-FULL = b"All connections of the app are in use; try again in a moment.\n"
-
-
-class Connection(H11Protocol):
-    """A connection that ends when its client is too slow, or others need its place.
-
-    While the app answers, its client owes nothing.
-    """
-
-    def __init__(self, *args: Any, most: int, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._most = most
-        self._owes: tuple[str, object] = ("", None)  # headers or a body, after or of a request
-        self._since = self._taken_at = 0.0
-        self._received = self._left = 0
-        self._timer: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Watch it; if there are too many connections, one of them ends."""
-        super().connection_made(transport)
-        self._look()
-        if len(self.connections) > self._most:
-            self._make_room()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        super().data_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-        super().connection_lost(exc)
-
-    def end(self) -> None:
-        """Close it; what was answered is still sent."""
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
-        else:
-            self.transport.abort()
-
-    def note(self) -> str:
-        """Note since when the client owes what it owes, and return that."""
-        cycle, now, owes = self.cycle, self.loop.time(), ""
-        if cycle is None or cycle.response_complete:
-            owes = "headers"
-        elif cycle.more_body:
-            owes = "body"
-        if (owes, cycle) != self._owes:
-            self._owes, self._since, self._received = (owes, cycle), now, 0
-        elif self.flow.read_paused:
-            self._since = now  # the app is the one that keeps the client waiting
-        left = self.transport.get_write_buffer_size()
-        if left == 0 or left < self._left:
-            self._taken_at = now
-        self._left = left
-        return "" if self.transport.is_closing() else owes
-
-    def _look(self) -> None:
-        owes, now = self.note(), self.loop.time()
-        limit_s = HEAD_S if owes == "headers" else BODY_S + self._received / BODY_RATE
-        if now - self._taken_at > STALL_S:
-            self.transport.abort()
-        elif owes and now - self._since > limit_s:
-            self.end()
-        self._timer = self.loop.call_later(LOOK_S, self._look)
-
-    def _make_room(self) -> None:
-        """End the connection that has waited longest, or this one if all others are in use."""
-        others = [other for other in self.connections if isinstance(other, Connection)]
-        waiting = [other for other in others if other is not self and other.note()]
-        if waiting:
-            min(waiting, key=lambda other: other._since).end()
-            return
-        LOGGER.warning("All %d connections are in use; a new one was refused.", self._most)
-        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(FULL)}\r\n"
-        head += "Content-Type: text/plain\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-        self.transport.write(head.encode() + FULL)
-        self.transport.close()
 
 
 def quiet_tracebacks() -> None:

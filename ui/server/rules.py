@@ -25,7 +25,6 @@ USERS = Rule()
 # without a turn does so from memory or a file, or streams while its handlers take turns.
 RULES = {
     "/healthz": Rule("anyone", "none"),
-    "/readyz": Rule("anyone"),
     "/login": Rule("anyone", "none"),
     "/s/*": Rule("anyone"),
     # Of these the login page is made; nothing in them is secret.

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from ckv_core.errors import CkvError, StorageError
@@ -86,9 +85,7 @@ class Services:
         self.shares = Shares(database, self._access)
         self.accounts = Accounts(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._client = make_client(
-            self._take, run_limit_s=limits.run_seconds, make_worker=make_worker
-        )
+        self._client = make_client(self._take, make_worker=make_worker)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
         self._closing = False
@@ -164,22 +161,6 @@ class Services:
                 await asyncio.sleep(0 if view.is_final else pause_s)
         finally:
             self._watching -= 1
-
-    def count_by_state(self) -> dict[str, int]:
-        return self._database.read_with(repository.count_by_state)
-
-    def live_states(self) -> dict[str, int]:
-        """Unfinished runs in memory, by state."""
-        return dict(Counter(run.state for run in self._runs.unfinished()))
-
-    @property
-    def has_worker(self) -> bool:
-        """Whether the model worker lives."""
-        return self._client.worker_pid is not None
-
-    def worker_ready(self) -> bool:
-        """Whether a run would start: a worker answers. Waits for it up to 2 s."""
-        return self._client.is_ready()
 
     def retained(self, slug: str, index: int) -> RetainedSet | None:
         """What one variant kept; None for `full` and before it is known."""

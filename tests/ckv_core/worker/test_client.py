@@ -236,7 +236,7 @@ def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path):
 def test_a_stopped_process_is_cancelled_by_force_and_a_job_bigger_than_its_pipe_blocks_nobody(
     hasty, log
 ):
-    wait_for(lambda: hasty.is_ready(PATIENCE_S))  # else the job would wait, not be sent
+    wait_for(lambda: hasty.is_ready)  # else the job would wait, not be sent
     os.kill(wait_for_worker(hasty), signal.SIGSTOP)
     hasty.submit(Job("a", RunRequest(context="word " * 800_000, question="steps 1")))
     hasty.cancel("a")
@@ -357,31 +357,7 @@ def test_one_load_ahead_waits_the_newest_and_can_be_cancelled_also_before_it_sta
         log.wait(partial(operator.eq, cancelled))
 
 
-# --- limits, counts, readiness, the end -----------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("script", "grace_s"), [("steps 100000", PATIENCE_S), ("hang", 0.2)], ids=["hears", "deaf"]
-)
-def test_a_run_over_its_time_ends_with_a_sentence_and_waiting_does_not_count(log, script, grace_s):
-    with closing(made_client(log, cancel_grace_s=grace_s, run_limit_s=0.6)) as client:
-        client.submit(job(script, "a"))
-        client.submit(job("steps 1", "b"))
-        said = log.failure_of("a")
-        assert "ended after 0.01 minutes, this app's limit; what it had is kept" in said
-        assert log.end_of("b") == JobEnd("b")
-
-
-def test_ready_is_a_worker_that_answers(client):
-    pid = wait_for_worker(client)
-    wait_for(lambda: client.is_ready(PATIENCE_S))
-    stopped = psutil.Process(pid)
-    stopped.suspend()
-    # The signal may take its time.
-    wait_for(lambda: stopped.status() == psutil.STATUS_STOPPED)
-    assert not client.is_ready(0.2)
-    os.kill(pid, signal.SIGKILL)
-    wait_for_worker(client, other_than=pid)
+# --- counts, the end -----------------------------------------------------------------------
 
 
 def test_close_ends_a_hanging_worker_and_cancels_every_job(log):

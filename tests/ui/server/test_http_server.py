@@ -1,161 +1,22 @@
-"""Clients that send or read nothing are let go, and keep nobody else out. Real sockets."""
+"""What a request carries is bounded by size and, if it is JSON, by what it would become."""
 
 import asyncio
 import json
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing
 
-import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import CkvError
 from tests.processes import free_port
-from tests.ui.server.http_child import FILES
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
-from ui.server import private
 from ui.server.gates import BOUNDS, BUSY, HELD, SMALL_BYTES, Bodies
 from ui.server.http_server import HttpServer
-
-SHORT_S = 0.3
-PATIENCE_S = 30.0
-BIG = 64 * 2**20
-
-
-class Seen:
-    """What the app behind the server went through."""
-
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-
-    async def read(self, request: Request) -> PlainTextResponse:
-        try:
-            return PlainTextResponse(str(len(await request.body())))
-        except ClientDisconnect:
-            self.ended.append("disconnect")
-            return PlainTextResponse("nobody reads this")
-
-    async def big(self, _: Request) -> Response:
-        return Response(b"x" * BIG)
-
-    async def slow(self, _: Request) -> PlainTextResponse:
-        await asyncio.sleep(2 * SHORT_S)
-        return PlainTextResponse("done")
-
-
-@contextmanager
-def serving(seen: Seen | None = None) -> Iterator[int]:
-    seen = seen or Seen()
-    routes = [
-        Route("/", seen.read, methods=["GET", "POST"]),
-        Route("/big", seen.big),
-        Route("/slow", seen.slow),
-    ]
-    port = free_port()
-    with closing(HttpServer("127.0.0.1", port)) as server:
-        server.start(Starlette(routes=routes))
-        yield port
-
-
-def connected(port: int, sent: bytes = b"") -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-    client.sendall(sent)
-    return client
-
-
-def ended(client: socket.socket) -> bool:
-    """Whether the server has closed; waits no longer than the socket's own time."""
-    try:
-        return client.recv(1) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-
-
-def rest_of(client: socket.socket) -> bytes:
-    """What still comes until the server closes."""
-    with client:
-        return b"".join(iter(lambda: client.recv(2**16), b""))
-
-
-@pytest.mark.parametrize(
-    ("sent", "answered"),
-    [
-        (b"", b""),
-        (b"GET / HT", b""),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nX: ", b""),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT", b"HTTP/1.1 200"),
-    ],
-    ids=["nothing", "first line", "headers", "second request"],
-)
-def test_headers_that_do_not_come_are_not_waited_for(monkeypatch, sent, answered):
-    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
-    with serving() as port:
-        assert rest_of(connected(port, sent)).partition(b" OK")[0] == answered
-
-
-def test_headers_that_drip_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
-    with serving() as port, connected(port, b"GET / HTTP/1.1\r\n") as client:
-        client.settimeout(SHORT_S / 10)
-        until = time.monotonic() + PATIENCE_S
-        while not ended(client):
-            assert time.monotonic() < until
-            with suppress(ConnectionError):
-                client.sendall(b"X: y\r\n")
-
-
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(private, "BODY_S", SHORT_S)
-    seen = Seen()
-    with serving(seen) as port:
-        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
-        assert rest_of(connected(port, head + b"abc")) == b""
-    assert seen.ended == ["disconnect"]
-
-
-def test_a_body_that_goes_on_coming_is_taken(monkeypatch):
-    monkeypatch.setattr(private, "BODY_S", SHORT_S)
-    monkeypatch.setattr(private, "BODY_RATE", 100)
-
-    def chunks() -> Iterator[bytes]:
-        for _ in range(10):
-            yield b"x" * 100
-            time.sleep(SHORT_S / 4)
-
-    with serving() as port:
-        assert httpx.post(f"http://127.0.0.1:{port}/", content=chunks()).text == "1000"
-
-
-def test_an_answer_that_takes_long_is_waited_for(monkeypatch):
-    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(private, "BODY_S", SHORT_S)
-    with serving() as port:
-        assert httpx.get(f"http://127.0.0.1:{port}/slow", timeout=PATIENCE_S).text == "done"
-
-
-@pytest.mark.parametrize("reads", [False, True])
-def test_an_answer_that_nobody_takes_ends_and_a_slow_reader_gets_all(monkeypatch, reads):
-    monkeypatch.setattr(private, "STALL_S", SHORT_S)
-    monkeypatch.setattr(private, "HEAD_S", SHORT_S)
-    with serving() as port:
-        client = connected(port, b"GET /big HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        received = 0
-        time.sleep(0 if reads else 3 * SHORT_S)
-        with client, suppress(ConnectionResetError):
-            while part := client.recv(2**20):
-                received += len(part)
-                time.sleep(SHORT_S / 20)
-    assert (received > BIG) is reads
 
 
 def test_a_taken_port_is_one_sentence():
@@ -165,33 +26,6 @@ def test_a_taken_port_is_one_sentence():
         with pytest.raises(CkvError, match="set CKV_PORT to a free port"):
             HttpServer("127.0.0.1", port)
 
-
-@pytest.mark.slow
-def test_half_open_connections_leave_room_for_others():
-    """More of them than the process has files; the log stays short."""
-    port = free_port()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.ui.server.http_child", str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with ExitStack() as stack:
-            assert child.stdout.readline() == "ready\n"
-            for i in range(FILES + 50):
-                stack.enter_context(connected(port, b"GET / HTTP/1.1\r\nHo" if i % 2 else b""))
-            for _ in range(20):
-                assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).text == "here"
-        _, log = child.communicate(timeout=PATIENCE_S)
-    finally:
-        child.kill()
-        child.wait()
-    assert len(log.splitlines()) <= 10, log[:2000]
-
-
-# --- what a request carries is bounded by size and, if it is JSON, by what it would become ---
 
 MIB = 2**20
 MOST = 4 * MIB

@@ -103,7 +103,7 @@ GUESTS_MAY = {
     "/gradio_api/heartbeat/" + SHARED,
 }  # fmt: skip
 ALL_MAY = {
-    "/healthz", "/readyz", "/login", "/theme.css", "/favicon.ico", "/s/" + SHARED,
+    "/healthz", "/login", "/theme.css", "/favicon.ico", "/s/" + SHARED,
     "/gradio_api/startup-events",
 }  # fmt: skip
 READERS_MAY_NOT = {

@@ -20,8 +20,6 @@ PUBLIC = {"CKV_HOST": "0.0.0.0", "CKV_ALLOW_ANONYMOUS": "1"}
 def test_what_is_open_tells_nothing(app):
     with app.client() as nobody:
         assert nobody.get("/healthz").json() == {"ok": True}
-        assert nobody.get("/readyz").status_code in (200, 503)
-        assert len(nobody.get("/readyz").text) < 100
         assert nobody.get("/gradio_api/startup-events").status_code == 200
         assert nobody.get(f"/s/{SLUG}").status_code == 404
 

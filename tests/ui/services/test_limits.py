@@ -16,7 +16,7 @@ from ckv_core.experiment.result_json import to_json
 from storage.audit import AuditFilter
 from storage.models import Base, Run
 from storage.repository import RunMissingError
-from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script
+from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script, states_of
 from tests.ui.run.test_routes import client
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
@@ -64,7 +64,7 @@ def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(limited):
     with pytest.raises(CkvError, match="2 runs are saved"):
         services.start_run(script("steps 1"))
     services.library.delete([first])
-    assert services.count_by_state() == {"done": 1}
+    assert states_of(services) == {"done": 1}
     assert services.library.restore([first]) == 1
     services.library.delete([first])
     finished(services, "steps 1")
@@ -193,9 +193,7 @@ def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer
         assert app.services.snapshot(slug).title == "steps 2"
 
 
-OPEN_TO_ALL = {
-    "close", "count_by_state", "live_states", "opened", "slugs", "worker_ready",
-}  # fmt: skip
+OPEN_TO_ALL = {"close", "opened", "slugs"}
 
 
 def test_every_other_service_method_needs_a_login(app, slug):
@@ -216,9 +214,8 @@ OF_THE_SERVER = {
 }  # fmt: skip
 READING = {
     "are_runs_of_nobody",
-    "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
-    "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
-    "sign_out", "summary", "view", "watch", "worker_ready",
+    "choices", "export_bundle", "list_runs", "may_change", "model_status", "note_export", "notes",
+    "of_run", "relatives", "retained", "snapshot", "sign_out", "summary", "view", "watch",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.records.kept_folder import KeptFolder, unclaimed
-from tests.factories.app import end_of, finished, script
+from tests.factories.app import end_of, finished, script, states_of
 from tests.factories.kept import kept_bytes
 from tests.ui.served_app import by
 from tests.ui.services.test_studies import STUDY, over, samples, wait_until
@@ -83,7 +83,7 @@ def test_an_import_that_would_be_too_big_leaves_nothing(limited):
     grow(services, other, FULL - 10)
     with pytest.raises(StorageError, match=r"room for 0\.0; delete runs"):
         services.import_bundle(bundle)
-    assert services.count_by_state() == {"done": 1}
+    assert states_of(services) == {"done": 1}
 
 
 def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):

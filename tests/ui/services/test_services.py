@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -19,8 +18,7 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.records.events import Progress, RunEvent
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.work_requests import PreviewRequest
-from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import ModelStatus, Reply
+from ckv_core.worker.messages import ModelStatus
 from storage import repository
 from storage.library import list_runs
 from storage.records import RunFilter
@@ -31,9 +29,9 @@ from tests.factories.app import (
     end_of,
     finished,
     generating,
-    make_client,
     running,
     script,
+    states_of,
     store_run,
     wait_until,
     worker_pid,
@@ -43,7 +41,6 @@ from tests.factories.runs import done_result
 from tests.processes import PATIENCE_S, wait_for
 from tests.ui.served_app import by
 from ui.accounts.access import Access, AccessError, Viewer, acting_as
-from ui.limits import Limits
 from ui.services import example
 from ui.services.example import OWNER
 from ui.services.live_runs import LiveRun, RunSnapshot
@@ -66,7 +63,7 @@ def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services):
         assert view.progress is None
     assert stored.result.prompt == last.result.prompt
     assert stored.title == last.title
-    assert services.live_states() == {}
+    assert services._runs.unfinished() == []
 
 
 def test_a_watcher_sees_queued_running_and_growing_text(services):
@@ -150,17 +147,6 @@ def test_users_take_turns_and_each_is_told_its_true_place(limited):
         assert end_of(services, fourth).state == "done"
     with acting_as(Viewer(user="ann")):
         assert services.snapshot(third).state == "queued"
-
-
-def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(make_services):
-    def hasty(take: Callable[[Reply], None], run_limit_s: float, **others: Any) -> WorkerClient:
-        return make_client(take, run_limit_s=run_limit_s / 60, **others)
-
-    services = make_services(make_client=hasty, limits=Limits(run_minutes=1))
-    end = end_of(services, services.start_run(script(ENDLESS)))
-    assert end.state == "failed"
-    assert "this app's limit; what it had is kept" in end.reason
-    assert end.result.variants[0].text.startswith("w0 ")
 
 
 def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services):
@@ -259,7 +245,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(make_services, 
             session.execute(text(f"DROP TRIGGER full_{table}"))
     finished(services, "steps 2")
     # The end that could not be recorded then is recorded now.
-    wait_for(services.count_by_state, {"done": 1, "failed": 1}.__eq__)
+    wait_for(lambda: states_of(services), {"done": 1, "failed": 1}.__eq__)
     with file_database.read() as session:
         stored = repository.load_run(session, slug)
     assert (stored.state, stored.reason) == ("failed", end.reason)
@@ -309,7 +295,7 @@ def test_a_preview_gives_events_and_stores_nothing(services):
     found = asyncio.run(events(services, request))
     assert found[-2].texts == ("w0 w1 w2 ",)
     assert services.library.list_runs()[1] == 1
-    assert services.live_states() == {}
+    assert services._runs.unfinished() == []
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_share_link_shows_one_run_and_nothing_else(app, slug, other):
         assert client.get(f"/data/{slug}/result.json").status_code == 200
         assert slug in str(app.queued(client, "RunPage.tail", slug, ""))
         assert client.get(f"/data/{other}/prompt").status_code == 401
-        for path in ("/", "/runs", "/methods", "/several", "/metrics", "/nothing"):
+        for path in ("/", "/runs", "/methods", "/several", "/nothing"):
             assert client.get(path).status_code == 401, path
         assert other not in str(app.queued(client, "RunPage.tail", other, ""))
 
