@@ -17,6 +17,8 @@ from ckv_core.records.metrics import METRICS, Metric
 from ckv_core.records.variants import VariantSpec
 from cli.main import commands
 from scripts.schema_doc import schema_markdown
+from ui.api import openapi
+from ui.api.endpoints import Api, endpoints
 from ui.compare.offers import by_class
 from ui.methods.cards import ARXIV, PARAMETER_HEADS, method_facts, parameter_rows
 
@@ -179,6 +181,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "parameters.md": parameters_page,
     REFERENCE / "commands.md": commands_page,
     REFERENCE / "schema.md": schema_markdown,
+    REFERENCE / "api.md": lambda: openapi.markdown(endpoints(Api)),
     DEFINITIONS: lambda: _between_marks(DEFINITIONS, metrics_table()),
     README: lambda: _between_marks(README, method_groups()),
 }

@@ -25,12 +25,10 @@ def test_the_examples_with_logins_run(address, tmp_path):
         for language, text in blocks(PAGE)
         if LOGIN in text
     ]
-    assert [language for language, _ in found] == ["python", "bash", "python"]
+    assert [language for language, _ in found] == ["python", "bash"]
     begin = [
         ("bash", f"source '{ROOT}/.venv/bin/activate'\n"),
         ("python", "from gradio_client import Client\n"),
     ]
     printed = run_as_shown([*begin, *found], tmp_path, {})
-    assert "'compare', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
-    assert "isError=False" in printed
     assert '"runs":' in printed

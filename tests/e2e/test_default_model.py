@@ -1,5 +1,6 @@
 """Journeys on the real default model; in one file, so that one app and one model serve them all."""
 
+import ast
 import base64
 import json
 import re
@@ -28,7 +29,7 @@ def app(tmp_path_factory) -> Iterator[App]:
     home = tmp_path_factory.mktemp("home")
     models = prepare_default_model(silent).parent
     (home / "models").symlink_to(models, target_is_directory=True)
-    app = start([str(ROOT / "app.py")], home, CKV_EXAMPLE="1")
+    app = start([str(ROOT / "app.py")], home, CKV_EXAMPLE="1", CKV_MCP="1")
     until = time.monotonic() + 2 * START_LIMIT_S
     while not httpx.get(f"{app.url}/example").json()["done"]:
         assert time.monotonic() < until, "the example run does not come"
@@ -125,6 +126,9 @@ def test_the_examples_for_programs_run_and_print_what_their_page_shows(app, tmp_
     assert '"state":"done"' in printed.replace(" ", "")
     assert json.loads((tmp_path / "result.json").read_bytes())["variants"]
     assert (tmp_path / "bundle.zip").read_bytes()[:2] == b"PK"
+    tools, listed = printed.splitlines()[-2:]  # by MCP
+    assert ast.literal_eval(tools)[-2:] == ["list_methods", "list_models"]
+    assert json.loads(listed)["total"] == 3
 
 
 # --- a run made again: reproduced, and with its kept positions

@@ -1,4 +1,4 @@
-"""What programs may call: five endpoints for gradio_client and MCP, and as plain JSON routes."""
+"""What programs may call: endpoints for gradio_client and MCP, and as plain JSON routes."""
 
 import asyncio
 import inspect
@@ -23,7 +23,9 @@ from ckv_core.experiment.export import export
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.verdict import verdict_of
+from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
+from ckv_core.models.catalog import KNOWN, list_models
 from ckv_core.records.codec import measured_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import ARGUMENTS, LISTS, RunRequest, meaning
@@ -33,8 +35,9 @@ from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import AccessError
 from ui.accounts.turns import in_turn
+from ui.api import openapi
 from ui.compare.form_values import read_list
-from ui.compare.offers import DEFAULT_VARIANTS
+from ui.compare.offers import DEFAULT_VARIANTS, by_class
 from ui.limits import LimitError
 from ui.runs.query import TEXT_CHARS, run_row
 from ui.server.gates import BOUNDS
@@ -60,7 +63,7 @@ SHORT = (
     "answer_scores",
     "time",
 )
-FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
+FILES = tuple(openapi.FILES)
 SAMPLES_FILES = ("study.json", "report.html")
 SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
 Result = dict[str, Any]
@@ -164,7 +167,7 @@ class Api:
 
     def register(self) -> None:
         """Make them known to Gradio; call inside the Blocks context."""
-        for method in (self.compare, self.get_run, self.cancel, self.list_runs, self.export_run):
+        for _, _, method in endpoints(self):
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
@@ -273,10 +276,51 @@ class Api:
         self._services.note_export([snapshot.slug])
         return to_json(snapshot.result, (snapshot.request.answer,))
 
+    def list_methods(self) -> Result:
+        """All methods with the SPECs that compare takes, and the parameters of a SPEC."""
+        return methods_json()
+
+    def list_models(self) -> Result:
+        """Models that the app has, and known names that it can fetch at first use.
+
+        `ready` is false where a model is fetched or prepared at first use.
+        """
+        found = {each.name: each.ready for each in list_models()}
+        names = dict.fromkeys((self._settings.model, *found, *KNOWN))
+        return {"models": [{"name": each, "ready": found.get(each, False)} for each in names]}
+
     def _find(self, slug: object) -> RunSnapshot:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         return self._services.view(str(slug))
+
+
+def methods_json() -> Result:
+    """Of each method its SPECs and the keys that these take; of each key both defaults."""
+    return {
+        "methods": [
+            {
+                "name": method.name,
+                "label": method.label,
+                "class": group.name,
+                "summary": method.summary,
+                "source": method.source,
+                "specs": [method.name, *(f"{method.name}+{s.name}" for s in method.selectors[1:])],
+                "parameters": [*(method.parameters() | method.options())],
+            }
+            for group, members in by_class(METHODS)
+            for method in members
+        ],
+        "parameters": {
+            name: {
+                "paper": str(each.preset_value("paper")),
+                "kvpress": str(each.preset_value("kvpress")),
+                "choices": list(each.choices),
+                "meaning": each.help,
+            }
+            for name, each in PARAMETERS.items()
+        },
+    }
 
 
 def request_of(arguments: dict[str, Any], settings: Settings) -> RunRequest:
@@ -355,13 +399,25 @@ STATUSES: dict[type[CkvError], int] = {
 NO_OBJECT = 'Send a JSON object with the arguments, such as {"context": "a long text"}.'
 
 
-def api_routes(api: Api) -> list[Route]:
-    """All routes; the guard in front of them knows who asks."""
+def endpoints(api: Any) -> list[tuple[str, str, Callable[..., Any]]]:
+    """Verb, path and method of each endpoint of `Api`, or of one of its instances."""
     return [
-        _route("POST", "/api/runs", api.compare),
-        _route("GET", "/api/runs", api.list_runs),
-        _route("GET", "/api/runs/{slug}", api.get_run),
-        _route("POST", "/api/runs/{slug}/cancel", api.cancel),
+        ("POST", "/api/runs", api.compare),
+        ("GET", "/api/runs/{slug}", api.get_run),
+        ("POST", "/api/runs/{slug}/cancel", api.cancel),
+        ("GET", "/api/runs", api.list_runs),
+        ("GET", "/data/{slug}/result.json", api.export_run),
+        ("GET", "/api/methods", api.list_methods),
+        ("GET", "/api/models", api.list_models),
+    ]
+
+
+def api_routes(api: Api) -> list[Route]:
+    """All routes but those of files; the guard in front of them knows who asks."""
+    described = openapi.document(endpoints(Api))
+    return [
+        *(_route(*each) for each in endpoints(api) if each[1].startswith("/api/")),
+        Route("/api/openapi.json", lambda _: JSONResponse(described, headers=NO_STORE)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import inspect
 import json
 from dataclasses import replace
 
@@ -31,11 +32,13 @@ from tests.ui.served_app import by
 from ui import build
 from ui.accounts.access import LOGIN_NEEDED
 from ui.api import endpoints as api_module
-from ui.api.endpoints import BROKEN, STOPPING, Api
+from ui.api.endpoints import BROKEN, FILES, STOPPING, Api, endpoints
 from ui.limits import Limits
 from ui.settings import Settings
 
-NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
+NAMES = [
+    *("compare", "get_run", "cancel", "list_runs", "export_run", "list_methods", "list_models"),
+]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
@@ -59,13 +62,34 @@ def slug(app, ann) -> str:
 # --- what is offered ------------------------------------------------------------------------
 
 
-def test_the_six_endpoints_and_nothing_else_are_documented(app):
+def test_the_endpoints_and_nothing_else_are_documented(app):
     with app.client("ann") as client:
         info = client.get("/gradio_api/info").json()
     assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
     assert info["unnamed_endpoints"] == {}
     public = [fn for fn in app.blocks.fns.values() if fn.api_visibility != "private"]
     assert [fn.api_name for fn in public] == NAMES
+
+
+def test_the_openapi_document_has_every_route_and_argument(app):
+    with app.client("ann") as client:
+        shown = client.get("/api/openapi.json").json()
+        listed = {name: client.get(f"/api/{name}").json() for name in ("methods", "models")}
+    described = {(verb.upper(), path) for path, verbs in shown["paths"].items() for verb in verbs}
+    served = {(verb, path) for verb, path, _ in endpoints(Api)}
+    assert served <= described
+    assert {path for _, path in described - served} == {
+        f"/data/{{slug}}/{name}" for name in FILES if name != "result.json"
+    }
+    body = shown["paths"]["/api/runs"]["post"]["requestBody"]["content"]["application/json"]
+    assert list(body["schema"]["properties"]) == list(inspect.signature(Api.compare).parameters)[1:]
+    assert body["schema"]["required"] == ["context"]
+    (first, second) = shown["paths"]["/api/runs/{slug}"]["get"]["parameters"]
+    assert (first["in"], second["in"], second["schema"]["default"]) == ("path", "query", 0.0)
+    snapkv = next(each for each in listed["methods"]["methods"] if each["name"] == "snapkv")
+    assert snapkv["specs"] == ["snapkv", "snapkv+critical", "snapkv+critical_auto"]
+    assert set(snapkv["parameters"]) <= set(listed["methods"]["parameters"])
+    assert "SmolLM2-135M-Instruct" in [each["name"] for each in listed["models"]["models"]]
 
 
 # --- gradio_client --------------------------------------------------------------------------
@@ -327,13 +351,19 @@ def call_tool(app, user, name, arguments):
     return answer.isError, answer.content[0].text
 
 
-def test_mcp_has_the_six_tools_with_descriptions(app):
+def test_mcp_has_the_endpoints_as_tools_with_descriptions(app):
     tools = by_mcp(app, "ann", lambda session: session.list_tools()).tools
     assert [tool.name for tool in tools] == NAMES
     for tool in tools:
         assert tool.description
         arguments = tool.inputSchema["properties"]
         assert all(argument["description"] for argument in arguments.values()), tool.name
+
+
+def test_mcp_lists_methods_and_models(app):
+    for name, key in (("list_methods", "methods"), ("list_models", "models")):
+        failed, text = call_tool(app, "ann", name, {})
+        assert (failed, bool(json.loads(text)[key])) == (False, True)
 
 
 def test_mcp_acts_for_who_is_logged_in(app, slug):

@@ -32,6 +32,7 @@ FOR_USERS = {
     *(f"ComparePage.{name}" for name in ("count", "describe", "open", "start", "stop_loading")),
     *(f"ComparePage.{name}" for name in ("warm", "watch_model", "fill_example", "link_setup")),
     *(f"Api.{name}" for name in ("cancel", "compare", "export_run", "get_run", "list_runs")),
+    *("Api.list_methods", "Api.list_models"),
     *("cancel_run", "searching.<locals>.find"),
     *("add_ablation", "Capacity.open", "Capacity.compute"),
     *("RunsPage.open", "RunsPage.act", "SeveralPage.open"),
