@@ -48,11 +48,13 @@ def methods_page() -> str:
         "A method is a scorer, a budget rule and a selector; some also evict while they generate.",
         "[Parameters](parameters.md) explains every key. In the formulas a KV head keeps the *b*",
         "entries of largest *s*; *a* is attention, *W* the observation window.",
+        "*Needs*: what a method takes beside the cache.",
         "",
     ]
+    shown: set[str] = set()
     for group, members in by_class(METHODS):
         lines += [f"## {group.name}", "", group.note, ""]
-        lines += [line for method in members for line in _method_section(method)]
+        lines += [line for method in members for line in _method_section(method, shown)]
     lines += ["## CriticalKV", ""]
     for name, selector in SELECTORS.items():
         after = ", ".join(f"`{each.name}`" for each in METHODS if selector in each.selectors[1:])
@@ -64,12 +66,18 @@ def methods_page() -> str:
     return "\n".join([*lines, "", *_serving_section()]) + "\n"
 
 
-def _method_section(method: Method) -> Iterator[str]:
+def _method_section(method: Method, shown: set[str]) -> Iterator[str]:
+    """A method's facts, but for what the page says elsewhere: notes that a family shares, once."""
     yield from (f"### {method.name}", "", f"**{method.label}.** {method.summary}", "")
     if method.name in FORMULAS:
         yield from ("```math", FORMULAS[method.name], "```", "")
-    for name, text in method_facts(method):
-        if text and name not in ("Regime", "Also takes", "Extra memory"):
+    facts = dict(method_facts(method))
+    notes = facts.get("Codes and cost", "")
+    if notes not in shown:
+        yield from (notes, "")
+    shown.add(notes)
+    for name in ("Always kept", "Parameters", "Needs", "kvpress", "Source"):
+        if text := facts.get(name, ""):
             linked = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
             yield f"- {name}: {linked}"
     yield ""
@@ -77,12 +85,16 @@ def _method_section(method: Method) -> Iterator[str]:
 
 def _serving_section() -> Iterator[str]:
     yield from ("## What a server can do with each", "")
-    rows = [
-        (f"`{each.name}`", *(answer for answer, _ in served(VariantSpec.parse(each.name)).values()))
-        for each in METHODS
-    ]
-    yield from _table(("method", *(feature.label for feature in FEATURES.values())), rows)
-    yield from ("", "The app's page *Methods* has the reason of each answer.")
+    yield from (
+        "*If*: under a condition; the app's page *Methods* has the reason of each answer.",
+        "",
+    )
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for each in METHODS:
+        answers = tuple(answer for answer, _ in served(VariantSpec.parse(each.name)).values())
+        groups.setdefault(answers, []).append(f"`{each.name}`")
+    rows = [(", ".join(names), *answers) for answers, names in groups.items()]
+    yield from _table(("methods", *(feature.label for feature in FEATURES.values())), rows)
 
 
 def _first_sentence(part: object) -> str:

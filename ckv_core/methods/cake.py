@@ -1,8 +1,7 @@
 """CAKE: attention and how it shifts within the window; layers share the budget by both.
 
-The authors search tau1 and tau2 per model and budget (1.6 and 0.4 for Llama-3.1-8B at 1,024) and
-take 1 elsewhere. They also evict while generating, keep a prompt whole that exceeds the budget by
-no more than the window, and round layer budgets in another order.
+The authors search tau1 and tau2 per model and budget; 1 is their default. They also evict while
+generating, and keep a prompt whole that exceeds the budget by less than a window.
 """
 
 import math

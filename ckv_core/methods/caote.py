@@ -1,10 +1,7 @@
 """CAOTE: entries by how far the mean attention output moves if that one entry is evicted.
 
-As DropKV, of one attention in the place of each query's, and not squared: for a single query
-(`window=1`) both rank alike. The paper puts it behind H2O, TOVA or SnapKV, whose scores are scaled
-to sum to 1; this is SnapKV's, the window's mean attention to all entries, which does. FastCAOTE
-(`output=mean`) takes the mean value for the output. No code of the authors is public, and where
-their SnapKV version smooths could not be read: here, as SnapKV, afterwards.
+As DropKV, but of the mean attention and not squared; for `window=1` both rank alike. The authors
+publish no code; here scores are smoothed as in SnapKV.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,9 +1,7 @@
 """CapKV: entries whose values point where the others do not, weighed by the mean query.
 
-The paper weighs by the plain dot product of key and mean query; kvpress by their cosine, times 5,
-with the mean query turned to future positions: `align`, `tau` and `anchor`. Which factor the paper
-multiplies the dot product by could not be read; here it is that of the model's own logits. Costs
-one matrix of head size squared per query head, and a triangular solve for each entry.
+The paper weighs by the dot product of key and mean query, kvpress by 5 times their cosine (`align`,
+`tau`, `anchor`). It costs a matrix and triangular solves per query head.
 """
 
 from dataclasses import dataclass

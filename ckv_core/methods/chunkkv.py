@@ -1,10 +1,8 @@
 """ChunkKV: whole chunks of tokens, so that what is kept can be read.
 
-kvpress adds up the scores of a layer's heads (`chunks_of=layer`) and rounds to whole chunks, the
-window's among them; here totals are exact, so the last chunk may be cut. `gated_chunkkv` is of
-kvpress alone (a pull request with its figures, no paper): of a chunk whose mean is not below the
-median, but whose score lies in few tokens (entropy below the median), only the best `spiky` go in,
-and what is left over then goes to single tokens.
+kvpress adds up the scores of a layer's heads (`chunks_of=layer`); here totals are exact, so the
+last chunk may be cut. `gated_chunkkv` is kvpress's: of a chunk whose score lies in few tokens, only
+the best `spiky` are kept.
 """
 
 import math

@@ -1,14 +1,8 @@
 """Compactor: entries whose keys are unlike the others, or that their neighbours attend to.
 
-The paper's serving engine and kvpress, both by its author, leave logits unscaled, as here, and
-differ: the engine blends half of the leverage in, kvpress as much as it evicts; tiles of 128
-against 256; kvpress multiplies by the value's size, smooths, and lets padding draw attention. The
-engine also takes leverage by chunks of 512, has tiles begin at the first token, and lets the KV
-heads of a layer compete for its budget; this and kvpress take leverage of the whole prompt, have
-tiles begin after the sinks, and all heads keep equally many. kvpress draws its sketch from torch's
-own generator, so no two runs agree, unless `torch.manual_seed` comes before: then `preset=kvpress`
-draws the same numbers. Costs attention within tiles and one matrix of the sketch's size squared per
-KV head.
+The paper's engine blends in half of the leverage, with tiles of 128; kvpress blends in as much as
+it evicts, with tiles of 256 and smoothing. kvpress draws its sketch from torch's generator: call
+`torch.manual_seed` to compare kept sets.
 """
 
 import math

@@ -1,11 +1,7 @@
 """CurDKV: entries whose keys and values are both large beside their neighbours'.
 
-Squared L2 norms of key and value, each as shares of a run of `local` tokens, multiplied: a stand-in
-for leverage scores in a CUR decomposition. The paper first mixes keys and values by a random matrix
-of 20 columns, which keeps those norms in the mean; kvpress, by the same author, has that as an
-option that is off, and this not at all. It also offers the key's share, the value's or their mean
-alone. Of a last run that is not full both share what is there. Scores sum to 1 in each head.
-Costs two norms per entry; nothing is captured.
+The score multiplies the key's and the value's squared norm, each as a share of its run of `local`
+tokens. The paper first mixes both by a random matrix; kvpress leaves that off, and so does this.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,9 +1,7 @@
 """DefensiveKV: keeps what any query of the window attends to, not what they attend to on average.
 
-First a head keeps the entries that hold most of the window's attention. Mended against the authors'
-code: the window's own share is what its columns hold, masses are absolute, sums run in float64, and
-counts lie between 0 and the mean budget. Taken entries are marked, where the code gives them the
-layer's largest score and so ties them with the best.
+First a head keeps the entries that hold most of the window's attention; the worst case over window
+and group ranks the others. Ties and masses that the authors' code gets wrong are mended.
 """
 
 from collections.abc import Mapping

@@ -1,14 +1,8 @@
 """DropKV: entries by how far the attention output moves if that one entry is evicted.
 
-With attention p, value v and output o of a query, evicting one entry moves o by p / (1 - p) times
-o - v, exactly; the score sums the square over the window. Values are the cache's, before the output
-projection. The authors' code has a window of 8 and averages over 11; their pull request to kvpress
-(285, open) 32 and 7, as here; the formula has no smoothing (`pool=none`). Both add 1e-6 to 1 - p.
-Theirs computes the distance from three sums in float32, which cancel where p is near 1; this in
-float64. It is exact for one entry; of what goes together it sums up and ignores the rest. Scores of
-heads share a unit, so `ada_dropkv` lets them compete, as the pull request suggests. `+critical`
-multiplies by the value norm what already holds the value. Costs the window's products with all
-values once more, per query head.
+Evicting one entry moves the output by p / (1 - p) times (o - v); the score sums the square over the
+window. The authors' code has a window of 8 and averages over 11; their pull request to kvpress 32
+and 7, as here.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,13 +1,8 @@
 """DuoAttention: some KV heads keep everything, the others the first and the newest tokens.
 
-The authors train a gate per KV head on synthetic passkeys, and publish gates of a few models; a
-share of heads then keeps everything, so the memory follows. Here the budget says how many heads
-do, those of the highest numbers in the `table`, and one more as much as is left, its newest. The
-table is HeadKV's needle probe unless a file with the authors' gates is brought
-(`python -m ckv_core heads`): both say which heads look for passages far away, but the numbers and
-at times the heads are others. Authors and kvpress keep 64 or 128 sinks and 256 newest tokens, of
-prompts of 32k and more; here 4 and 28, or short prompts would leave no head whole. kvpress can also
-guess gates from mean queries and keys, which this does not. Costs nothing per prompt.
+The authors train a gate per KV head; here the `table` ranks heads and the budget says how many keep
+everything. Without a file of gates the table is HeadKV's needle probe. Authors and kvpress keep 256
+newest tokens, here 28, for short prompts.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

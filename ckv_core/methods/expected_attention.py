@@ -1,8 +1,7 @@
 """Expected Attention, with equal budgets and, as kvpress's registry has it, with AdaKV's.
 
-What Gaussian queries at future positions would attend to. kvpress computes the softmax in the
-model's type, this in float32; it divides the logits by the root of the head size, this scales them
-as the model does.
+kvpress computes the softmax in the model's type and divides logits by the root of the head size.
+Here it is float32 and the model's own scale.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Full cache: nothing is evicted; the reference of every comparison.
 
-No code disagrees on it. Costs one entry per token, layer and KV head, and at every step the time of
-reading them all.
+It costs one entry per token, layer and KV head, and each step reads them all.
 """
 
 from ckv_core.methods.base import register

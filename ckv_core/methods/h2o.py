@@ -1,11 +1,7 @@
 """H2O: half of the budget for the newest entries, half for those attended to most so far.
 
-The authors add attention up, over the batch too, and in a version of their code give keys positions
-inside the cache; it works where each query head has keys of its own. Here heads that share a KV
-head share their mean, keys keep the positions of the text, and a question that is read after the
-context is not added up. kvpress divides by the queries that see an entry and keeps no newest half:
-that is `observed_attention`. Costs the products of all queries and keys once more while the prompt
-is read, a number per query head and entry, and the newest query's attention at every step.
+The authors' code has one KV head per query head; here heads that share a KV head share their mean
+attention. kvpress's version, without the newest half, is `observed_attention`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
 """HeadKV: SnapKV's scores; heads that find needles get more of the budget, in all layers.
 
-The authors publish tables for two models; for others a probe makes one (`engine/needle_probe.py`).
-Their formula and their words disagree on beta: `beta_sign`. Their runs have a window of 8. Their
-code keeps a set for each query head; here heads that share a KV head share its mean. Theirs rounds
-and may leave entries over; here totals are exact.
+The authors publish tables for two models; for others a probe makes one. Their formula and their
+words disagree on beta (`beta_sign`); their runs have a window of 8.
 """
 
 import re

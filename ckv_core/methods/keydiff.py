@@ -1,8 +1,7 @@
 """KeyDiff: entries whose keys differ most from the head's mean key; it needs no query.
 
-The authors read the prompt in blocks and after each keep the best of what was kept and the block
-(`prefill=blocks:128`), also while generating; else, as in kvpress, all entries are scored once.
-Costs a mean and a cosine per key; nothing is captured.
+The authors evict after each block of the prompt (`prefill=blocks:128`) and while generating. By
+default all entries are scored once, as in kvpress.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

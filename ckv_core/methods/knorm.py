@@ -1,8 +1,7 @@
 """Knorm: entries with small keys; it needs no query.
 
-The authors leave the first layers and prompts below 2,048 tokens whole, and evict again at each
-step; kvpress and this do neither. On models that normalise keys (Qwen3, Gemma3) the norms hardly
-differ.
+The authors leave the first layers and prompts below 2,048 tokens whole and evict at each step;
+kvpress and this do not. Where a model normalises keys (Qwen3, Gemma3) the norms hardly differ.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

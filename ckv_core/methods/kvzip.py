@@ -1,15 +1,8 @@
 """KVzip: keeps what the model attends to when it repeats the prompt, whatever the question.
 
-Read behind the prompt: "Repeat the previous context exactly." and, after the chat template's end of
-a turn, a part of the prompt's own tokens, part by part. An entry's evidence is the most that any
-token of the pass about it attends to it, with the softmax over the lead, the part and the pass. The
-authors' code and kvpress compute that softmax in the model's type, this in float32. The authors'
-share is of the text, and what the template writes before it comes on top; here the budget holds it.
-
-`plus=on` is KVzip+ (KVzap's and Fast KVzip's target): what an entry writes into the residual stream
-beside what is there. The attention is divided by the L2 norm of the attention layer's input at the
-token that repeats, after its normalisation, as kvpress has it, and multiplied by the L2 norm of
-V W_O.
+The model reads "Repeat the previous context exactly." and the prompt again, part by part; an entry
+counts as the most that a token attends to it. `plus=on` is KVzip+: attention divided by the hidden
+state's norm, times the norm of V W_O.
 """
 
 from collections.abc import Sequence

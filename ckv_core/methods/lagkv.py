@@ -1,11 +1,7 @@
 """LagKV: entries that stand out from the tokens after them; it needs no query.
 
-The authors sum the scores of keys and values, kvpress averages them: the same order. The authors
-keep a share of each partition, and sinks and tail always; here the share is what makes the total
-the budget, so the sets are theirs wherever the budget holds sinks and tail. Of less they keep more
-than the budget (`tail=protected` refuses it), kvpress whichever of sinks, tail and equal ranks
-`torch.topk` takes (`ties=topk`), this sinks, the newest of the tail and earlier partitions.
-Their class has a lag of 1,024 and goes on with what is generated; here, as in kvpress, that stays.
+Authors and kvpress keep a share of each partition; here the share makes the total the budget. Where
+the budget does not hold sinks and tail, `tail` and `ties` say what is kept.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

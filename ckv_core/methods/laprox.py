@@ -1,8 +1,7 @@
 """LaProx: one choice over all layers and heads, by what an entry adds to its layer's output.
 
-No code of the authors is public. Re-implementations smooth or do not, and add up the query heads
-of a KV head or average them, which is the same order; here, as the paper's appendix says, windows
-of 32 and averages over 7. Costs the value norms and needs all layers before anything is evicted.
+The authors publish no code; window and smoothing are as in the paper's appendix. All layers must be
+read before anything is evicted.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,11 +1,8 @@
 """LAVa: window attention times the head's largest value; heads and layers share by those scores.
 
-The heads of a layer compete as in AdaKV, layers share in proportion to the entropy of their scores:
-where many entries count alike, more are kept. The largest L1 norm is that of the values before the
-window, one number per head, so it moves budgets between heads and no order within one. Their code
-mixes a share of equal budgets into the heads' (0.2 in its runs, 0.5 in its default), of the mean
-budget of all layers by a misspelt name; here of the layer's own, and totals are exact. It shares
-again after each layer so that the whole cache is never held, which ends at the same sets.
+Heads of a layer compete as in AdaKV; a layer gets more where its scores have more entropy. The
+authors' code mixes in a share of equal budgets of all layers, by a misspelt name; here of the
+layer's own.
 """
 
 from fractions import Fraction

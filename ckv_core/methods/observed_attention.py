@@ -1,7 +1,7 @@
 """Observed attention: the mean attention that an entry got from the queries that can see it.
 
-H2O's evidence divided by the number of those queries, as kvpress has it, with no recent half: the
-newest entries have few queries, their own among them, and so rank high.
+It is H2O's attention divided by the number of queries that see an entry. The newest entries have
+few such queries, so they rank high.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,13 +1,7 @@
 """PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest.
 
-The authors' code shares what lies beyond the window and rounds steps down, so that totals come out
-higher, by up to an eighth; kvpress shares the whole budget and gives all layers the same where the
-last one's share would not hold its window, which of short prompts leaves SnapKV
-(`pyramid_window=inside`). Of a prompt shorter than twice what a head keeps beyond the window the
-authors' code gives all layers the same; here, as in AdaKV's version of it, the first layer's share
-is cut to the prompt, and the last one's grows. That version computes shares from a process's first
-prompt and keeps them. Here totals are exact. Costs what SnapKV does: a layer's place decides its
-budget.
+The authors' code rounds down, so that totals exceed the budget by up to an eighth; here they are
+exact. kvpress falls back to SnapKV on short prompts (`pyramid_window=inside`).
 """
 
 from fractions import Fraction

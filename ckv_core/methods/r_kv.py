@@ -1,9 +1,7 @@
 """R-KV: while generating, keeps what is attended to and is not repeated many times.
 
-The authors' code takes the largest logit of a KV head's query heads and then the softmax over the
-entries before the window, as here; its class and its command line differ in a share of alike keys
-to spare, which neither uses by default: one, the newest, is spared. It evicts every 128 tokens; its
-weight of importance is 0.07, the paper's 0.1. Costs all pairs of keys at each eviction.
+As in the authors' code the largest logit of a group's query heads counts; it evicts every 128
+tokens. Their weight of attention is 0.07, the paper's and this 0.1.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,6 +1,6 @@
 """Random: random entries, the baseline that any method has to beat.
 
-kvpress makes a new generator in each layer: with a seed, all layers evict the same positions
+kvpress makes a new generator in each layer, so that all layers evict the same positions
 (`lots=alike`).
 """
 

@@ -1,10 +1,7 @@
 """Scissorhands: what was attended to less than the mean, most often of late, goes first.
 
-As the paper: a record of the last 400 queries, the last 10 tokens always kept. It drops half of the
-budget at a time (`drop`), so that it need not choose at every step. Other codes count over the
-whole text, or add up attention instead of counting; for a group of query heads the mean attention
-counts here, and a question that is read after the context is not recorded. Costs the newest
-query's attention at every step and seven numbers an entry, each of 62 bits, one a query.
+It counts over the last 400 queries, always keeps the last 10 tokens, and drops half of the budget
+at a time (`drop`). A question that is read after the context is not counted.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,10 +1,7 @@
 """SimLayerKV: some layers keep everything, lazy ones the first and the newest tokens.
 
-A layer is lazy where the prompt's last query attends to little but those. Authors and kvpress call
-it so above a threshold for each model (0.65 to 0.9), and then keep 4 and 1,024; here the budget
-says how many layers keep everything, the least lazy ones, and one more as much as is left, its
-newest. Newest tokens are 28, or short prompts would leave no layer whole. Authors and this look at
-the attention of one last query, mean over the heads (`window`). Costs one row of attention a layer.
+A layer is lazy where the prompt's last query attends to little but its first and newest tokens.
+Authors and kvpress set a threshold per model; here the budget says how many layers keep everything.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,12 +1,7 @@
 """StreamingLLM: the first tokens (sinks) and the newest ones, the same set in every head.
 
-Its code goes on so while it generates (`rolling=on`) and gives keys positions inside the cache
-(`positions=cache`); kvpress evicts at the prompt's end only, and keys keep the positions that they
-have in the text. The code holds keys without RoPE and turns all of them in every step. Here they
-are held as the prompt left them, and turned by as many places as entries behind them were evicted:
-in every step from what is held, in float32, rounded once to the model's type. So nothing adds up,
-and the newest, which do not move, are exact. The query keeps its position in the text: RoPE sees
-distances alone.
+The authors' code also evicts while it generates (`rolling=on`) and counts positions inside the
+cache (`positions=cache`). kvpress evicts once, and keys keep their positions in the text.
 """
 
 from typing import ClassVar

@@ -1,9 +1,7 @@
 """TOVA: at every step the entries go that the newest token attends to least.
 
-The authors' code chooses again at every step and may evict the newest token too; kvpress chooses
-once, at the prompt's end, and always keeps that token (`while_generating`, `newest`). All take one
-score for the heads of a layer. Costs the newest query's attention, at the prompt's end and at every
-step.
+The authors' code chooses at every step and may evict the newest token. kvpress chooses once and
+keeps it (`while_generating`, `newest`).
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,11 +1,7 @@
 """VATP: H2O's choice with each entry's accumulated attention times the size of its value.
 
-Here it chooses once, at the end of the prompt, and keeps what is generated; the authors' code goes
-on choosing, with H2O's or Scissorhands' attention. The size is of the value itself: CriticalKV
-takes it after the output projection. The first tokens are kept, for their values are small; they
-lie in the half of the budget that the newest entries leave. Where they do not fit into it, the
-authors' code keeps as many as do, and this all of them, at the expense of the newest. The
-authors' code counts the token to come among these, this only the prompt's.
+The authors' code goes on choosing while it generates; this chooses once, at the prompt's end. It
+multiplies by the value itself, CriticalKV by the value after the output projection.
 """
 
 from typing import ClassVar

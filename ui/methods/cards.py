@@ -166,10 +166,9 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
         yield (
             f"attention of the last {count} queries" if count > 1 else "the last query's attention"
         )
-    gathered = "gathered while the prompt is read"
-    kinds = [(observer.kind, gathered) for observer in variant.observers]
-    kinds += [(passes.kind, "in further passes over all of it") for passes in variant.passes]
-    yield from (f"{kind}, {how}" for kind, how in kinds)
+    gathered = dict.fromkeys(observer.kind for observer in variant.observers)
+    yield from (f"{kind} while the prompt is read" for kind in gathered)
+    yield from (f"{passes.kind}, in further passes over it" for passes in variant.passes)
     if variant.norm_orders:
         yield "value norms"
     yield from (f"the head table `{name}`" for name in sorted(variant.tables))

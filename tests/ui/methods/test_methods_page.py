@@ -43,7 +43,7 @@ def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
     assert "<code>snapkv+critical</code>" in cards["snapkv"]
     assert "no: it has no attention score" in cards["keydiff"]
     assert "<dd>the cache alone</dd>" in cards["keydiff"]
-    assert "accumulated attention, gathered while the prompt is read" in cards["h2o"]
+    assert "accumulated attention while the prompt is read" in cards["h2o"]
     assert "work after every step" in cards["h2o"]
     assert not any("(&#39;" in card for card in cards.values())
 
