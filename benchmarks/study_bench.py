@@ -83,7 +83,7 @@ def together_and_alone(study: RunRequest) -> None:
     """Samples that share decode batches, and each with a batch of its own."""
     loaded = load_model(DEFAULT_MODEL, "cpu")
     samples = LocalEngine(DEFAULT_MODEL, "cpu").samples(study)
-    requests = [study.of_sample(sample.context, sample.question) for sample in samples]
+    requests = [sample.request(study) for sample in samples]
     [*compare_together(requests[:1], loaded)]  # a process is slow at first
     times: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(3):

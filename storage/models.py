@@ -226,7 +226,7 @@ class SampleRow(Base):
     question: Mapped[str] = mapped_column(doc="as typed; empty for none")
     answers: Mapped[list[str]] = mapped_column(doc="expected answers")
     details: Mapped[JsonObject] = mapped_column(
-        doc="metric, source, tags, choices, evidence and protect"
+        doc="metric, source, tags, answer_prefix, max_new_tokens, choices, evidence and protect"
     )
     digest: Mapped[str | None] = mapped_column(
         String(64), doc="SHA-256 of all that it is, in hex; null for the only sample"

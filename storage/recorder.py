@@ -565,7 +565,8 @@ def _settle(session: Session, slug: str, count: int) -> None:
 
 
 def _digest(sample: Sample) -> str:
-    text = json.dumps(asdict(sample), sort_keys=True)
+    given = {name: value for name, value in asdict(sample).items() if value is not None}
+    text = json.dumps(given, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -27,7 +27,7 @@ ONLY_SAMPLE = ""  # id of the sample of a run of one
 # Texts of a request live in the table samples, so that a list of runs need not read them.
 TEXT_FIELDS = ("context", "question", "answer")
 _LISTED = ("choices", "evidence", "protect")
-_DETAILS = ("metric", "source", "tags", *_LISTED)
+_DETAILS = ("metric", "source", "tags", "answer_prefix", "max_new_tokens", *_LISTED)
 _PERTURBATION = ("head_l1", "base_head_l1", "layer_hidden_l1")
 # Long members of a variant, by the names of the arrays that hold them.
 _LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups")

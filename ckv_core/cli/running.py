@@ -32,9 +32,9 @@ def load(request: WorkRequest) -> tuple["LoadedModel", float]:
 
 def tokenised(request: RunRequest, loaded: "LoadedModel") -> PromptInfo:
     """The prompt of a request as the model reads it."""
-    from ckv_core.engine.prompt import build_prompt
+    from ckv_core.engine.prompt import prompt_of
 
-    return build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
+    return prompt_of(loaded.tokenizer, request)
 
 
 def run(request: RunRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:

@@ -26,7 +26,7 @@ from ckv_core.engine.memory import Sizes, check_memory
 from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.prompt import build_prompt, prompt_tokens
+from ckv_core.engine.prompt import prompt_of, prompt_tokens
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.timing import LONGEST, time_alone
@@ -296,7 +296,7 @@ def environment() -> dict[str, str]:
 def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
     """Tokens, SPECs, budgets and passes of a run; a CkvError where one of them cannot be."""
     request.validate()
-    prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
+    prompt = prompt_of(loaded.tokenizer, request)
     further = follow_up_prompts(loaded.tokenizer, request, prompt)
     most_new = max(request.max_new_tokens, LONGEST * request.time)
     for rendered in (prompt, *further):

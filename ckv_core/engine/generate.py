@@ -18,7 +18,7 @@ from ckv_core.engine.first_step import (
 )
 from ckv_core.engine.generation import Generation, RunningRows, fetches_late, next_tokens
 from ckv_core.engine.prefill import Prefill
-from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.prompt import prompt_of
 from ckv_core.engine.rows import PolicyRow, PromptRows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, held_bytes
@@ -216,7 +216,7 @@ def follow_up_prompts(
     first = prompt.token_ids[: prompt.compressed_tokens]
     prompts = []
     for question in request.follow_ups:
-        other = build_prompt(tokenizer, request.context, question, request.scenario)
+        other = prompt_of(tokenizer, request, question=question)
         if other.token_ids[: other.compressed_tokens] != first:
             raise PromptError(
                 f"The follow-up question {question[:60]!r} changes how the end of the context is "

@@ -10,20 +10,37 @@ from ckv_core.base.process_limits import memory_limited
 from ckv_core.errors import ModelError
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.records.records import PromptInfo
-from ckv_core.records.run_request import Scenario, check_context, check_text
+from ckv_core.records.run_request import RunRequest, Scenario, check_context, check_text
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
 _SEPARATOR = "\n\n"
+Token = tuple[int, tuple[int, int]]  # its id, and its characters in the text
 TEMPLATE_BYTES = 2**30  # a prompt of 4 million characters takes 50 MiB
 
 
+def prompt_of(tokenizer: PreTrainedTokenizerBase, request: RunRequest, **other: str) -> PromptInfo:
+    """The prompt of a request, or of it with another context or question; see `build_prompt`."""
+    texts = {"context": request.context, "question": request.question} | other
+    return build_prompt(
+        tokenizer, **texts, scenario=request.scenario, answer_prefix=request.answer_prefix
+    )
+
+
 def build_prompt(
-    tokenizer: PreTrainedTokenizerBase, context: str, question: str, scenario: Scenario
+    tokenizer: PreTrainedTokenizerBase,
+    context: str,
+    question: str,
+    scenario: Scenario,
+    answer_prefix: str | None = None,
 ) -> PromptInfo:
     r"""Tokenise `context + "\n\n" + question` as one user message with generation prompt.
 
     Without a chat template the prompt is the plain text and a newline. Special tokens that
     occur in the user's own text are read as plain text, so a pasted `<|im_end|>` ends nothing.
+
+    With an answer prefix it is as kvpress's pipeline makes it: context and question joined as they
+    are, thinking off, the prefix behind the generation prompt, and what follows the context
+    tokenised apart. Special tokens of the prefix count.
 
     Raises:
         PromptError: empty or invalid text.
@@ -31,11 +48,16 @@ def build_prompt(
     """
     check_context(context)
     check_text("question", question)
-    body = context + _SEPARATOR + question if question.strip() else context
-    text, own = _render(tokenizer, body)
-    ids, spans = zip(*_encode(tokenizer, text, own), strict=True)
+    if answer_prefix is None:
+        body = context + _SEPARATOR + question if question.strip() else context
+        text, own = _render(tokenizer, body)
+        ids, spans = zip(*_encode(tokenizer, text, own), strict=True)
+    else:
+        body = context
+        text, own, tokens = _apart(tokenizer, context, question, answer_prefix)
+        ids, spans = zip(*tokens, strict=True)
     inner, context_start = text[own], own.start
-    if inner not in (body, body.strip()):
+    if inner not in (body, body.strip(), body.lstrip()):
         raise ModelError("The model's chat template changes the text; choose another model.")
     trimmed = 0 if inner == body else len(body) - len(body.lstrip())  # templates trim edges
     context_end = context_start + min(len(context) - trimmed, len(inner))
@@ -73,11 +95,33 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: PromptInfo) -> Pro
     )
 
 
-def _fill(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
+def _apart(
+    tokenizer: PreTrainedTokenizerBase, context: str, question: str, answer_prefix: str
+) -> tuple[str, slice, list[Token]]:
+    """The prompt's text, the context in it, and its tokens, none of them across the context's end.
+
+    Of a template a marker behind the context shows what follows, and keeps blanks at its end.
+    """
+    start, after = "", "\n"
+    if tokenizer.chat_template:
+        filled = _fill(tokenizer, context + _PROBE, enable_thinking=False)
+        head, _, after = filled.rpartition(_PROBE)
+        start = _fill(tokenizer, _PROBE, enable_thinking=False).partition(_PROBE)[0]
+    else:
+        head = context
+    own, rest = slice(len(start), len(head)), question + after + answer_prefix
+    tokens = _encode(tokenizer, head, own)
+    behind = _encode(tokenizer, rest, slice(0, len(question)), begins=False)
+    moved = [(token, (a + len(head), b + len(head))) for token, (a, b) in behind]
+    return head + rest, own, tokens + moved
+
+
+def _fill(tokenizer: PreTrainedTokenizerBase, content: str, **more: Any) -> str:
     chat = [{"role": "user", "content": content}]
+    more |= {"tokenize": False, "add_generation_prompt": True}
     try:
         with memory_limited(TEMPLATE_BYTES):
-            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            text = tokenizer.apply_chat_template(chat, **more)
         return str(text)
     except MemoryError:
         raise ModelError(
@@ -111,13 +155,13 @@ def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> tuple[str, slice]:
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase, text: str, own: slice
-) -> list[tuple[int, tuple[int, int]]]:
+    tokenizer: PreTrainedTokenizerBase, text: str, own: slice, *, begins: bool = True
+) -> list[Token]:
     """Token ids with their character spans in the text, of which the user's own part is `own`."""
     if not tokenizer.is_fast:
         raise ModelError("The model's tokenizer gives no character offsets; choose another model.")
     # A template writes its own special tokens; plain text gets the tokenizer's (a leading BOS).
-    adds = not tokenizer.chat_template
+    adds = begins and not tokenizer.chat_template
 
     def encoded(start: int, end: int, *, adds: bool, as_plain_text: bool) -> Iterator[Any]:
         found = tokenizer(

@@ -1,7 +1,12 @@
-"""Samples from files: JSON Lines, CSV with its columns named, LongBench as published. No torch."""
+"""Samples from files: JSON Lines, CSV with its columns named, published sets as they are.
+
+Of LongBench its own files and kvpress's, of RULER kvpress's (JSON Lines, or Parquet where pyarrow
+is installed). No torch.
+"""
 
 import csv
 import io
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -12,9 +17,9 @@ from typing import Any
 from ckv_core.base.checked import read
 from ckv_core.base.json_text import JsonBounds, NoJsonError
 from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError, ConfigError, first_line
 from ckv_core.experiment.constraints import constraints
-from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.scores import LONGBENCH, METRICS, RULER
 from ckv_core.experiment.study import MAX_ANSWERS, MAX_SAMPLES, Sample
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from ckv_core.records.run_request import RunRequest
@@ -23,7 +28,14 @@ MAX_FILE_BYTES = 256 * 2**20
 MAX_VALUES = 2**21  # in all lines of JSON
 LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
-UNMAPPED = ("tags", "choices", "evidence", "protect")  # read under their own names alone
+_KVPRESS_OWN = ("answer_prefix", "max_new_tokens")  # of kvpress's sets, and of any
+UNMAPPED = (
+    "tags",
+    "choices",
+    "evidence",
+    "protect",
+    *_KVPRESS_OWN,
+)  # read under their own names alone
 ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 # LongBench's published files: the metric of each data set is part of its definition.
 _LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
@@ -35,11 +47,14 @@ _LONGBENCH_METRICS = {
     "passage_count": "count",
     **dict.fromkeys(("lcc", "repobench-p"), "code_similarity"),
 }
+# Columns of kvpress's sets beside context and question.
+_KVPRESS = {"context", "question", "answer_prefix", "task", "max_new_tokens"}
+_RULER_TASKS = {"niah", "vt", "cwe", "fwe", "qa"}  # up to the first underscore
 _CHINESE = {"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"}
 
 
 def read_file(path: Path) -> str:
-    """The text of a data file.
+    """The text of a data file; of a Parquet file its rows as lines of JSON.
 
     Raises:
         ConfigError: it cannot be read, is too big or not UTF-8.
@@ -49,12 +64,36 @@ def read_file(path: Path) -> str:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise ConfigError(f"{file} has {size:,} bytes; the limit is {MAX_FILE_BYTES:,}.")
+        if path.suffix == ".parquet":
+            return _parquet_lines(path, file)
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         message = f"{file} is not UTF-8 text (byte {error.start:,}); convert it first."
         raise ConfigError(message) from None
+
+
+def _parquet_lines(path: Path, file: str) -> str:
+    try:
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise ConfigError(
+            f"{file} is Parquet: install pyarrow with pip, or save it as JSON Lines with pandas' "
+            "to_json(orient='records', lines=True)."
+        ) from None
+    try:
+        found = parquet.ParquetFile(path)
+        groups = [found.metadata.row_group(at) for at in range(found.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        if found.metadata.num_rows > MAX_SAMPLES or size > MAX_FILE_BYTES:
+            raise ConfigError(
+                f"{file} has {found.metadata.num_rows:,} samples of {size:,} bytes; the limits "
+                f"are {MAX_SAMPLES:,} and {MAX_FILE_BYTES:,}."
+            )
+        return "\n".join(json.dumps(row) for row in found.read().to_pylist())
+    except ArrowException as error:
+        raise ConfigError(f"{file} is no Parquet: {first_line(error)}") from None
 
 
 def read_samples(
@@ -137,6 +176,7 @@ def samples_of_runs(runs: Mapping[str, RunRequest]) -> tuple[Sample, ...]:
                 context=run.context,
                 question=run.question,
                 answers=(run.answer.strip(),),
+                answer_prefix=run.answer_prefix,
                 source=source,
             )
         )
@@ -144,7 +184,11 @@ def samples_of_runs(runs: Mapping[str, RunRequest]) -> tuple[Sample, ...]:
 
 
 def known_columns(names: Collection[str]) -> Mapping[str, str]:
-    """Our column -> the file's, where they differ, of a file as LongBench publishes it."""
+    """Our column -> the file's, where they differ, of a published file."""
+    if {*names} >= _KVPRESS:
+        return {"answers": "answers" if "answers" in names else "answer"} | (
+            {"id": "_id"} if "_id" in names else {}
+        )
     return _LONGBENCH_COLUMNS if {*names} >= _LONGBENCH else {}
 
 
@@ -177,7 +221,8 @@ def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapp
     """The columns that are read, whatever others there are; a cell that is missing is None."""
     csv.field_size_limit(MAX_TEXT_CHARS)
     answers = columns.get("answers", "answers")
-    read = {columns.get(name, name) for name in COLUMNS} | _LONGBENCH | {"_id", "choices"}
+    read = {columns.get(name, name) for name in COLUMNS} | _LONGBENCH | _KVPRESS
+    read |= {"_id", "choices", "answer"}
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         header = [(name, at) for at, name in enumerate(next(reader, [])) if name in read]
@@ -194,19 +239,14 @@ def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapp
 
 
 def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -> Sample:
-    dataset = ""
+    published: Mapping[str, Any] = {}
     if not columns and (columns := known_columns(values)):
-        dataset = str(values["dataset"]).removesuffix("_e")
-        if dataset in _CHINESE:
-            raise ConfigError(
-                f"the data set {dataset} needs Chinese word splitting, which is not built in; "
-                "take an English one."
-            )
+        published = _published(values)
     given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
-    given["choices"] = values.get("all_classes" if dataset else "choices")
-    given |= {name: values.get(name) for name in ("evidence", "protect")}
+    given["choices"] = values.get("choices")
+    given |= {name: values.get(name) for name in ("evidence", "protect", *_KVPRESS_OWN)}
     given["tags"] = values.get("tags") if isinstance(values.get("tags"), dict) else None
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in {**given, **published}.items() if value is not None}
     answers = given.get("answers", [])
     answers = answers if isinstance(answers, list) else [answers]
     given["answers"] = [each for each in answers if each not in (None, "")]
@@ -214,11 +254,30 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
         raise ConfigError("answers is empty; give at least one reference answer.")
     if not str(given.get("id", "")).strip():
         given["id"] = place
-    if dataset:
-        given["metric"] = _LONGBENCH_METRICS.get(dataset, "token_f1")
-        given["tags"] = {"task": dataset}
     sample = read(Sample, {"question": "", "context": "", **given}, "sample", metrics=[*METRICS])
     if sample.metric == constraints.__name__:
         constraints("", sample.answers)  # one that cannot be read is refused here
     stripped = filter(None, map(str.strip, sample.answers))
     return replace(sample, answers=tuple(stripped))
+
+
+def _published(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metric, classes and tags of a sample as a benchmark defines them."""
+    if "dataset" not in values:
+        task = str(values["task"])
+        kind = task.split("_", maxsplit=1)[0]
+        if kind not in _RULER_TASKS:
+            return {"tags": {"task": task}}
+        metric = "string_match_part" if kind == "qa" else "string_match"
+        return {"metric": metric, "tags": {"benchmark": RULER, "task": task}}
+    dataset = str(values["dataset"]).removesuffix("_e")
+    if dataset in _CHINESE:
+        raise ConfigError(
+            f"the data set {dataset} needs Chinese word splitting, which is not built in; "
+            "take an English one."
+        )
+    return {
+        "metric": _LONGBENCH_METRICS.get(dataset, "token_f1"),
+        "choices": values.get("all_classes"),
+        "tags": {"benchmark": LONGBENCH, "task": dataset},
+    }

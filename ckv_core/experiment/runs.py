@@ -279,11 +279,12 @@ def sample_request(
         context=own.context,
         question=own.question,
         answer=own.answers[0],
+        answer_prefix=own.answer_prefix,
         protect=own.protect,
         scenario=study.scenario,
         model=study.model,
         variants=(FULL, *dict.fromkeys(point.variant for point in points)),
-        max_new_tokens=study.max_new_tokens,
+        max_new_tokens=own.max_new_tokens or study.max_new_tokens,
         budgets=(budget if budget in budgets else budgets[0],),
     )
 

@@ -11,6 +11,8 @@ from ckv_core.experiment.harness import LM_EVAL, harness_score
 from ckv_core.experiment.study import Sample
 from ckv_core.records.agreement import edit_similarity, exact_match, f1, spaced, token_f1
 
+RULER, LONGBENCH = "RULER", "LongBench"  # published sets, by the tag `benchmark` of a sample
+_FIRST_LINE = ("trec", "triviaqa", "samsum")  # LongBench judges the first line alone
 _CODE_COMMENTS = ("`", "#", "//")
 
 
@@ -82,7 +84,18 @@ def score(text: str, sample: Sample, metric: str) -> float:
     """
     if sample.metric == LM_EVAL:
         return harness_score(text, sample)
-    return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
+    return METRICS[sample.metric or metric](_judged(text, sample), sample.answers, sample.choices)
+
+
+def _judged(text: str, sample: Sample) -> str:
+    """What of a text a benchmark judges."""
+    benchmark = sample.tags.get("benchmark")
+    if benchmark == RULER:
+        return re.sub(r"[\x00-\x1f]", "", text.strip()).strip()
+    if benchmark != LONGBENCH:
+        return text
+    text = text.lstrip()
+    return text.split("\n")[0] if sample.tags.get("task") in _FIRST_LINE else text
 
 
 _ANY_SHARE = ("string_match_part", "classification", "retrieval", "count")

@@ -1,13 +1,21 @@
 """The samples of a run, and what came of each at each point. Plain values; no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from ckv_core.base.checked import Checked, Plain, chars, loose, many, require
+from ckv_core.base.checked import Checked, Plain, chars, loose, many, require, within
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from ckv_core.records.records import Count, Measured, Outcome, Setting, Share, Stop
-from ckv_core.records.run_request import MAX_PROTECTED, Flag, LongText, SpecText
+from ckv_core.records.run_request import (
+    MAX_NEW_TOKENS,
+    MAX_PROTECTED,
+    Flag,
+    LongText,
+    Point,
+    RunRequest,
+    SpecText,
+)
 
 ResultState = Literal["done", "failed"]
 MAX_ID = 200
@@ -36,6 +44,9 @@ class Sample(Checked):
         choices: all classes, of a classification.
         evidence: passages of the context that hold the answer, where they are known.
         protect: passages of the prompt that no method may evict.
+        answer_prefix: of `RunRequest`, as the benchmark publishes it.
+        max_new_tokens: the benchmark's own limit, at which a text is judged as it is; None for the
+            study's, where a text that is cut before an answer has no score.
     """
 
     id: Id
@@ -48,6 +59,19 @@ class Sample(Checked):
     choices: Annotated[tuple[Annotated[str, chars(1_000)], ...], many(MAX_CLASSES)] = ()
     evidence: Passages = ()
     protect: Passages = ()
+    answer_prefix: Annotated[str, chars(MAX_ANSWER_CHARS)] | None = None
+    max_new_tokens: Annotated[int, within(1, MAX_NEW_TOKENS)] | None = None
+
+    def request(self, study: RunRequest, points: Collection[Point] = ()) -> RunRequest:
+        """Of this sample alone, at these points of its study or at all."""
+        return study.of_sample(
+            points,
+            context=self.context,
+            question=self.question,
+            protect=self.protect,
+            answer_prefix=self.answer_prefix,
+            max_new_tokens=self.max_new_tokens or study.max_new_tokens,
+        )
 
     def checked(self, value: Plain, known: Plain) -> "Sample":
         """It has an id and a context, and its metric is one of those that are known."""
@@ -96,13 +120,6 @@ class SampleResult(Checked):
     kl: Measured | None = None
     agreement: Share | None = None
 
-    def checked(self, value: Plain, known: Plain) -> "SampleResult":
-        """A text that was cut before an answer has no score."""
-        del value, known
-        has_none = self.outcome != "cut" or self.score is None
-        require(has_none, "null is expected of a text that was cut", "score", got=self.score)
-        return self
-
     @property
     def key(self) -> Key:
         """What no two results of a study share."""
@@ -113,6 +130,6 @@ class SampleResult(Checked):
         """Answered is any score above 0; a cut or failed text is neither right nor wrong."""
         if self.state == "failed":
             return "failed"
-        if not self.score:
-            return "cut" if self.stopped == "length" else "missed"
-        return "answered"
+        if self.score:
+            return "answered"
+        return "cut" if self.score is None and self.stopped == "length" else "missed"

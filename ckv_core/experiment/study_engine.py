@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckv_core.engine.compare import check_length, environment
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
-from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.prompt import build_prompt, prompt_of
 from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError
 from ckv_core.experiment.study import Sample
@@ -52,7 +52,7 @@ class LocalEngine:
         sizes = {}
         for sample in samples:
             try:
-                sizes[sample.id] = self._size(study.of_sample(sample.context, sample.question))
+                sizes[sample.id] = self._size(sample.request(study))
             except CkvError:
                 continue  # it becomes that sample's failure
         return sizes
@@ -77,6 +77,5 @@ class LocalEngine:
         return compare_together(requests, self._loaded, prefills=self._prefills)
 
     def _size(self, request: RunRequest) -> PromptSize:
-        texts = (request.context, request.question)
-        prompt = build_prompt(self._loaded.tokenizer, *texts, request.scenario)
+        prompt = prompt_of(self._loaded.tokenizer, request)
         return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))

@@ -142,7 +142,7 @@ def run_samples(
             one = _pending(study, sample, points, model)
             if one.fit:
                 pending.append(one)
-                yield _request(study, sample, one.fit)
+                yield sample.request(study, one.fit)
             else:
                 never.append(one)
 
@@ -180,17 +180,13 @@ class _PendingSample:
         ]
 
 
-def _request(study: RunRequest, sample: Sample, points: Sequence[Point]) -> RunRequest:
-    return study.of_sample(sample.context, sample.question, points, sample.protect)
-
-
 def _pending(
     study: RunRequest, sample: Sample, points: Sequence[Point], model: Model
 ) -> _PendingSample:
     """A point is refused where its budget does not hold what is always kept of the prompt."""
     refused: dict[Point, CkvError] = {}
     try:
-        request = _request(study, sample, points)
+        request = sample.request(study, points)
         size = model.size(request)
         for point, spec in zip(request.points(), request.specs, strict=True):
             try:
@@ -234,9 +230,8 @@ def _result(
         found: float | None = score(variant.text, sample, study.metric)
     except CkvError as error:
         return _failed(sample, point, error)
-    if variant.stopped == "length" and is_before_answer(
-        variant.text, found or 0.0, sample, study.metric
-    ):
+    is_cut = variant.stopped == "length" and not sample.max_new_tokens
+    if is_cut and is_before_answer(variant.text, found or 0.0, sample, study.metric):
         found = None
     return SampleResult(
         sample=sample.id,

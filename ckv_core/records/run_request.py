@@ -53,7 +53,7 @@ DEFAULT_TOLERANCE = 5.0
 _TEXTS = ("context", "question", "answer", "protect", "follow_ups")
 _EARLIER = ("earlier_tolerances", "earlier_variants")
 # Fields that a run of one sample has alone, and those of a run of many.
-_SETTINGS = ("analysis", "ignore_eos", "time", "device", "dtype")
+_SETTINGS = ("analysis", "answer_prefix", "ignore_eos", "time", "device", "dtype")
 OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places", "reference"))
 OF_MANY = frozenset(("name", "data", "metric", "tolerance", "read_once", *_EARLIER))
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
@@ -145,6 +145,11 @@ class RunRequest:
         f"tokens to generate per variant, up to {MAX_NEW_TOKENS}; at several budgets 0 only "
         "measures",
     ] = 64
+    answer_prefix: Annotated[
+        LongText | None,
+        "what the answer begins with, put behind the chat template's end; context and question "
+        "are then joined as they are, as in kvpress",
+    ] = None
     answer: Annotated[LongText, "expected answer to look for in the output"] = ""
     metric: Annotated[str, chars(40), "how samples without a metric are scored"] = "string_match"
     tolerance: Annotated[
@@ -243,19 +248,11 @@ class RunRequest:
         """Without the parsed variants: a method's parts are not sent to another process."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def of_sample(
-        self,
-        context: str,
-        question: str,
-        points: Collection[Point] = (),
-        protect: tuple[str, ...] = (),
-    ) -> "RunRequest":
-        """The same for one of many samples, at these of its points, or at all."""
+    def of_sample(self, points: Collection[Point], **own: Any) -> "RunRequest":
+        """The same for one of many samples with `own` fields, at these points, or at all."""
         known = {point: place for place, point in enumerate(self.points())}
         places = tuple(known[point] for point in points)
-        made = replace(
-            self, data={}, context=context, question=question, protect=protect, places=places
-        )
+        made = replace(self, data={}, places=places, **own)
         vars(made)["_parsed"] = tuple(self._parsed[at] for at in places) or self._parsed
         return made
 
@@ -275,6 +272,7 @@ class RunRequest:
         for field_name, name, texts in (
             ("question", "question", (self.question,)),
             ("answer", "reference answer", (self.answer,)),
+            ("answer_prefix", "beginning of the answer", (self.answer_prefix or "",)),
             ("follow_ups", "follow-up question", self.follow_ups),
             ("protect", "protected text", self.protect),
         ):
@@ -432,7 +430,8 @@ class RunRequest:
         """Refuse passages of which the text alone says that they are none."""
         # A template may add words of its own; positions protect them.
         question = self.question if self.scenario == "regular" else ""
-        prompt = " ".join(f"{self.context}\n\n{question}".casefold().split())
+        joint = "\n\n" if self.answer_prefix is None else ""
+        prompt = " ".join(f"{self.context}{joint}{question}".casefold().split())
         for text in map(str.strip, self.protect):
             match = TOKEN_RANGE.fullmatch(text)
             if match is None and " ".join(text.casefold().split()) not in prompt:

@@ -152,12 +152,12 @@ class CountRunner:
 
     def run(self, request: WorkRequest, _: Callable[[], bool]) -> Iterator[TokensCounted]:
         """Tokens of a comparison's prompt."""
-        from ckv_core.engine.prompt import build_prompt
+        from ckv_core.engine.prompt import prompt_of
 
         if not isinstance(request, RunRequest):
             raise PromptError("Only the prompt of a comparison has tokens to be counted.")
         tokenizer, limit = self._kept[request.model]
-        prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
+        prompt = prompt_of(tokenizer, request)
         counted = TokensCounted(
             prompt.tokens, prompt.compressed_tokens, limit, len(prompt.question)
         )
@@ -179,7 +179,7 @@ def first_that_fits(
     A text that is cut may end in other tokens than the whole one had there, so each cut is counted
     again; both are 0 where nothing of it fits beside the question and the new tokens.
     """
-    from ckv_core.engine.prompt import build_prompt
+    from ckv_core.engine.prompt import prompt_of
 
     context, cut = request.context, prompt
     for tries in range(CUTS):
@@ -193,5 +193,5 @@ def first_that_fits(
         context = context[: len(context) - len("".join(cut.pieces[kept:end]))]
         if not context.strip():
             break
-        cut = build_prompt(tokenizer, context, request.question, request.scenario)
+        cut = prompt_of(tokenizer, request, context=context)
     return 0, 0

@@ -283,6 +283,8 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
     with gr.Column() as parts["text_settings"]:
         info = f"One per line. {info_of('protect')}"
         parts["protect"] = text("protect", "Protected text", info, (1, 6))
+        info = info_of("answer_prefix")
+        parts["answer_prefix"] = text("answer-prefix", "Answer begins with", info)
         info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():

@@ -71,6 +71,7 @@ class FormValues:
     context: str = ""
     question: str = ""
     answer: str = ""
+    answer_prefix: str = ""
     scenario: str = "regular"
     protect: str = ""
     model: str = DEFAULT_MODEL
@@ -115,6 +116,7 @@ class FormValues:
         alphas = request.alphas or tuple(filter(None, [defaults.pop("alpha", "")]))
         same = {name: getattr(request, name) for name in SHARED - OF_MANY - {"variants"}}
         same |= {name: "\n".join(same[name]) for name in LINES}
+        same["answer_prefix"] = request.answer_prefix or ""
         same["analysis"] = _offered_analyses(request.analysis)
         chips = (own_spec(spec, defaults, has_alpha=bool(alphas)) for spec in request.variants)
         return cls(
@@ -222,6 +224,7 @@ def describe_advanced(form: FormValues) -> str:
     """What the drawer of further settings holds, in a line."""
     settings = {
         "protected text": form.protect,
+        "beginning of the answer given": form.answer_prefix,
         "follow-up questions": form.follow_ups,
         "past the end of text": form.ignore_eos,
         "each method timed": form.time,
@@ -359,6 +362,7 @@ LINES = ("protect", "follow_ups")  # one a line
 READ: dict[str, Callable[[str], Any]] = {
     "model": str.strip,
     "name": str.strip,
+    "answer_prefix": lambda text: text or None,
     "tolerance": _tolerance,
     **dict.fromkeys(LINES, read_lines),
 }

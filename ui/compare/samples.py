@@ -202,7 +202,9 @@ def sample_lines(samples: Sequence[Sample]) -> str:
     names = [each.name for each in fields(Sample)]
     lines = [{name: getattr(each, name) for name in names} for each in samples]
     text = "\n".join(
-        json.dumps({key: value for key, value in line.items() if value}, ensure_ascii=False)
+        json.dumps(
+            {key: value for key, value in line.items() if value or value == ""}, ensure_ascii=False
+        )
         for line in lines
     )
     if len(text) > MOST_CHARS:

@@ -68,6 +68,8 @@ def command(request: RunRequest) -> str:
     ]
     # A value may begin with a dash.
     words = [f"{name}={shlex.quote(value)}" for name, value in options if value]
+    if (prefix := request.answer_prefix) is not None:  # an empty one joins the texts as they are
+        words.append(f"--answer-prefix={shlex.quote(prefix)}")
     defaults = {each.name: each.default for each in fields(request)}
     flags = {name: getattr(request, name, None) for name in ARGUMENTS}
     words += [
@@ -86,6 +88,7 @@ def study_command(request: RunRequest, slug: str) -> str:
         "context": request.context,
         "question": request.question,
         "answers": [request.answer] if request.answer else [],
+        "answer_prefix": request.answer_prefix,
     }
     values: dict[str, Any] = {
         "name": f"again {slug}",

@@ -288,6 +288,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     rows = [
         ("Question", request.question or "none"),
         ("Expected answer", request.answer or "none"),
+        ("Answer begins with", request.answer_prefix or "nothing given"),
         ("Scenario", request.scenario),
         ("Protected text", "\n".join(request.protect) or "none"),
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),

@@ -96,8 +96,7 @@ class Studies:
     def _cost(self, study: RunRequest, samples: tuple[Sample, ...]) -> Cost:
         step = max(1, len(samples) // COUNTED)
         counted = {
-            each.id: prompt_size(self._worker, study.of_sample(each.context, each.question))
-            for each in samples[::step]
+            each.id: prompt_size(self._worker, each.request(study)) for each in samples[::step]
         }
         characters = sum(len(s.context) + len(s.question) for s in samples if s.id in counted)
         rate = sum(size.tokens for size in counted.values()) / max(1, characters)

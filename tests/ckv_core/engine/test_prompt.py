@@ -55,6 +55,29 @@ def test_context_only_compresses_up_to_the_end_of_the_context():
     assert "".join(prompt.pieces[first:end]) == CONTEXT
 
 
+@pytest.mark.parametrize("context", [CONTEXT, "  padded  ", "Ends in a number 1"])
+def test_with_an_answer_prefix_the_prompt_is_kvpress_pipelines(context):
+    """Context and question tokenised apart, the prefix behind the generation prompt."""
+    tokenizer = deepcopy(tiny_tokenizer())
+    question, prefix = "2 What waits?\n", "The bird is:"
+    for template in (tokenizer.chat_template, None):
+        tokenizer.chat_template = template
+        start, end = "", "\n"
+        if template:
+            chat = [{"role": "user", "content": f"{context}########"}]
+            whole = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            start, end = whole.split(f"{context}########")
+        first, rest = (
+            tokenizer.encode(text, add_special_tokens=False)
+            for text in (start + context, question + end + prefix)
+        )
+        prompt = build_prompt(tokenizer, context, question, "context-only", prefix)
+        assert list(prompt.token_ids) == first + rest
+        assert prompt.compressed_tokens == len(first)
+        assert "".join(prompt.pieces) == start + context + question + end + prefix
+        assert "".join(prompt.pieces[slice(*prompt.context_tokens)]) == context
+
+
 def test_without_a_template_the_prompt_is_the_text_with_the_tokenizers_own_start():
     tokenizer = deepcopy(tiny_tokenizer())
     tokenizer.chat_template = None

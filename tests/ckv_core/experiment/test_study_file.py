@@ -3,7 +3,7 @@
 import json
 import re
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.data import read_samples
+from ckv_core.experiment.data import read_file, read_samples
 from ckv_core.experiment.decide import fewest_sources
-from ckv_core.experiment.scores import METRICS
+from ckv_core.experiment.scores import METRICS, score
 from ckv_core.experiment.study_file import STUDY_KEYS, read_study, write_study
 from ckv_core.experiment.tasks import TASKS, make_samples
 from ckv_core.experiment.tasks.paraphrase import RELATIONS, ROLES
@@ -173,6 +173,33 @@ def test_longbench_as_published():
     assert sample.choices == ("Food", "City")
     with pytest.raises(ConfigError, match="Chinese"):
         read_samples(lines(row | {"dataset": "dureader"}))
+    more = {"answer_prefix": "Type:", "task": "trec", "max_new_tokens": 84}
+    of_kvpress = {**row, "question": row.pop("input"), **more}
+    (again,) = read_samples(lines(of_kvpress))
+    assert again == replace(sample, answer_prefix="Type:", max_new_tokens=84)
+    assert score("Food\nCity", again, "string_match") == 1  # LongBench judges one line of trec
+
+
+def test_ruler_as_kvpress_publishes_it(tmp_path):
+    row = {
+        "context": "One of the magic numbers is: 71.\n",
+        "question": "What are all the special magic numbers? ",
+        "answer_prefix": " The special magic numbers are",
+        "answer": ["71", "92"],
+        "task": "niah_multivalue",
+        "max_new_tokens": 128,
+    }
+    first, second = read_samples(lines(row, row | {"task": "qa_1"}))
+    assert (first.context, first.question) == (row["context"], row["question"])
+    assert (first.answer_prefix, first.answers) == (row["answer_prefix"], ("71", "92"))
+    assert (first.metric, second.metric) == ("string_match", "string_match_part")
+    asked = first.request(read_study(FILE))
+    assert (asked.answer_prefix, asked.max_new_tokens) == (row["answer_prefix"], 128)
+    parquet = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
+    arrow = pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "ruler.parquet")
+    (again,) = read_samples(read_file(tmp_path / "ruler.parquet"))
+    assert again == first
 
 
 @pytest.mark.parametrize(

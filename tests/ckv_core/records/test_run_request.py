@@ -93,7 +93,7 @@ def test_many_samples_have_the_points_of_one_with_budgets_that_rise():
     one = replace(GRID, budgets=("10%", "20%"))
     assert (many.kind, many.points()) == ("sweep", one.points())
     _, *points = many.points()
-    sample = many.of_sample("a text", "why?", points[-1:])
+    sample = many.of_sample(points[-1:], context="a text", question="why?")
     assert (sample.context, sample.points()) == ("a text", tuple(points[-1:]))
     assert pickle.loads(pickle.dumps(sample)).points() == sample.points()
 
