@@ -72,7 +72,7 @@ def _method_section(method: Method, shown: set[str]) -> Iterator[str]:
     if method.name in FORMULAS:
         yield from ("```math", FORMULAS[method.name], "```", "")
     facts = dict(method_facts(method))
-    notes = facts.get("Codes and cost", "")
+    notes = facts.get("Notes", "")
     if notes not in shown:
         yield from (notes, "")
     shown.add(notes)

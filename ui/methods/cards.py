@@ -129,7 +129,7 @@ def method_facts(method: Method) -> Iterator[tuple[str, str]]:
         yield "CriticalKV", _critical_text(method)
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
         yield "kvpress", f"`{method.press.written}`" if method.press else ""
-    yield "Codes and cost", _notes(method)
+    yield "Notes", _notes(method)
     yield "Extra memory", _cost_text(method)
     yield "Source", method.source
 
