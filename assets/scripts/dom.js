@@ -8,7 +8,7 @@ export const whole = (value) => Math.round(value).toLocaleString("en-US");
 export function percent(share) {
   if (!Number.isFinite(share)) return "–";
   const value = share * 100;
-  return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)}%`;
+  return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)} %`;
 }
 
 const SVG = "http://www.w3.org/2000/svg";

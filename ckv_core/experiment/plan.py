@@ -30,6 +30,7 @@ from ckv_core.records.variants import VariantSpec, spec_without
 
 MAX_TOKENS = 2**24
 MAX_PLANNED = 32
+ROWS_TOGETHER = 32  # as engine.run.GROUP_ROWS
 _ORDER_AND_MARK = FLOAT + 1  # bytes of an entry's place by score, and of its mark
 _SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B(/S)?\s*", re.ASCII)
 
@@ -288,6 +289,18 @@ def plan(shape: ModelShape, setting: Setting, specs: Sequence[VariantSpec]) -> l
         RequestSizes(shape, setting, spec).planned()
         for spec in (VariantSpec.parse(FULL), *evicting)
     ]
+
+
+def bytes_together(shape: ModelShape, setting: Setting, specs: Sequence[VariantSpec]) -> int:
+    """About the bytes that one comparison of all of them takes, with weights and the full cache.
+
+    Up to `ROWS_TOGETHER` are decoded at a time. ConfigError for a budget that cannot be.
+    """
+    sizes = [RequestSizes(shape, setting, spec) for spec in specs if spec.method.evicts]
+    full = RequestSizes(shape, setting, VariantSpec.parse(FULL))
+    peak = max(max(each.reading_peak, each.choosing_peak) for each in (full, *sizes))
+    kept = sorted((each.kv_bytes for each in sizes), reverse=True)[: ROWS_TOGETHER - 1]
+    return shape.parameters * ITEM_BYTES[setting.dtype] + peak + sum(kept)
 
 
 def plan_document(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import psutil
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
@@ -164,26 +164,32 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
 DRAWN = "map => map.toDataURL()"
 
 
-def test_a_dragged_budget_moves_maps_figures_and_answers_and_is_saved_as_it_was_shown(
-    context, app, slug
-):
+def moved_budget(slider: Locator) -> str:
+    return json.dumps({"budget": f"{slider.input_value()}%"}, separators=(",", ":"))
+
+
+def test_a_dragged_budget_moves_maps_charts_figures_and_answers(context, app, slug):
     (page,) = context.pages
     page.goto(f"{app.url}/run?id={slug}")
     row, slider = page.locator(".ckv-live"), page.get_by_role("slider", name="Budget")
     kept, figures = page.locator("#kept canvas").first, page.locator("#summary tbody")
+    page.get_by_role("button", name="Perturbation").click()
     kept.scroll_into_view_if_needed()
     expect(kept).to_be_visible()
-    stored = page.request.get(f"{app.url}/data/{slug}/1/retained").body()
     drawn, measured = kept.evaluate(DRAWN), figures.text_content()
-    slider.scroll_into_view_if_needed()
+    chart = page.locator("#charts [data-chart=layers]")
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-drawn", re.compile("^/data/"))
+    expect(slider).to_be_in_viewport()  # it floats beside what follows it
     box = slider.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2, steps=4)
-    wanted = json.dumps({"budget": f"{slider.input_value()}%"}, separators=(",", ":"))
+    wanted = moved_budget(slider)
     expect(row).to_have_attribute("data-shown", wanted, timeout=steps.RUN_LIMIT_MS)
     expect(row).to_contain_text(f"Preview at {slider.input_value()} %, not saved")
     assert kept.evaluate(DRAWN) != drawn
+    expect(chart).to_have_attribute("data-drawn", re.compile("^preview:"))
     assert row.get_attribute("data-answers") is None
     page.mouse.up()
     expect(row).to_have_attribute("data-answers", wanted, timeout=steps.RUN_LIMIT_MS)
@@ -192,11 +198,18 @@ def test_a_dragged_budget_moves_maps_figures_and_answers_and_is_saved_as_it_was_
     expect(page.locator("#answers tbody")).to_contain_text(f"{slider.input_value()} %")
     row.get_by_role("button", name="Back to the run").click()
     expect(figures).to_have_text(measured)
+    expect(chart).not_to_have_attribute("data-drawn", re.compile("^preview:"))
     expect(row).to_contain_text("Drag to preview")
 
+
+def test_a_preview_is_saved_as_it_was_shown(context, app, slug):
+    (page,) = context.pages
+    page.goto(f"{app.url}/run?id={slug}")
+    row, slider = page.locator(".ckv-live"), page.get_by_role("slider", name="Budget")
+    stored = page.request.get(f"{app.url}/data/{slug}/1/retained").body()
     for _ in range(4):  # far enough for other whole tokens
         slider.press("ArrowRight")
-    wanted = json.dumps({"budget": f"{slider.input_value()}%"}, separators=(",", ":"))
+    wanted = moved_budget(slider)
     expect(row).to_have_attribute("data-answers", wanted, timeout=steps.RUN_LIMIT_MS)
     preview = {"values": {"budget": f"{slider.input_value()}%"}}
     seen = page.request.post(f"{app.url}/data/{slug}/preview", data=preview).text().splitlines()

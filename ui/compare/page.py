@@ -58,7 +58,7 @@ OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")
 OF_EXAMPLES = (*_TEXTS, "variants", "budget", "max_new_tokens")
 FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
 SETUP_FILLED_IN = "The setup of the link is filled in; change it or run it."
-COUNTING = "A few prompts are counted for an estimate of the time."
+COUNTING = "A few prompts are counted for an estimate of time and memory."
 EXPORTED = "An exported run: Run stores it with its results."
 STUDY_FILLED_IN = "Run {} is filled in: Run resumes it and keeps its results."
 MORE_MADE = " It has {:,} samples more."
@@ -195,7 +195,8 @@ class ComparePage:
                 return
             yield notice_value(COUNTING)
             study = study_of(replace(form, name=form.name.strip() or NO_NAME))
-            yield notice_value(cost_sentence(self._services.studies.cost(study, data_text(form))))
+            found = self._services.studies.cost(study, data_text(form))
+            yield notice_value(cost_sentence(study, found))
         except CkvError:
             yield SILENT
 

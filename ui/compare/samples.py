@@ -10,14 +10,18 @@ from dataclasses import fields, replace
 from math import ceil
 from typing import Any
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.data import COLUMNS, LINE_BOUNDS, UNMAPPED, known_columns, read_samples
+from ckv_core.experiment.plan import Setting, bytes_together
 from ckv_core.experiment.runs import source
 from ckv_core.experiment.sentences import can_confirm, clipped, counted
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_file import study_of as checked_study
 from ckv_core.experiment.study_file import study_values
 from ckv_core.experiment.tasks import listed
+from ckv_core.models.catalog import planned_shape
+from ckv_core.records.byte_budget import ITEM_BYTES
 from ckv_core.records.grid import Cost, duration
 from ckv_core.records.run_request import FULL, RunRequest
 from ui.compare.form_values import FormValues, file_name, mapping
@@ -65,13 +69,25 @@ def fingerprint(form: FormValues) -> str:
     return str(zlib.crc32(repr(form).encode("utf-8", "replace")))
 
 
-def cost_sentence(cost: Cost) -> str:
+def cost_sentence(study: RunRequest, cost: Cost) -> str:
     """What many samples take, before they start."""
+    memory = _memory(study, cost.longest)
     return (
-        f"Takes about {duration(cost.seconds)} on two CPU cores: {cost.samples:,} samples x "
+        f"Takes about {duration(cost.seconds)} on two CPU cores"
+        f"{f' and {human_bytes(memory)} of memory' if memory else ''}: {cost.samples:,} samples x "
         f"{cost.points // max(1, cost.samples)} points, {cost.tokens:,} prompt tokens, the longest "
         f"prompt {cost.longest:,}."
     )
+
+
+def _memory(study: RunRequest, longest: int) -> int:
+    """Bytes of the longest sample with the weights; 0 where the model's sizes are not known."""
+    dtype = study.dtype if study.dtype in ITEM_BYTES else "float32"
+    setting = Setting(memory=1, prompt=max(1, longest), output=study.max_new_tokens, dtype=dtype)
+    with suppress(CkvError):
+        shape = planned_shape(study.model, with_paths=False)
+        return bytes_together(shape, setting, study.specs)
+    return 0
 
 
 def plan_sentence(form: FormValues) -> str:

@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from string import Template
@@ -49,7 +49,7 @@ from ui.results import block as page
 from ui.results import sweep_area, views
 from ui.results.answers import answers_value, follow_ups_value
 from ui.results.figure_routes import packed_plotly
-from ui.results.grid import chosen_value, grid_value
+from ui.results.grid import chosen_value, grid_value, points_kept_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.results.views import curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
@@ -132,20 +132,31 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Sections, and what their components fetch: bytes by address, by what can be left out."""
+    """Sections, and what their components fetch: bytes by address, by what can be left out.
+
+    Attributes:
+        only: names of the sections to make; None for all.
+    """
 
     without: Collection[Group] = ()
+    only: Collection[str] | None = None
     sections: list[Section] = field(default_factory=list)
     files: dict[Group, dict[str, bytes]] = field(default_factory=dict)
 
+    def has(self, name: str) -> bool:
+        """Whether the section is to be made."""
+        return self.only is None or name in self.only
+
     def add(self, name: str, markdown: str, *shown: tuple[Scripted, Value]) -> None:
         """Append a section with the heading and words that a page has above it."""
+        if not self.has(name):
+            return
         heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
         self.sections.append(Section(name, heading, words, list(shown)))
 
     def add_charts(self, name: str, markdown: str, value: Value, draw: Draw) -> None:
         """Append a section of charts; nothing where there are no such charts."""
-        if value is None:
+        if value is None or not self.has(name):
             return
         if "charts" in self.without:
             self.add(name, f"{markdown.splitlines()[0]}\n{LEFT_OUT}")
@@ -168,9 +179,14 @@ def read_groups(text: str) -> list[Group]:
     return [group for group in GROUPS if group in named]
 
 
-def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Contents:
-    """Everything of a run that is over, but the groups to leave out."""
-    contents = Contents(without)
+def contents_of(
+    run: RunSnapshot,
+    notes: RunNotes,
+    without: Collection[Group],
+    only: Collection[str] | None = None,
+) -> Contents:
+    """Everything of a run that is over, but the groups to leave out; or these sections alone."""
+    contents = Contents(without, only)
     draw = partial(figure_of, run.result)
     if (verdict := views.verdict_value(run)) is not None:
         contents.add("verdict", "### Outcome", (VerdictStrip, verdict))
@@ -179,13 +195,14 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         savings = sweep_value(run.result, sweep_savings(run.result, 0))
         grid, chosen = (OutcomeGrid, grid_value(run)), (ChosenCell, chosen_value(run))
         contents.add("grid", "### Methods by budgets", grid, chosen)
+        _add_kept(contents, run, points_kept_value(run), sweep_area.POINT_KEPT_TEXT)
         contents.add_charts("curves", sweep_area.CURVES_TEXT, curves_value(run), draw)
         contents.add("savings", sweep_area.SAVINGS_TEXT, (DataTable, savings))
         contents.add("points", sweep_area.POINTS_TEXT, (DataTable, points))
     else:
         answers = ((Answers, answers_value(run)), (FollowUpAnswers, follow_ups_value(run)))
         contents.add("answers", "### Answers", *answers)
-        _add_kept(contents, run)
+        _add_kept(contents, run, views.kept_value(run), page.KEPT_TEXT)
         perturbation, diagnostics = perturbation_value(run), diagnostics_value(run)
         contents.add_charts("perturbation", page.PERTURBATION_TEXT, perturbation, draw)
         contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
@@ -195,9 +212,14 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     return contents
 
 
-def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
-    """The answer, tables, charts, samples and settings; `facts` are `StoredStudy.facts`."""
-    contents = Contents()
+def contents_of_samples(
+    reading: Reading, facts: Mapping[str, Any], only: Collection[str] | None = None
+) -> Contents:
+    """The answer, tables, charts, samples and settings, or these sections alone.
+
+    `facts` are `StoredStudy.facts`.
+    """
+    contents = Contents(only=only)
 
     def draw(name: str, choices: Choices) -> go.Figure | None:
         return STUDY_CHARTS[name].figure(reading, choices)
@@ -219,13 +241,13 @@ def contents_of_samples(reading: Reading, facts: Mapping[str, Any]) -> Contents:
     return contents
 
 
-def _add_kept(contents: Contents, run: RunSnapshot) -> None:
-    value, prompt = views.kept_value(run), run.result.prompt
+def _add_kept(contents: Contents, run: RunSnapshot, value: Value, text: str) -> None:
+    prompt = run.result.prompt
     if "kept" in contents.without:
-        contents.add("kept", f"{page.KEPT_TEXT.splitlines()[0]}\n{LEFT_OUT}")
+        contents.add("kept", f"{text.splitlines()[0]}\n{LEFT_OUT}")
         return
-    contents.add("kept", page.KEPT_TEXT, (KeptTokens, value))
-    if value is None or prompt is None:
+    contents.add("kept", text, (KeptTokens, value))
+    if value is None or prompt is None or not contents.has("kept"):
         return
     base = f"{value['base']}/{run.slug}"
     contents.files["kept"] = files = {f"{base}/prompt": _json(views.prompt_value(prompt))}
@@ -306,14 +328,13 @@ def build_report(
     return _packed_report({"title": run.title, "subtitle": subtitle}, contents, limit_bytes)
 
 
-def build_panel(title: str, contents: Contents, section: Section, whole: str) -> bytes:
-    """One section alone, UTF-8, with a link to the whole at this address.
+def build_panel(title: str, contents: Contents, whole: str) -> bytes:
+    """The contents, UTF-8, with a link to the whole at this address.
 
     Raises:
         ReportTooBigError: it would be longer than a report may be.
     """
-    only = replace(contents, sections=[section])
-    return _packed_report({"title": title, "whole": whole}, only, LIMIT_BYTES)
+    return _packed_report({"title": title, "whole": whole}, contents, LIMIT_BYTES)
 
 
 def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:

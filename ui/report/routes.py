@@ -14,10 +14,11 @@ from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
 from storage.records import RunNotes
 from ui.report.report import (
-    GROUPS,
+    Contents,
     build_panel,
     build_report,
     contents_of,
+    contents_of_samples,
     read_groups,
     report_of_samples,
 )
@@ -75,8 +76,12 @@ def _in_turn(services: Services) -> Callable[[str, Callable[[], bytes]], Respons
     return drawn
 
 
-# Names in addresses, and the report's section of each; of several budgets the grid has the answers.
-PANELS = {"verdict": ("verdict",), "answers": ("answers", "grid"), "map": ("kept",)}
+# Names in addresses, and the report's section of each, for one budget, several, and many samples.
+PANELS = {
+    "verdict": ("verdict",),
+    "answers": ("answers", "grid", "scores"),
+    "map": ("kept", "needles"),
+}
 NO_PANEL = f"This run has no such panel; there are {', '.join(PANELS)}."
 WAIT_S = 10.0  # a page may hold several frames, which come at once
 # Its scripts run without an origin: they reach no cookie, storage or address of the app.
@@ -87,8 +92,14 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
     """Answers with a panel, given the run's slug, the panel's name and the address of the whole."""
     room = threading.BoundedSemaphore(AT_A_TIME)
 
+    def contents(run: RunSnapshot, only: tuple[str, ...]) -> Contents:
+        if run.study is None:
+            return contents_of(run, RunNotes(), (), only)
+        reading = services.studies.reading(run.slug)
+        return contents_of_samples(reading, services.studies.facts(run.slug), only)
+
     def answer(slug: str, name: str, whole: str) -> Response:
-        run = services.snapshot(slug)
+        run = services.view(slug)
         if name not in PANELS:
             raise MissingError(NO_PANEL)
         if not run.is_final:
@@ -96,12 +107,10 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
         if not room.acquire(timeout=WAIT_S):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
-            others = [group for group in GROUPS if group not in PANELS[name]]
-            contents = contents_of(run, RunNotes(), others)
-            found = [section for section in contents.sections if section.name in PANELS[name]]
-            if not found:
+            found = contents(run, PANELS[name])
+            if not found.sections:
                 raise MissingError(NO_PANEL)
-            data = build_panel(run.title, contents, found[0], whole)
+            data = build_panel(run.title, found, whole)
         finally:
             room.release()
         return Response(data, 200, {**NO_STORE, "Content-Security-Policy": POLICY}, HTML)

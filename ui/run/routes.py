@@ -2,13 +2,13 @@
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import astuple, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import anyio.to_thread
 from starlette.requests import Request
@@ -37,10 +37,13 @@ from ckv_core.records.run_request import RunRequest
 from ckv_core.records.work_requests import UNTIL, PreviewRequest, Until
 from storage.repository import is_slug
 from ui.accounts.access import Viewer, acting_as
+from ui.accounts.turns import in_turn
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
 from ui.charts.catalog import (
+    PERTURBATION,
     analysis_csv,
+    figure_of,
     follow_ups_csv,
     sweep_csv,
     teacher_forced_csv,
@@ -52,7 +55,13 @@ from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import panel_answer, report_answers
 from ui.results.answers import answers_value
 from ui.results.figure_routes import drawn, plotly_script, run_figure
-from ui.results.views import prompt_value, state_value, verdict_value
+from ui.results.views import (
+    diagnostics_value,
+    perturbation_value,
+    prompt_value,
+    state_value,
+    verdict_value,
+)
 from ui.server.route_answers import (
     CSV,
     IMMUTABLE,
@@ -128,6 +137,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/data/{slug}/embed/{panel}", routes.panel),
         *preview_routes(services.previews),
         *routes_of("/data/{slug}", lambda each: services.snapshot(read_slug(each)), of_run),
+        Route("/studies/{slug}/decision", routes.decision),
         *routes_of("/studies/{slug}", routes.reading, of_samples),
     ]
 
@@ -146,6 +156,11 @@ class RunRoutes:
 
     def reading(self, request: Request) -> Reading:
         return self._services.studies.reading(read_slug(request))
+
+    def decision(self, request: Request) -> Response:
+        """The decision on many samples in a few words, which the list of runs shows."""
+        line = self._services.studies.decision(read_slug(request))
+        return JSONResponse(line, headers=NO_STORE)
 
     def open_share(self, request: Request) -> Response:
         """Let this browser read the run of a share link; the token then lies in a cookie.
@@ -259,15 +274,25 @@ def _file(run: RunSnapshot, name: str, text: str, kind: str) -> Response:
 
 READING = {"load": "Loading the model", "prefill": "Reading the text again"}
 NOTE = "Times are measured once the preview is saved as a run."
-WRONG = f"Send JSON with values, an object, and until: {', '.join(UNTIL)}."
-BOUNDS = JsonBounds(containers=4, values=32)
+LATER = "Diagnostics are measured once the preview is saved as a run."
+WRONG = (
+    f"Send JSON with values, an object, until: {', '.join(UNTIL)}, and figures, an array of up to "
+    "16 times CHART?CHOICES."
+)
+BOUNDS = JsonBounds(containers=4, values=64)
+MOST_FIGURES, FIGURE_CHARS = 16, 400
 Value = dict[str, Any]
 
 
 async def preview_values(
-    run: RunSnapshot, request: RunRequest, events: AsyncGenerator[RunEvent]
+    run: RunSnapshot,
+    request: RunRequest,
+    events: AsyncGenerator[RunEvent],
+    figures: Sequence[str] = (),
 ) -> AsyncGenerator[Value]:
     """What the page shows of a preview, one object after another.
+
+    `figures` are the charts of the first step that are in sight, as `CHART?CHOICES`.
 
     `progress` {words, fraction} while model or text are read; `kept` [[index, bits as base64]];
     `shown`, values of components by their id; `end` when nothing more comes; `error`, a sentence.
@@ -285,13 +310,32 @@ async def preview_values(
             if isinstance(event, VariantsChose):
                 yield {"kept": _kept(result)}
             elif isinstance(event, VariantMeasured) and is_last:
-                yield {"shown": {"summary": summary_value(result)}}
+                yield {"shown": await in_turn(_first_step, run, result, figures)}
             elif isinstance(event, Generated) or (isinstance(event, VariantFinished) and is_last):
                 yield {"shown": _answers(run, request, result)}
     except CkvError as error:
         yield {"error": str(error)}
     else:
         yield {"end": True}
+
+
+def _first_step(run: RunSnapshot, result: RunResult, figures: Sequence[str]) -> Value:
+    """Figures of the first step, and the charts in sight as Plotly's JSON."""
+    charts = perturbation_value(replace(run, result=result))
+    drawn = {each: _drawn(result, each) for each in figures}
+    # A table of theirs would be that of the stored run.
+    charts["charts"] = [chart | {"csv": ""} for chart in charts["charts"]]
+    charts["figures"] = {each: text for each, text in drawn.items() if text}
+    shown = {"summary": summary_value(result), "charts": charts}
+    if diagnostics_value(run) is not None:
+        shown["diagnostics"] = {"charts": [], "text": LATER}
+    return shown
+
+
+def _drawn(result: RunResult, wanted: str) -> str:
+    name, _, query = wanted.partition("?")
+    figure = figure_of(result, name, dict(parse_qsl(query))) if name in PERTURBATION else None
+    return figure.to_json() if figure else ""
 
 
 def _answers(run: RunSnapshot, request: RunRequest, result: RunResult) -> Value:
@@ -317,12 +361,12 @@ def preview_routes(previews: Previews) -> list[Route]:
     """Previews as a stream of JSON lines, and the run that one is saved as."""
 
     async def preview(request: Request) -> Response:
-        values, until = await _given(request)
+        values, until, figures = await _given(request)
         run, wanted = await anyio.to_thread.run_sync(previews.request, read_slug(request), values)
         viewer = previews.viewer(request.client.host if request.client else "")
         work = PreviewRequest(run=replace(wanted, analysis=(), follow_ups=()), until=until)
         events = previews.events(work, viewer)
-        return _stream(events, preview_values(run, wanted, events))
+        return _stream(events, preview_values(run, wanted, events, figures))
 
     async def why(request: Request) -> Response:
         given = await _object(request)
@@ -332,7 +376,7 @@ def preview_routes(previews: Previews) -> list[Route]:
         return _stream(events, why_values(events))
 
     async def save(request: Request) -> Response:
-        values, _ = await _given(request)
+        values, *_ = await _given(request)
         slug = await anyio.to_thread.run_sync(previews.save, read_slug(request), values)
         return JSONResponse({"slug": slug}, headers=NO_STORE)
 
@@ -379,12 +423,17 @@ async def _object(request: Request) -> Value:
     return given
 
 
-async def _given(request: Request) -> tuple[object, Until]:
-    """What a client wants to see: values of the request, and until where."""
+async def _given(request: Request) -> tuple[object, Until, list[str]]:
+    """What a client wants to see: values of the request, until where, and charts in sight."""
     given = await _object(request)
-    if given.get("until", UNTIL[0]) not in UNTIL:
+    until, figures = given.get("until", UNTIL[0]), given.get("figures", [])
+    are_charts = isinstance(figures, list) and len(figures) <= MOST_FIGURES
+    are_charts = are_charts and all(
+        isinstance(each, str) and len(each) <= FIGURE_CHARS for each in figures
+    )
+    if until not in UNTIL or not are_charts:
         raise ConfigError(WRONG)
-    return given.get("values"), given.get("until", UNTIL[0])
+    return given.get("values"), until, figures
 
 
 def _refusing(answer: Callable[[Request], Awaitable[Response]]) -> Callable[..., Any]:

@@ -24,8 +24,10 @@ from ui.accounts.access import Access
 from ui.services.library import Room
 from ui.services.runs import Runs
 from ui.services.study_jobs import prompt_size
+from ui.tables.decision import decision_line
 
 KEPT_READINGS = 8  # a big study takes a second
+KEPT_DECISIONS = 256
 NO_STUDY = "There is no study of this name; see the list of runs."
 COUNTED = 5  # prompts that are tokenised for an estimate
 
@@ -136,11 +138,19 @@ class Studies:
 
     def reading(self, slug: object) -> Reading:
         """A study with its results; a client may send anything as its name."""
+        return _read(self, *self._version(slug))
+
+    def decision(self, slug: object) -> dict[str, Any]:
+        """Its decision in a few words."""
+        return _decided(self, *self._version(slug))
+
+    def _version(self, slug: object) -> tuple[str, Hashable]:
+        """The slug, and what changes with the definition or the results."""
         if not is_slug(slug):
             raise StorageError(NO_STUDY)
         self._access.check_run(str(slug))
         stored = self._read(repository.load_study, str(slug))
-        return _read(self, stored.slug, (write_study(stored.study), stored.counts))
+        return stored.slug, (write_study(stored.study), stored.counts)
 
     def facts(self, slug: str) -> dict[str, Any]:
         """What an export has beside the definition."""
@@ -169,3 +179,8 @@ def _read(studies: Studies, slug: str, _: Hashable) -> Reading:
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
     study = studies._read(repository.load_study, slug).study
     return Reading(study, samples, studies.results(slug), slug)
+
+
+@functools.lru_cache(maxsize=KEPT_DECISIONS)
+def _decided(studies: Studies, slug: str, version: Hashable) -> dict[str, Any]:
+    return decision_line(_read(studies, slug, version).decision)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import PointDecision
-from ckv_core.experiment.decision import MethodDecision
+from ckv_core.experiment.decision import Decision, MethodDecision
 from ckv_core.experiment.points import Row
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import point_of
@@ -59,6 +59,23 @@ class _Line(NamedTuple):
     def loss(self, key: str) -> float | None:
         share: float | None = getattr(self.found, key)
         return None if self.state == "unmeasured" and key == "at_most" else share
+
+
+def decision_line(decision: Decision) -> dict[str, Any]:
+    """The decision on the best method in the few words of a list of runs."""
+    line = _Line(decision.methods[0], decision.methods[0].budget, decision.tolerance)
+    pill = line.decision
+    name, more = line.method.name, f"more than {sentences.points(decision.tolerance)}"
+    words = {
+        "keeps": f"{name} {pill.text.lower()}",
+        "loses": f"All lose {more}" if len(decision.methods) > 1 else f"{name} loses {more}",
+    }
+    return {
+        "outcome": pill.outcome,
+        "words": words.get(line.state, pill.text),
+        "more": line.why,
+        "title": decision.headline,
+    }
 
 
 def decision_table(reading: Reading) -> dict[str, Any]:

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from ckv_core.cli import main
+from ckv_core.engine.run import GROUP_ROWS
 from ckv_core.errors import CkvError
 from ckv_core.experiment.plan import (
     FORMULAS,
+    ROWS_TOGETHER,
     Planned,
     RequestSizes,
     Setting,
@@ -210,6 +212,10 @@ def test_pages_are_held_whole_and_a_page_of_one_more_token_is_a_page_more():
     page = 16 * 131_072
     assert bytes_of(64, 0) == bytes_of(49, 15) == 4 * page
     assert bytes_of(65, 0) == bytes_of(64, 1) == 5 * page
+
+
+def test_rows_that_decode_together_are_as_many_as_the_engines():
+    assert ROWS_TOGETHER == GROUP_ROWS
 
 
 def test_equal_bytes_are_equal_and_hold_what_the_engine_would():

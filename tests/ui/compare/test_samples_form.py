@@ -8,9 +8,11 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.study import Sample
+from ckv_core.records.grid import cost
 from ui.compare.form_values import CONTROL_NAMES, FormValues, read_run_slugs
 from ui.compare.samples import (
     MOST_CHARS,
+    cost_sentence,
     file_columns,
     fingerprint,
     form_of_study,
@@ -123,6 +125,16 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     assert plan_sentence(form(data="")) == plan_sentence(form(data='{"schema": 1}')) == ""
     with pytest.raises(ConfigError, match="answers is empty"):
         plan_sentence(form(data='{"context": "a"}'))
+
+
+def test_what_it_takes_is_said_before_with_memory_where_the_models_sizes_are_known():
+    study = study_of(form(model="meta-llama/Llama-3.1-8B-Instruct"))
+    taken = cost(study, [(2_000, 9)] * 5)
+    words = cost_sentence(study, taken)
+    assert " on two CPU cores and 3" in words
+    assert " GiB of memory: 5 samples x 9 points" in words
+    assert cost_sentence(replace(study, budgets=("10%",)), taken) != words
+    assert "memory" not in cost_sentence(replace(study, model="nobody/knows"), taken)
 
 
 def test_a_study_fills_the_form_with_more_samples_or_with_its_own_as_a_file():

@@ -1,12 +1,21 @@
 """One panel of a run alone: what it holds, who gets it, and how another site's page frames it."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.factories.app import SLUG, FakeServices, finished, running
+from tests.factories.app import (
+    SLUG,
+    FakeServices,
+    finished,
+    running,
+    store_study,
+    sweep_snapshot,
+)
+from tests.factories.runs import done_result, sweep_result
 from tests.ui.report_reading import opened, run
 from tests.ui.run.test_routes import client
 from tests.ui.served_app import by
@@ -31,6 +40,38 @@ def test_a_panel_is_one_section_without_what_others_need(name):
     policies = answer.headers.get_list("content-security-policy")
     assert policies[0] == POLICY
     assert "frame-ancestors 'self'" in policies[1]
+
+
+def test_several_budgets_show_their_grid_and_the_maps_of_the_chosen_one():
+    result = sweep_result(generated=True)
+    full, *points = result.variants
+    kept = done_result().variants[1].retained
+    points = [replace(point, retained=kept) for point in points]
+    swept = sweep_snapshot(result=replace(result, variants=[full, *points]))
+    routes = client(FakeServices(swept))
+    grid, maps = (
+        opened(routes.get(f"/data/{swept.slug}/embed/{name}").content)
+        for name in ("answers", "map")
+    )
+    shown = [each["component"]["name"] for each in grid.section("grid")["components"]]
+    assert shown == ["grid", "chosen-cell"]
+    assert [each["name"] for each in maps.page["sections"]] == ["kept"]
+    assert sum(path.endswith("/retained") for path in maps.files) == len(points)
+
+
+def test_many_samples_show_their_decision_scores_and_needles(app):
+    with by("ann"):
+        slug = store_study(app.services, owner="ann")
+        token = app.services.shares.create(slug, "1 day")
+    found = {}
+    with app.client() as nobody:
+        for name in PANELS:
+            answer = nobody.get(f"/s/{token}?embed={name}", headers=FRAMED)
+            found[name] = opened(answer.content)
+    sections = {name: [each["name"] for each in of.page["sections"]] for name, of in found.items()}
+    assert sections == {"verdict": ["verdict"], "answers": ["scores"], "map": ["needles"]}
+    assert found["verdict"].value("verdict")["headline"].startswith("Cannot tell yet")
+    assert any("figure/needles" in path for path in found["map"].files)
 
 
 def test_there_is_none_of_another_name_or_of_a_run_that_goes_on():

@@ -1,10 +1,14 @@
-"""The sliders of a result: which a run has, from where to where, and its own values."""
+"""The sliders of a result: which a run has, its own values, and what follows them."""
 
+import asyncio
+import json
 from dataclasses import replace
 
 from tests.factories.app import request, running, snapshot, sweep_snapshot
-from tests.factories.runs import done_result
+from tests.factories.events import events_of
+from tests.factories.runs import analysed, done_result
 from ui.results.next_steps import live_value
+from ui.run.routes import preview_values
 
 
 def test_both_sliders_have_the_runs_own_values_and_the_least_budget_that_fits():
@@ -44,3 +48,24 @@ def test_a_run_that_is_not_done_not_one_point_a_method_or_without_the_full_cache
 
 def test_an_imported_run_of_unknown_methods_has_none():
     assert live_value(snapshot(request=request(variants=("full", "of_the_future")))) is None
+
+
+def test_the_charts_in_sight_follow_with_their_choices_and_no_others():
+    stored = snapshot(result=analysed())
+    seen = ["final?quantity=normed_l1", "layers?quantity=hidden_l1&against=value"]
+
+    async def shown():
+        async def events():
+            for event in events_of(stored.result):
+                yield event
+
+        values = preview_values(stored, stored.request, events(), [*seen, "bounds?", "none"])
+        return [each["shown"] async for each in values if "charts" in each.get("shown", {})]
+
+    (first,) = asyncio.run(shown())
+    figures = first["charts"]["figures"]
+    assert list(figures) == seen
+    title = json.loads(figures[seen[0]])["layout"]["title"]["text"]
+    assert title.endswith("after the final norm")
+    assert {chart["csv"] for chart in first["charts"]["charts"]} == {""}
+    assert first["diagnostics"]["charts"] == []

@@ -11,7 +11,13 @@ from ckv_core.experiment.runs import sample_request
 from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
 from ui.run.routes import SAMPLE_TABLES
-from ui.tables.decision import bounds_csv, bounds_table, decision_table, scores_table
+from ui.tables.decision import (
+    bounds_csv,
+    bounds_table,
+    decision_line,
+    decision_table,
+    scores_table,
+)
 from ui.tables.sample_list import read_cell, samples_table
 from ui.tables.samples import figures_table, savings_table, tasks_table
 
@@ -74,6 +80,20 @@ def test_each_method_has_one_decision_and_the_budget_below_it_its_own():
     bounds = by_point(bounds_table(found))
     assert bounds["SnapKV", "10%"]["loss"]["value"] == pytest.approx(35)
     assert len(bounds_csv(found).splitlines()) == 1 + 3 * 2
+
+
+def test_the_list_of_runs_has_the_decision_on_the_best_method():
+    lines = [
+        decision_line(reading(**changes).decision)
+        for changes in ({"tolerance": 20}, {}, {"variants": ("keydiff",), "budgets": ("10%",)})
+    ]
+    told = [(line["outcome"], line["words"]) for line in lines]
+    assert told == [
+        ("answered", "SnapKV keeps from 50 %"),
+        ("none", "Cannot tell yet"),
+        ("missed", "KeyDiff loses more than 5 points"),
+    ]
+    assert lines[0]["more"].startswith("loses at most ")
 
 
 def test_scores_stand_by_method_and_budget_with_their_intervals():

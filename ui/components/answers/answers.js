@@ -9,10 +9,16 @@ export default function mount(host) {
   const table = new AnswerTable("What each method wrote", { follows: true });
   const live = make("div.ckv-live", { hidden: true });
   const drawSliders = liveRow(live);
-  const card = make("div.ckv-card.ckv-flush", live, table.node);
+  const place = make("div.ckv-live-place", live);
+  const card = make("div.ckv-card.ckv-flush", place, table.node);
   const note = make("p.ckv-hint.ckv-answers-note");
   const regimes = regimesHead();
   host.root.append(empty, card, regimes, note);
+
+  // Sliders that were scrolled past stay in reach of the maps and charts that follow them.
+  new IntersectionObserver(([{ isIntersecting, boundingClientRect: box }]) => {
+    live.classList.toggle("ckv-afloat", !isIntersecting && box.height > 0 && box.top < 0);
+  }).observe(place);
 
   onValue(host, (value) => {
     empty.hidden = list(value?.rows).length > 0;

@@ -111,7 +111,7 @@ function memoryOf({ mib, share, state }) {
     return state === "done" ? ["–"] : [make("span.ckv-wait", { title: "Known once the choice is made" })];
   const bar = make("i", { "aria-hidden": "true" });
   bar.style.setProperty("--share", String(Math.min(1, share)));
-  return [make("span.ckv-memory", bar, make("span", str(mib)), make("span.ckv-share", percent(share).replace("%", " %")))];
+  return [make("span.ckv-memory", bar, make("span", str(mib)), make("span.ckv-share", percent(share)))];
 }
 
 export class AnswerTable {

@@ -57,6 +57,7 @@ const REST_MS = 150; // without a movement, while a slider is still held
 const WAIT_MS = 1000; // without a word from the server
 const IDLE = "Drag to preview";
 const ANSWERS = "answers"; // id of the table of answers
+const CHARTS = "charts"; // id of the charts of the first step
 
 const percentText = (value) => `${Number(value.toFixed(1))} %`;
 const alphaText = (value) => String(Number(value.toFixed(2)));
@@ -177,6 +178,18 @@ export function liveRow(row) {
       say(IDLE, "idle");
     }
 
+    /** `isForCharts`: all else is shown already. */
+    function ask(until, isForCharts = false) {
+      const figures = [...document.querySelectorAll(`#${CHARTS} [data-wanted]`)].map((node) => node.getAttribute("data-wanted"));
+      previews.ask({ values: values(), until, figures, isForCharts });
+    }
+
+    /** Charts came into sight that the preview did not bring. */
+    function wanted() {
+      const isWhole = document.body.dataset.preview === "whole";
+      if (Object.keys(values()).length) ask(isWhole ? "step" : "answers", isWhole);
+    }
+
     function moved(isHeld) {
       clearTimeout(rest);
       clearTimeout(wait);
@@ -187,14 +200,17 @@ export function liveRow(row) {
       }
       show("moving");
       sayPreview();
-      const ask = (until) => previews.ask({ values: values(), until });
       ask(isHeld ? "kept" : "answers");
       if (isHeld) rest = setTimeout(ask, REST_MS, "step");
       wait = setTimeout(say, WAIT_MS, "Waiting for the model …", "waiting");
     }
 
-    function take(line, { values: wanted, until }) {
+    function take(line, { values: wanted, until, isForCharts }) {
       clearTimeout(wait);
+      if (isForCharts) {
+        if (line.shown?.[CHARTS]) showInstead(CHARTS, line.shown[CHARTS]);
+        return;
+      }
       if (line.progress) {
         const { words: what, fraction } = line.progress;
         say(`${what}${fraction ? ` (${Math.round(fraction * 100)} %)` : ""} …`, "reading");
@@ -240,8 +256,12 @@ export function liveRow(row) {
     }
 
     row.addEventListener("keydown", (event) => event.key === "Escape" && reset());
+    document.addEventListener("ckv-wanted", wanted);
     say(IDLE, "idle");
-    stop = reset;
+    stop = () => {
+      document.removeEventListener("ckv-wanted", wanted);
+      reset();
+    };
   }
 
   return (value) => {

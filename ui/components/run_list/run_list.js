@@ -1,6 +1,19 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
-import { button, list, make, menu, onValue, quietButton, setText, str, tableHead, tag, whole } from "../../../assets/scripts/dom.js";
+import {
+  button,
+  fetchOk,
+  list,
+  make,
+  menu,
+  onValue,
+  quietButton,
+  setText,
+  str,
+  tableHead,
+  tag,
+  whole,
+} from "../../../assets/scripts/dom.js";
 import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { runFiles } from "./run_files.js";
 import { filterForm, KINDS } from "./run_filters.js";
@@ -8,6 +21,8 @@ import { filterForm, KINDS } from "./run_filters.js";
 const COLUMNS = 7;
 const MOST_MARKS = 8;
 const MOST_BESIDE = 4; // runs, as ui/several/page.py
+const ignore = () => {}; // the counts stay where a decision does not come
+let decided = Promise.resolve();
 const dayOf = (row) =>
   new Date(str(row.created)).toLocaleDateString("en-GB", { timeZone: "UTC", day: "numeric", month: "long", year: "numeric" });
 const timeOf = (row) => str(row.created).slice(11, 16);
@@ -34,6 +49,24 @@ function pageLinks(value) {
     make("span.ckv-subdued", `Page ${value.page} of ${value.pages}, ${whole(value.total)} ${value.total === 1 ? "run" : "runs"}`),
     value.page < value.pages ? link(value.page + 1, "Next page") : null,
   ].filter(Boolean);
+}
+
+const outcomeOf = (line) => [outcomeMark(str(line.outcome), str(line.words)), make("span.ckv-hint", str(line.more))];
+
+/** What came out. A decision on many samples takes a while, so it comes later, one after the other. */
+function outcomeCell(row) {
+  const cell = make("td.ckv-outcome", outcomeOf(row));
+  if (row.kind === "samples" && row.state === "done") {
+    decided = decided
+      .then(async () => {
+        if (!cell.isConnected) return;
+        const line = await (await fetchOk(`/studies/${encodeURIComponent(row.slug)}/decision`)).json();
+        cell.replaceChildren(...outcomeOf(line));
+        cell.title = str(line.title);
+      })
+      .catch(ignore);
+  }
+  return cell;
 }
 
 export default function mount(host) {
@@ -174,7 +207,7 @@ export default function mount(host) {
       ]),
       make("td", { title: list(row.specs).join("\n") }, marks(row)),
       make("td.ckv-num", str(row.budget) || "–"),
-      make("td.ckv-outcome", [outcomeMark(str(row.outcome), str(row.words)), make("span.ckv-hint", str(row.more))]),
+      outcomeCell(row),
       make("td", actions),
     ]);
     return line;
