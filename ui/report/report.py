@@ -195,7 +195,8 @@ def contents_of(
         savings = sweep_value(run.result, sweep_savings(run.result, 0))
         grid, chosen = (OutcomeGrid, grid_value(run)), (ChosenCell, chosen_value(run))
         contents.add("grid", "### Methods by budgets", grid, chosen)
-        _add_kept(contents, run, points_kept_value(run), sweep_area.POINT_KEPT_TEXT)
+        if maps := points_kept_value(run):
+            _add_kept(contents, run, maps, sweep_area.POINT_KEPT_TEXT)
         contents.add_charts("curves", sweep_area.CURVES_TEXT, curves_value(run), draw)
         contents.add("savings", sweep_area.SAVINGS_TEXT, (DataTable, savings))
         contents.add("points", sweep_area.POINTS_TEXT, (DataTable, points))
