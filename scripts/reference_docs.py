@@ -32,12 +32,12 @@ END = "<!-- end -->"
 FORMULAS: dict[str, str] = json.loads((ROOT / "ui/methods/formulas.json").read_text("utf-8"))
 _MADE = "Written by `python -m scripts.reference_docs`; do not edit by hand.\n"
 _AXES = {
-    "head": "each of L x H heads",
-    "kv_head": "each of L x G KV heads",
-    "layer": "each layer",
+    "head": "L x H heads",
+    "kv_head": "L x G KV heads",
+    "layer": "L layers",
     "model": "one",
     "variant": "one",
-    "step": "each position",
+    "step": "positions",
 }
 
 
@@ -149,20 +149,28 @@ def _option_row(option: Any) -> tuple[str, str, str]:
 
 
 def metrics_table() -> str:
-    """Return a row per metric, between the marks of docs/reference/definitions.md."""
-    heads = ("name", "what", "definition", "unit", "n", "closer", "source")
-    return "\n".join([BEGIN, *_table(heads, map(_metric_row, METRICS.values())), END])
+    """Return a row per metric, between the marks of docs/reference/definitions.md.
+
+    A distance under three norms is one row.
+    """
+    heads = ("name", "what", "definition", "unit", "n", "better", "source")
+    other_norms = [key for key in METRICS if "_l2" in key or "_cosine" in key]
+    rows = [_metric_row(metric) for key, metric in METRICS.items() if key not in other_norms]
+    return "\n".join([BEGIN, *_table(heads, rows), END])
 
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
+    norms = [
+        each for each in ("l2", "cosine") if metric.key.replace("_l1", f"_{each}") in METRICS
+    ] * ("_l1" in metric.key)
     return (
-        f"`{metric.key}`",
+        ", ".join((f"`{metric.key}`", *(f"`_{each}`" for each in norms))),
         metric.label,
         metric.definition,
         metric.unit,
         _AXES[metric.axes],
-        metric.better or "-",
-        metric.source,
+        metric.better or "",
+        "" if metric.source == "ours" else metric.source,
     )
 
 

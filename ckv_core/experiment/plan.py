@@ -38,29 +38,25 @@ _SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B(/S)?\s*", re.AS
 FORMULAS = {
     "weights_bytes": "numbers in the weights x bytes of the dtype",
     "kv_bytes_per_request": (
-        "of each layer that is evicted from, KV heads x what the store takes for the entries kept "
-        "of the prompt, in whole pages where the layout has pages; and of all layers the entries "
-        "of the output, in the dtype; sliding layers hold their window and the last chunk"
+        "kept entries of the prompt in their store and layout, and entries of the output; sliding "
+        "layers hold their window"
     ),
     "peak_prefill_bytes": (
-        "above the weights while one prompt is read: its full cache, the last queries, what the "
-        "method gathers, and the larger of one chunk's activations and of scores, marks and the "
-        "kept copy"
+        "above the weights while one prompt is read: full cache, last queries, what the method "
+        "gathers, and the larger of activations and choice"
     ),
     "requests": (
-        "the most that fit with the weights, each with its whole output, while one more prompt of "
-        "theirs is being read: 1 + (memory - weights - peak of prefill) / KV of a request; also "
-        "at most (memory - weights) / (KV of a request + a row's activations)"
+        "1 + (memory - weights - peak of prefill) / KV of a request, at most (memory - weights) / "
+        "(KV and activations of a request)"
     ),
     "bytes_read_per_step": (
-        "of one request alone: the weights without an embedding of which a step reads a row, of "
-        "each layer's experts those that a token goes through (all / experts x active), what is "
-        "kept of the prompt, and half of the output"
+        "weights that a step of one request goes through, what is kept of its prompt, and half of "
+        "the output"
     ),
-    "floor_ms_per_token": "bytes read a step / bandwidth: no step of one request can be faster",
+    "floor_ms_per_token": "bytes read a step / bandwidth",
     "tokens_per_s_at_most": (
-        "all requests together: requests x bandwidth / (weights read once + each request's cache); "
-        "of the experts a share of 1 - (1 - active / experts)^requests, as if all were drawn evenly"
+        "requests x bandwidth / (weights + each request's cache); of experts 1 - (1 - active / "
+        "experts)^requests"
     ),
 }
 NOTE = (

@@ -121,64 +121,60 @@ _OF_ANSWER = _OF_TEXT | {"has_own_full": True}
 _OUTCOMES: Numbers = {
     "answer": (
         "Answer found",
-        "Whether the expected answer occurs in the generated text. Cut: the limit of new tokens "
-        "ended the text before an answer, which is neither right nor wrong.",
+        "Whether the expected answer occurs in the text. A text that the limit of new tokens "
+        "cut before an answer is neither right nor wrong.",
         lambda variant: None if variant.is_right is None else float(variant.is_right),
         _OF_ANSWER | {"is_binary": True, "places": _EVERYWHERE - {"csv"}},
     ),
     "agreement": (
         "Agreement",
-        "Share of the full cache's generated tokens that this variant reproduces before its first "
-        "difference.",
+        "Share of the full cache's tokens that the text reproduces before its first difference.",
         lambda variant: variant.agreement,
         _OF_TEXT,
     ),
     "first_difference": (
         "First difference",
-        "The first generated token that differs from the full cache's, counted from 1 on screen "
-        "and from 0 in files; after it, differences do not mean worse quality.",
+        "The first token that differs from the full cache's, from 1 on screen and from 0 in "
+        "files. Later differences do not mean worse quality.",
         lambda variant: variant.first_difference,
         {"unit": "token", "group": "outcome", "places": _OF_RUN},
     ),
     "kl_at_difference": (
         "KL where it differs",
-        "KL divergence from the full cache's next-token distribution at the first token that "
-        "differs, up to which both read the same; known where teacher-forced fidelity was "
-        "measured.",
+        "KL divergence from the full cache at the first token that differs; known where "
+        "teacher-forced fidelity was measured.",
         kl_where_it_fails,
         {"unit": "nats", "group": "outcome", "better": "lower", "places": _OF_RUN}
         | {"header": "kl_at_difference_nats"},
     ),
     "new_tokens": (
         "New tokens",
-        "Generated tokens of the text; a method may stop earlier or later than the full cache.",
+        "Generated tokens of the text.",
         lambda variant: len(variant.token_ids) or None,
         {"unit": "tokens", "group": "outcome", "places": frozenset({"table"})},
     ),
     "stopped_at_limit": (
         "Stopped at the limit",
-        "Whether the limit of new tokens ended the text, and no end token.",
+        "Whether the limit of new tokens ended the text.",
         lambda variant: float(variant.stopped == "length") if variant.stopped else None,
         {"unit": "1", "group": "outcome", "has_own_full": True, "is_binary": True}
         | {"places": _MEANS},
     ),
     "exact_match": (
         "Exact match",
-        "Whether the generated text is the reference answer, but for case, punctuation and "
-        "articles; shown where the full cache's own text is.",
+        "Whether the text is the expected answer, but for case, punctuation and articles.",
         _score("exact_match"),
         _OF_ANSWER | {"source": "SQuAD", "is_binary": True},
     ),
     "token_f1": (
         "Token F1",
-        "Words that the generated text and the reference answer share: harmonic mean of precision "
-        "and recall.",
+        "Words that text and expected answer share: harmonic mean of precision and recall.",
         _score("token_f1"),
         _OF_ANSWER | {"source": "SQuAD"},
     ),
     "edit_similarity": (
         "Edit similarity",
-        "1 minus the Levenshtein distance to the reference answer over the longer one's length, "
+        "1 minus the Levenshtein distance to the expected answer / the longer one's length, "
         "case and spacing ignored.",
         _score("edit_similarity"),
         _OF_ANSWER,
@@ -210,22 +206,20 @@ _MECHANISMS: Numbers = {
     ),
     "requested_entries": (
         "Requested entries",
-        "Key-value entries of the prompt over all evictable layers and KV heads that the budget "
-        "asks for.",
+        "Entries of the prompt that the budget allows, over evictable layers and KV heads.",
         _receipt(lambda receipt: receipt.requested_entries),
         _COST | {"places": _CSV_ONLY},
     ),
     "retained_entries": (
         "Kept entries",
-        "Key-value entries of the prompt over all evictable layers and KV heads: the budget, and "
-        "what the kept sets really hold.",
+        "Entries of the prompt over evictable layers and KV heads: the budget, and what is kept.",
         _receipt(lambda receipt: receipt.retained_entries),
         _COST,
     ),
     "cache_bytes": (
         "Cache",
-        "Memory of the prompt's keys and values: for the requested entries, and measured in the "
-        "tensors that this variant decodes from.",
+        "Bytes of the prompt's keys and values: as requested, and measured in this variant's "
+        "tensors.",
         _receipt(lambda receipt: receipt.cache_bytes),
         _COST | {"unit": "bytes"},
     ),
@@ -237,22 +231,22 @@ _MECHANISMS: Numbers = {
     ),
     "held": (
         "Held at the end",
-        "Of methods that evict while they generate: entries of prompt, question and generated text "
-        "in the evictable layers when the last token was chosen.",
+        "Of methods that evict while they generate: entries in evictable layers when the last "
+        "token was chosen.",
         lambda variant: variant.held.entries[-1] if variant.held else None,
         _COST | {"header": "held_entries_at_end"},
     ),
     "added_first_token_ms": (
         "Added to first token",
-        "What the method, alone in its process, adds to a plain reading of the prompt: scores, "
-        "choice, copies (median of 3), statistics gathered while reading, further passes (once).",
+        "What the method adds to reading the prompt: scores, choice and copies (median of 3), "
+        "gathered statistics and further passes (once).",
         _timed(lambda time: time.added_first_token_ms),
         _TIME,
     ),
     "step_ms": (
         "Time per token",
-        "One decoding step of this variant alone, batch 1: median of at least 32 steps after a "
-        "warm-up, with lower and upper quartile; on CUDA between events, else wall clock.",
+        "A decoding step of this variant alone, batch 1: median and quartiles of at least 32 "
+        "steps.",
         _timed(lambda time: time.step_ms[1]),
         _TIME,
     ),
@@ -270,8 +264,7 @@ _MECHANISMS: Numbers = {
     ),
     "tokens_per_s_largest": (
         "Speed at the largest batch",
-        "The same of as many rows as fit: in the share of free memory that timing takes, or in "
-        "the time that a step may take; which of the two ends it is recorded.",
+        "The same of as many rows as memory or half a second a step allow.",
         _timed(lambda time: time.tokens_per_s[str(time.batches[-1])]),
         _SPEED,
     ),
@@ -284,8 +277,7 @@ _MECHANISMS: Numbers = {
     **{
         key: (
             label,
-            f"Memory above the model at its highest {when}, measured of this variant alone: of a "
-            "run without the full cache, whose variants take turns.",
+            f"Highest memory above the model {when}, in a run without the full cache.",
             read,
             _COST | {"unit": "bytes"},
         )
@@ -293,49 +285,47 @@ _MECHANISMS: Numbers = {
             (
                 "prefill_peak",
                 "Peak in prefill",
-                "until its cache is compacted",
+                "until the cache is compacted",
                 lambda variant: variant.memory and variant.memory.prefill_peak,
             ),
             (
                 "decode_peak",
                 "Peak while decoding",
-                "from then on",
+                "once the cache is compacted",
                 lambda variant: variant.memory and variant.memory.decode_peak,
             ),
         )
     },
     "kl": (
         "KL",
-        "KL divergence of the next-token distribution from the full cache's at the first decoding "
-        "step; 0 is equal.",
+        "KL divergence of the next-token distribution from the full cache's, first decoding step.",
         _moved(lambda moved: moved.kl),
         _DISTANCE | {"unit": "nats", "header": "kl_nats"},
     ),
     "final": (
         "Final hidden L1",
-        "Distance of the hidden state after the last block from the full run's, errors of earlier "
-        "layers carried along; first decoding step.",
+        "Distance of the hidden state after the last block from the full run's, first decoding "
+        "step.",
         _moved(lambda moved: moved.final_hidden_l1),
         _DISTANCE | {"header": "final_hidden_l1"},
     ),
     "head": (
         "Mean head L1",
-        "How far eviction alone moves one head's attention output, averaged over the query heads; "
-        "the head gets the full run's input.",
+        "How far eviction moves a head's attention output, mean over query heads with the full "
+        "run's input.",
         mean_head_l1,
         _DISTANCE | {"header": "mean_head_l1"},
     ),
     "worst_head": (
         "Worst head L1",
-        "Head L1 of the one query head whose output eviction moves most: a mean over hundreds of "
-        "heads hides it.",
+        "Head L1 of the one query head whose output eviction moves most.",
         _moved(lambda moved: moved.worst_head_l1),
         _DISTANCE | {"header": "worst_head_l1"},
     ),
     "improved_heads": (
         "Heads closer to the full cache than without CriticalKV",
-        "CriticalKV only: share of query heads whose output moves less than with the same method "
-        "and settings without CriticalKV, at the first decoding step. It does not predict answers.",
+        "Share of query heads that move less than with the same settings without CriticalKV. It "
+        "does not predict answers.",
         _moved(lambda moved: moved.improved_head_share),
         {"unit": "1", "group": "distance", "header": "improved_head_share"}
         | {"source": "CriticalKV, figure 2"},
@@ -354,15 +344,14 @@ _MECHANISMS: Numbers = {
     ),
     "group_tightness": (
         "Tightness per KV head: group L1 / theta",
-        "The same over KV heads, both summed over the query heads that share one; of models whose "
-        "query heads do.",
+        "The same over KV heads, both summed over the query heads that share one.",
         group_tightness,
         _BOUND,
     ),
     "oracle_over_half": (
         "Oracle sigma over 0.5",
-        "Share of query heads in which as many entries as stage 1 takes could hold over half of "
-        "the attention.",
+        "Share of query heads in which as many entries as in stage 1 could hold over half of the "
+        "attention.",
         lambda variant: over_half(variant, "sigma_oracle"),
         _MASS,
     ),
@@ -422,7 +411,7 @@ _NORMS = {
 _DISTANCES: dict[str, tuple[str, str, Axes]] = {
     "head_{}": (
         "Head output, isolated",
-        "{norm} {o}; o = A V W_O, o^ = A' V W_O of one head, full run's input",
+        "{norm} {o}; o = A V W_O, o^ = A' V W_O, full run's input",
         "head",
     ),
     "head_{}_cascaded": (
@@ -449,7 +438,7 @@ _DISTANCES: dict[str, tuple[str, str, Axes]] = {
 }
 _RELATIVE = (
     "Hidden L1 relative to the full run's size",
-    "hidden L1 / sum of absolute values of the full run's residual stream after block l",
+    "hidden L1 / sum |x_l| of the full run",
     "ours",
 )
 
@@ -471,8 +460,8 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     ("outcome", "model", "ratio"): {
         "length_ratio": (
             "Length against the full cache",
-            "generated tokens / those of the full cache. A text that the limit cut counts up to "
-            "there; unknown where the full cache's was cut.",
+            "generated tokens / those of the full cache; unknown where the full cache's text was "
+            "cut",
             "ours",
         )
     },
@@ -480,7 +469,7 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
         "hidden_norm_l1": (
             "Size of the full run's hidden state, L1",
             "sum |x_l|",
-            "ours; divides hidden L1 to a relative distance",
+            "ours",
         )
     },
     ("mass", "head", "1"): {
@@ -492,12 +481,12 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
         "sigma_kept": (
             "Attention mass kept",
             "sigma_N = sum_i N_i A_i",
-            "CriticalKV, eq. 6; appendix A, figure 4",
+            "CriticalKV, eq. 6",
         ),
         "sigma_oracle": (
             "Attention mass that stage 1 could hold at most",
             "sum of as many of the largest A_i as N' holds entries",
-            "CriticalKV, assumption 1; the gap to sigma is the observation window's error",
+            "CriticalKV, assumption 1",
         ),
     },
     ("bound", "head", "L1"): {
@@ -538,19 +527,17 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     ("selection", "kv_head", "1"): {
         "head_alpha": (
             "Alpha of each KV head",
-            "the alpha of 0, 0.05, ..., 1 whose kept set has the smallest theta, with the "
-            "observation window's mean attention as A, summed over the query heads of the KV "
-            "head",
-            "ours; variants with +critical_auto",
+            "the alpha of 0, 0.05, ..., 1 with the smallest theta, the window's mean attention as "
+            "A, summed over the KV head's query heads",
+            "ours",
         )
     },
     ("selection", "model", "1"): {
         "stage1_alpha": (
             "Alpha of stage 1",
-            "share of a KV head's budget that N' takes: the variant's own alpha; without "
-            "CriticalKV the run's, whose only effect is on sigma, the most that sigma could "
-            "be, theta-hat and relaxed theta",
-            "ours; not of +critical_auto, nor of positions that were given",
+            "share of a KV head's budget that N' takes: the variant's own alpha, without "
+            "CriticalKV the run's",
+            "ours",
         )
     },
     ("forced", "step", "1"): {
