@@ -460,8 +460,8 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     ("outcome", "model", "ratio"): {
         "length_ratio": (
             "Length against the full cache",
-            "generated tokens / those of the full cache; unknown where the full cache's text was "
-            "cut",
+            "Generated tokens / those of the full cache; unknown where the full cache's text was "
+            "cut.",
             "ours",
         )
     },
