@@ -22,6 +22,7 @@ from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.runs import together
+from ckv_core.records.run_request import meaning
 from cli.run import DbOption, load_all, print_study, study_json
 from storage import audit, library, repository
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
@@ -72,7 +73,11 @@ def _list(db: DbOption = "") -> None:
 
 
 @command(app, "show")
-def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption = "") -> None:
+def _show(
+    names: Annotated[list[str], Argument(metavar="NAME...")],
+    baseline: Annotated[str, Option(metavar="SPEC", help=meaning("baseline"))] = "",
+    db: DbOption = "",
+) -> None:
     """Print what a run or study came to; of several runs their prompts as one table."""
     with opened(db) as database:
         if len(names) > 1:
@@ -80,7 +85,7 @@ def _show(names: Annotated[list[str], Argument(metavar="NAME...")], db: DbOption
             return
         found = found_run(database, names[0])
         if found.kind == SAMPLES:
-            print_study(database, found.slug)
+            print_study(database, found.slug, baseline)
             return
         run = database.read_with(repository.load_run, found.slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")

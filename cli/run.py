@@ -203,14 +203,20 @@ def study_json(database: Database, slug: str, *, with_data: bool = False) -> dic
     return export(stored.study, samples, results, stored.facts, with_data=with_data)
 
 
-def print_study(database: Database, slug: str) -> None:
-    """The decision, the tables of points, tasks and negatives, and what failed."""
+def print_study(database: Database, slug: str, baseline: str = "") -> None:
+    """The decision, the tables of points, tasks and negatives, and what failed.
+
+    `baseline`: in place of the study's own.
+    """
     from ckv_core.experiment.behaviour import behaviour_table  # scipy takes a second
     from ckv_core.experiment.negatives import negatives_table
     from ckv_core.experiment.reading import Reading
 
     stored, samples, results = load_all(database, slug)
-    reading = Reading(stored.study, samples, results)
+    study = stored.study
+    if baseline:
+        study = replace(study, baseline=baseline).after(study)
+    reading = Reading(study, samples, results)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     say("\n".join(reading.verdict.lines))
     print_points(reading.points)

@@ -1,4 +1,6 @@
-"""The answer of a study: which method keeps the full cache's score, at which smallest budget.
+"""The answer of a study: which method keeps the baseline's score, at which smallest budget.
+
+The baseline is the full cache unless the study names another point.
 
 `ckv_core/experiment/decide.py` decides and `sentences.py` says it; here are the study's samples
 and results as they take them. No torch.
@@ -7,8 +9,9 @@ and results as they take them. No torch.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -21,12 +24,13 @@ from ckv_core.experiment.decide import (
     decide,
 )
 from ckv_core.experiment.names import display_names
-from ckv_core.experiment.runs import FULL_POINT, full_row, source
+from ckv_core.experiment.points import Row, baseline_name
+from ckv_core.experiment.runs import read_results, source
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.outcomes import raise_sentence
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import FULL, RunRequest
 
 Outcome = Literal["keeps", "undecided", "loses", "unmeasured"]
 _RANK: dict[Outcome, int] = {"keeps": 0, "undecided": 1, "unmeasured": 2, "loses": 3}
@@ -61,7 +65,7 @@ class Decision:
         size: what this many samples can show; empty of a run that is read once.
         tolerance: 0 to 1.
         n: sources that count.
-        full: score of the full cache over all samples; None before any result.
+        full: score of the baseline over all samples; None before any result.
         methods: those that keep the score first, by rising budget.
         cautions: what a reader has to know beside it.
     """
@@ -116,7 +120,7 @@ def decide_study(
         places = []
     choice = _choose(study, [samples[at] for at in places], by_key)
     methods = _methods(study, choice)
-    full = full_row(samples, results)
+    full = cast("Row", read_results(study, samples, results).baseline)  # each study has it
     full_score = full.mean("score")
     what = "samples" if len({*map(source, samples)}) == len(samples) else "texts"
     headline, *details = _sentences(study, choice, methods, full_score, what)
@@ -131,9 +135,10 @@ def decide_study(
         weak = sentences.WEAK_FULL.format(100 * full_score.mean, 100 * sentences.LEAST_FULL)
     sources, count = len({*map(source, samples)}), len(methods) + len(study.earlier_variants)
     can_show = sentences.can_confirm(sources, count, study.tolerance / 100, what)
+    say = partial(sentences.against, name=baseline_name(full))
     return Decision(
-        headline=headline,
-        details=tuple(filter(None, details)),
+        headline=say(headline),
+        details=tuple(map(say, filter(None, details))),
         size="" if study.read_once else can_show,
         tolerance=study.tolerance / 100,
         n=choice.n,
@@ -141,7 +146,7 @@ def decide_study(
         methods=tuple(methods),
         cautions=(
             *_about_results(study, results),
-            *([] if weak is None else [weak]),
+            *([] if weak is None else [say(weak)]),
             *_about_order(study, samples, places, len(results), what),
         ),
     )
@@ -150,16 +155,18 @@ def decide_study(
 def _choose(
     study: RunRequest, samples: Sequence[Sample], by_key: Mapping[Key, SampleResult]
 ) -> Choice:
+    baseline = study.baseline_point
+
     def scores(variant: str, budget: str | None) -> list[float]:
         found = [by_key[sample.id, variant, budget].score for sample in samples]
         return [np.nan if score is None else score for score in found]
 
     _, *points = study.points()
-    variants = list(dict.fromkeys(point.variant for point in points))
+    variants = list(_candidates(study))
     budgets = list(dict.fromkeys(point.budget for point in points))
     table = [[scores(variant, budget) for budget in budgets] for variant in variants]
     return decide(
-        np.array(scores(FULL_POINT.variant, None), np.float64),
+        np.array(scores(baseline.variant, baseline.budget), np.float64),
         np.array(table, np.float64),
         [source(sample) for sample in samples],
         study.tolerance / 100,
@@ -171,13 +178,19 @@ def _choose(
 def _methods(study: RunRequest, choice: Choice) -> list[MethodDecision]:
     _, *points = study.points()
     specs = study.variant_specs()
-    (_, *variants), (_, *names) = specs, display_names([*specs.values()])  # but the full cache
+    names = dict(zip(specs, display_names([*specs.values()]), strict=True))
     budgets = list(dict.fromkeys(point.budget or "" for point in points))
     methods = [
-        _method(variant, name, dict(zip(budgets, found, strict=True)), choice.n)
-        for variant, name, found in zip(variants, names, choice.points, strict=True)
+        _method(variant, names[variant], dict(zip(budgets, found, strict=True)), choice.n)
+        for variant, found in zip(_candidates(study), choice.points, strict=True)
     ]
     return sorted(methods, key=_rank)
+
+
+def _candidates(study: RunRequest) -> Mapping[str, None]:
+    """Variants that are decided about: all but the full cache and the baseline's."""
+    left_out = {FULL, study.baseline_point.variant}
+    return dict.fromkeys(p.variant for p in study.points() if p.variant not in left_out)
 
 
 def _method(variant: str, name: str, points: Mapping[str, PointDecision], n: int) -> MethodDecision:
@@ -256,6 +269,8 @@ def _about_order(
     study: RunRequest, samples: Sequence[Sample], places: Sequence[int], results: int, what: str
 ) -> Iterator[str]:
     """What changed, and what does not count."""
+    if study.earlier_baselines:
+        yield sentences.BASELINE_CHANGED.format(", ".join(study.earlier_baselines))
     if study.earlier_tolerances:
         earlier = ", ".join(f"{each:g}" for each in study.earlier_tolerances)
         yield sentences.TOLERANCE_CHANGED.format(earlier)

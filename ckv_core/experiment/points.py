@@ -109,7 +109,7 @@ class Pair:
     """One row minus another on the same sources.
 
     Attributes:
-        other: the base (the same settings and budget without CriticalKV) or the full cache.
+        other: the base (the same settings and budget without CriticalKV) or the baseline.
         differences: by key of COMPARED; only those that both know of some source.
     """
 
@@ -149,6 +149,7 @@ class Points:
         rows: one per variant and budget, the full cache among them.
         notes: sentences on what limits the means.
         scenarios: of the samples.
+        against: SPEC of the row that the others are compared with.
     """
 
     model: str
@@ -156,22 +157,35 @@ class Points:
     rows: Sequence[Row]
     notes: Sequence[str]
     scenarios: frozenset[str]
+    against: str = ""
+
+    @property
+    def baseline(self) -> Row | None:
+        """The full cache's row unless another was chosen; None where it is not there."""
+        chosen = (row for row in self.rows if row.spec == self.against and row.place)
+        return next(chosen, next((row for row in self.rows if not row.place), None))
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Each row against its base, then each against the full cache; p adjusted over all.
+        """Each row against its base, then each against the baseline; p adjusted over all.
 
         Against the full cache only in metrics that it has of its own; in others it is at 0 or 1.
         """
         by_identity = {row.identity: row for row in self.rows}
-        full = next((row for row in self.rows if not row.place), None)
+        baseline = self.baseline
         own = [key for key in COMPARED if POINT_METRICS[key].has_own_full]
         found = [
             _pair(row, by_identity[base], COMPARED)
             for row in self.rows
             if (base := row.identity.base) in by_identity and base is not None
+            if by_identity[base] is not baseline
         ]
-        found += [_pair(row, full, own) for row in self.rows if full is not None and row.place]
+        if baseline is not None:
+            found += [
+                _pair(row, baseline, COMPARED if baseline.place and row.place else own)
+                for row in self.rows
+                if row is not baseline
+            ]
         pairs = [pair for pair in found if pair.differences]
         for key in COMPARED:
             tested = [
@@ -220,6 +234,11 @@ def varied_units(curves: Sequence[Curve], key: str) -> list[str]:
     """Units in which some curve knows a metric at two budgets or more."""
     wide = {curve.unit for curve in curves if len(curve.means(key)) > 1}
     return [unit for unit in BUDGET_UNITS if unit in wide]
+
+
+def baseline_name(row: Row) -> str:
+    """`SnapKV at 20%`; of the full cache its name."""
+    return f"{row.name} at {row.budget}" if row.budget else row.name
 
 
 def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:

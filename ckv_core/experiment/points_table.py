@@ -5,7 +5,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from ckv_core.experiment.points import COMPARED, POINT_METRICS, Pair, Points, Row
+from ckv_core.experiment.points import (
+    COMPARED,
+    POINT_METRICS,
+    Pair,
+    Points,
+    Row,
+    baseline_name,
+)
 from ckv_core.experiment.stats import Difference, Interval
 from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
@@ -168,9 +175,14 @@ _MEMORY = Column(
 
 
 def _differences(points: Points) -> Iterator[Column[Row]]:
-    """Each compared metric minus the full cache's, then minus the base's."""
-    for kind, words, is_full in (("full", "the full cache's", True), ("base", "the base's", False)):
-        pairs = {pair.row.spec: pair for pair in points.pairs if (not pair.other.place) == is_full}
+    """Each compared metric minus the baseline's, then minus the base's."""
+    baseline = points.baseline
+    words_of = {"full": "the full cache's", "base": "the base's"}
+    if baseline is not None and baseline.place:
+        words_of["full"] = f"{baseline_name(baseline)}'s"
+    for kind, words in words_of.items():
+        own = (pair for pair in points.pairs if (pair.other is baseline) == (kind == "full"))
+        pairs = {pair.row.spec: pair for pair in own}
         yield from (_difference(key, f"{key}_{kind}", words, pairs) for key in COMPARED)
 
 

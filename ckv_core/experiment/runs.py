@@ -207,7 +207,7 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str:
 
 # --- the results of a run of many samples as the one long table; L1 against answers ---
 
-FULL_POINT = Point(FULL, None)
+FULL_POINT = Point(FULL, None)  # the one that each study has
 # Metric of the table -> what a result has of it.
 _MEASURED = {
     "score": "score",
@@ -240,14 +240,8 @@ def read_results(
         ],
         notes=(),
         scenarios=frozenset({study.scenario}),
+        against=study.baseline_point.spec,
     )
-
-
-def full_row(samples: Sequence[Sample], results: Collection[SampleResult]) -> Row:
-    """The full cache alone."""
-    sources = {sample.id: source(sample) for sample in samples}
-    own = [each for each in results if each.variant == FULL and each.sample in sources]
-    return _sample_row(FULL_POINT, VariantSpec.parse(FULL), "Full cache", 0, own, sources)
 
 
 def source(sample: Sample) -> str:

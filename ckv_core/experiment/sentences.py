@@ -102,6 +102,10 @@ TOLERANCE_CHANGED = (
     "The tolerance was changed; before it was {} points. The 95 % hold for a tolerance that is set "
     "before the results."
 )
+BASELINE_CHANGED = (
+    "The baseline was changed; before it was {}. The 95 % hold for one that is set before the "
+    "results."
+)
 OPEN_RESULTS = (
     "{:,} results are not there yet; resume the study. {:,} of {:,} {} count so far: in the "
     "study's random order, those before the first that is not done."
@@ -115,6 +119,13 @@ STATES = {
     "loses": "Loses more than the tolerance",
     "unmeasured": "Too few results count",
 }
+
+
+def against(sentence: str, name: str) -> str:
+    """The same sentence about the baseline of this name in place of the full cache."""
+    if name == "Full cache":
+        return sentence
+    return sentence.replace("The full cache", name).replace("the full cache", name)
 
 
 def kept(name: str, budget: str, at_most: float, tolerance: float) -> str:

@@ -51,11 +51,11 @@ MAX_NAME = 80
 MAX_TOLERANCE = 100.0  # points
 DEFAULT_TOLERANCE = 5.0
 _TEXTS = ("context", "question", "answer", "protect", "follow_ups")
-_EARLIER = ("earlier_tolerances", "earlier_variants")
+_EARLIER = ("earlier_tolerances", "earlier_variants", "earlier_baselines")
 # Fields that a run of one sample has alone, and those of a run of many.
 _SETTINGS = ("analysis", "answer_prefix", "ignore_eos", "time", "device", "dtype")
 OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places", "reference"))
-OF_MANY = frozenset(("name", "data", "metric", "tolerance", "read_once", *_EARLIER))
+OF_MANY = frozenset(("name", "data", "metric", "baseline", "tolerance", "read_once", *_EARLIER))
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
 SpecText = Annotated[str, loose(1000, 1)]
 Values = Annotated[tuple[Annotated[str, loose(40)], ...], many(MAX_SWEEP_POINTS)]
@@ -155,12 +155,18 @@ class RunRequest:
     tolerance: Annotated[
         Tolerance, "accepted accuracy drop against the full cache, in percentage points"
     ] = DEFAULT_TOLERANCE
+    baseline: Annotated[
+        SpecText,
+        "what scores are compared with: full, or a method of the run at one of its budgets "
+        "(snapkv:budget=20%)",
+    ] = FULL
     read_once: Annotated[
         bool, EXACT, "the number of samples is fixed, and nothing is decided before its end"
     ] = False
     # Of this name, since it had results: the decision counts all methods that were ever tried.
     earlier_tolerances: Annotated[tuple[Tolerance, ...], many(64)] = ()
     earlier_variants: Annotated[tuple[SpecText, ...], many(64)] = ()
+    earlier_baselines: Annotated[tuple[SpecText, ...], many(64)] = ()
     ignore_eos: Annotated[
         bool, EXACT, "generate past the end-of-sequence token: equally many tokens per variant"
     ] = False
@@ -232,6 +238,22 @@ class RunRequest:
         return tuple(point for point, _ in self._parsed)
 
     @cached_property
+    def baseline_point(self) -> Point:
+        """The point that the others are compared with; ConfigError where the run has no such."""
+        points = self._all_points()
+        with about("baseline"):
+            wanted = VariantSpec.parse(self.baseline, self.defaults).settings()
+            found = next((point for point, spec in points if spec.settings() == wanted), None)
+            if found is None:
+                raise ConfigError(
+                    f"The baseline {self.baseline!r} is no point of this run; take full, or one "
+                    f"of its methods at one of its budgets, for example {points[-1][0].spec}."
+                )
+            if {point.variant for point, _ in points} <= {FULL, found.variant}:
+                raise ConfigError("The baseline is the only method; add one to compare with it.")
+        return found
+
+    @cached_property
     def specs(self) -> tuple[VariantSpec, ...]:
         """The parsed variants of the points, then those of given positions; raises as `points`."""
         own = (each.spec() for each in self.own_indices)
@@ -259,12 +281,14 @@ class RunRequest:
     def after(self, old: "RunRequest") -> "RunRequest":
         """The same in place of another one of its name that has results."""
         tolerances = dict.fromkeys((*old.earlier_tolerances, old.tolerance))
+        baselines = dict.fromkeys((*old.earlier_baselines, old.baseline))
         own = {point.variant for point in self.points()}
         variants = dict.fromkeys((*old.earlier_variants, *(p.variant for p in old.points()[1:])))
         return replace(
             self,
             earlier_tolerances=tuple(each for each in tolerances if each != self.tolerance),
             earlier_variants=tuple(each for each in variants if each not in own),
+            earlier_baselines=tuple(each for each in baselines if each != self.baseline),
         )
 
     def validate(self) -> tuple[VariantSpec, ...]:
@@ -290,6 +314,8 @@ class RunRequest:
                 raise ConfigError(sentence)
         with about("protect"):
             self._check_protected()
+        if self.name and self.baseline != FULL:
+            _ = self.baseline_point  # raises
         return self.specs
 
     def check_budgets(self, compressed: int, question: int) -> None:

@@ -104,6 +104,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
         info = "points of 100 that may be lost"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
+        parts["baseline"] = _field("baseline", "Baseline", "full, or snapkv:budget=20%")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
 
 

@@ -68,6 +68,7 @@ class FormValues:
     sample_seed: str = "0"
     metric: str = "string_match"
     tolerance: str = f"{DEFAULT_TOLERANCE:g}"
+    baseline: str = FULL
     context: str = ""
     question: str = ""
     answer: str = ""
@@ -362,6 +363,7 @@ LINES = ("protect", "follow_ups")  # one a line
 READ: dict[str, Callable[[str], Any]] = {
     "model": str.strip,
     "name": str.strip,
+    "baseline": lambda text: text.strip() or FULL,
     "answer_prefix": lambda text: text or None,
     "tolerance": _tolerance,
     **dict.fromkeys(LINES, read_lines),

@@ -142,7 +142,17 @@ class ComparePage:
             field.change(None, [field], [slide], js="(text) => ({ text })", **AT_ONCE)
         chosen = ("mode", "variants", "source", "task", "metric", "scenario", "analysis")
         typed = ("context", "budget", "alpha", "max_new_tokens", "protect", "follow_ups")
-        of_many = ("data", "columns", "runs", "length", "samples", "name", "tolerance", "lm_eval")
+        of_many = (
+            "lm_eval",
+            "baseline",
+            "data",
+            "columns",
+            "runs",
+            "length",
+            "samples",
+            "name",
+            "tolerance",
+        )
         events: list[Any] = [c.input for c in form.pick(*chosen)]
         events += [c.blur for c in form.pick(*typed, *of_many)]
         more_often: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}

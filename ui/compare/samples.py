@@ -187,6 +187,7 @@ def form_of_study(study: RunRequest, samples: Sequence[Sample], add: int) -> For
         name=study.name,
         metric=study.metric,
         tolerance=f"{study.tolerance:g}",
+        baseline=study.baseline,
     )
     data = study.data
     if "task" in data:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import PointDecision
 from ckv_core.experiment.decision import Decision, MethodDecision
-from ckv_core.experiment.points import Row
+from ckv_core.experiment.points import Row, baseline_name
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import point_of
 from ckv_core.experiment.stats import Interval
@@ -114,6 +114,8 @@ def _lines(reading: Reading) -> Iterator[_Line]:
 def bounds_table(reading: Reading) -> dict[str, Any]:
     """Value of the DataTable of methods and budgets with their bounds."""
     decision = reading.decision
+    name = baseline_name(reading.points.baseline) if reading.points.baseline else ""
+    note = sentences.against(sentences.decision_note(decision.tolerance, decision.n), name)
     lines = [_Line(m, budget, decision.tolerance) for m in decision.methods for budget in m.points]
     columns: list[Column[_Line]] = [
         text_column("method", "Method", lambda line: line.method.name),
@@ -136,7 +138,7 @@ def bounds_table(reading: Reading) -> dict[str, Any]:
         columns=columns,
         items=lines,
         file="study-bounds.csv",
-        note=sentences.decision_note(decision.tolerance, decision.n),
+        note=note,
         empty=NO_RESULT,
     )
     return with_looks(reading, table, [line.method.variant for line in lines])

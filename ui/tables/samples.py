@@ -106,6 +106,7 @@ def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
         ("Tolerance", f"{study.tolerance:g} points"),
+        ("Baseline", study.baseline),
         ("Weights", f"sha256 {model['sha256']}" if model else "not known"),
         ("Device", f"{model['dtype']} on {model['device']}" if model else "not known"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or "not known"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from benchmarks.decision import KINDS, errors, evidence, samples_to_confirm
+from ckv_core.errors import ConfigError
 from ckv_core.experiment.decide import (
     closed,
     counted,
@@ -22,6 +23,7 @@ from ckv_core.experiment.decide import (
     random_order,
 )
 from ckv_core.experiment.decision import decide_study
+from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.runs import FULL_POINT, l1_answers, point_of, read_results, together
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import Point, RunRequest
@@ -274,6 +276,31 @@ def test_equal_numbers_have_equal_intervals_in_a_study_and_over_prompts():
     one, two = other.differences["answer"], pair.differences["score"]
     assert replace(one, holm_p=None) == replace(two, holm_p=None)
     assert next(row for row in found.rows if row.place).mean("answer") == pair.row.mean("score")
+
+
+def test_any_point_is_the_baseline_of_decision_pairs_and_table():
+    half, everything = set(range(100)), set(range(200))
+    right = everybody(200) | {Point("snapkv", b): half for b in ("10%", "50%")}
+    right |= {Point("snapkv+critical", b): half for b in ("10%", "50%")}
+    samples, results = made(200, right)
+    against_full = decide_study(STUDY, samples, results)
+    assert {method.outcome for method in against_full.methods} == {"loses"}
+    study = replace(STUDY, baseline="snapkv:budget=50%").after(STUDY)
+    decision = decide_study(study, samples, results)
+    (method,) = decision.methods  # neither the full cache nor the baseline's own
+    assert (method.variant, method.outcome, method.budget) == ("snapkv+critical", "keeps", "10%")
+    assert "SnapKV at 50% scores 50 of 100" in decision.sentence
+    assert "baseline was changed; before it was full" in " ".join(decision.cautions)
+    points = read_results(study, samples, results)
+    others = {point_of(p.row): p for p in points.pairs if p.other is points.baseline}
+    assert others.keys() == {*study.points()} - {Point("snapkv", "50%")}
+    full = others[FULL_POINT].differences["score"]
+    assert (full.higher, full.lower) == (len(everything - half), 0)
+    columns = {column.key: column for column in points_table(points).columns}
+    assert columns["score_full"].label == "Score minus SnapKV at 50%'s"
+    for wrong in ("snapkv", "knorm:budget=50%", "snapkv:budget=20%"):
+        with pytest.raises(ConfigError, match="is no point of this run"):
+            replace(STUDY, baseline=wrong, variants=("snapkv", "tova")).validate()
 
 
 # --- the decision against a second implementation, its laws, and its errors by simulation ---
