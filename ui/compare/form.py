@@ -72,7 +72,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
     label = "Where the samples come from"
     parts["source"] = segments("source", label, sources, DEFAULTS.source)
     with gr.Column(elem_id="study-file-area") as parts["file_area"]:
-        info = "one line a sample: JSON, or CSV with a first line of names; RULER and LongBench as published"
+        info = "one line a sample: JSON, or CSV with named columns; RULER, LongBench as published"
         parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)
         StudyFile(elem_id="study-file")
         parts["columns"] = text("study-columns", "Columns", "", elem_classes=["ckv-unseen"])
