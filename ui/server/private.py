@@ -1,13 +1,14 @@
 """All that we use of Gradio's private parts, and why; to look at with each upgrade.
 
 Gradio's queue has no owners, no room for each viewer and no end for a stream that nobody reads; its
-handlers know no turns; its streams change what a page has not shown yet; its pages have one head;
-what it prints of a failed handler quotes what that was given.
+handlers know no turns; its streams end while a page joins again, and change what a page has not
+shown yet; its pages have one head; what it prints of a failed handler quotes what that was given.
 """
 
 import asyncio
 import inspect
 import logging
+import math
 import re
 import sys
 import time
@@ -46,6 +47,7 @@ from ui.accounts.turns import (
 from ui.server.rules import GUEST_HANDLERS
 
 LOGGER = logging.getLogger(__name__)
+CLOSING_S = 0.2  # in which a page hears that its stream ended
 
 
 def quiet_tracebacks() -> None:
@@ -62,7 +64,20 @@ NOT_YOURS = "There is no such session."
 ACTIVE_EVENTS = 1024
 MOST_UNREAD = 16  # messages of one session
 UNREAD_LOOK_S = 0.1
-Messages = asyncio.Queue[Any]
+
+
+class Messages(asyncio.Queue[Any]):
+    """What waits for a session's stream, and when the stream last took some of it."""
+
+    read_at = -math.inf
+
+    async def get(self) -> Any:
+        """The next message, once there is one."""
+        message = await super().get()
+        self.read_at = time.monotonic()
+        return message
+
+
 _DIFF, _UPDATE_OF = gradio.utils.diff, gradio.blocks.postprocess_update_dict
 
 
@@ -76,7 +91,9 @@ class Streams:
         """Join the queue of an app's pages for it."""
         self._queue = blocks._queue
         self._push = self._queue.push
-        self._owners: WeakKeyDictionary[Messages, tuple[Viewer, Line]] = WeakKeyDictionary()
+        self._owners: WeakKeyDictionary[asyncio.Queue[Any], tuple[Viewer, Line]] = (
+            WeakKeyDictionary()
+        )
         self._queue.push = self.push  # type: ignore[method-assign]
         # Gradio's 40 would be used up by 40 tabs that follow a run. Handlers take turns anyhow.
         self._queue.max_thread_count = ACTIVE_EVENTS
@@ -93,7 +110,7 @@ class Streams:
             self._forget_one(owner[1])
         if session is not None:
             if is_new:  # before anything is awaited: a page joins several times at once
-                waiting[session] = asyncio.Queue()
+                waiting[session] = Messages()
                 self._owners[waiting[session]] = owner
             if not self._is_owner(waiting[session], owner[0]):
                 raise HTTPException(404, NOT_YOURS)
@@ -104,7 +121,19 @@ class Streams:
             self._owners[waiting[made]] = owner
         elif is_new and not done[0]:
             waiting.pop(session or "", None)
+        await self._until_closed(session)
         return done
+
+    async def _until_closed(self, session: str | None) -> None:
+        """Let a stream that just ended with its last event reach its page as ended.
+
+        A page that hears of its new event first opens no other stream, and never sees what the
+        event did: a click on Run would do nothing.
+        """
+        messages = self._queue.pending_messages_per_session.get(session or "")
+        is_alone = len(self._queue.pending_event_ids_session.get(session or "", ())) <= 1
+        if isinstance(messages, Messages) and is_alone:
+            await asyncio.sleep(messages.read_at + CLOSING_S - time.monotonic())
 
     def may(self, viewer: Viewer, name: object) -> bool:
         """Whether a session or event of this name is the viewer's, or nobody's."""
@@ -144,7 +173,7 @@ class Streams:
         named = self._queue.pending_event_ids_session.items()
         return next((session for session, events in named if name in events), None)
 
-    def _is_owner(self, messages: Messages, viewer: Viewer) -> bool:
+    def _is_owner(self, messages: asyncio.Queue[Any], viewer: Viewer) -> bool:
         owner, _ = self._owners.get(messages, (None, None))
         if owner is None or owner.user != viewer.user:
             return False

@@ -61,6 +61,20 @@ def test_a_stream_opened_by_a_share_link_is_for_those_who_have_the_link(app):
         assert "process_completed" in both.get(data).text
 
 
+def test_a_page_hears_that_its_stream_ended_before_it_hears_of_its_next_event(app, monkeypatch):
+    monkeypatch.setattr(private, "CLOSING_S", 2.0)
+    with by("ann"):
+        slug = finished(app.services, "steps 1")
+    data = "/gradio_api/queue/data?session_hash=ended"
+    with app.client("ann") as own:
+        join(app, own, slug, "ended")
+        before_it_ended = time.monotonic()
+        assert "close_stream" in own.get(data).text
+        join(app, own, slug, "ended")
+        assert time.monotonic() - before_it_ended >= 2.0
+        assert "process_completed" in own.get(data).text
+
+
 def test_what_names_no_session_is_answered_as_ever(app):
     with app.client("ann") as ann:
         for body in (b"", b"[]", b"{", b"x" * 10_000, json.dumps({"event_id": 1}).encode()):
