@@ -1,5 +1,6 @@
 """The form of a run, of one text or many samples: every control with one line about it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -235,7 +236,9 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
                 parts["model"] = dropdown("model", "Model", "", models, settings.model, **more)
                 model_line = ModelLine(elem_id="model-line")
             chips = list(DEFAULTS.variants)
-            parts["variants"] = MethodChips(chips, offer=chips_offer(), elem_id="variants")
+            # As text: Gradio copies deep properties at every update.
+            offer = json.dumps(chips_offer())
+            parts["variants"] = MethodChips(chips, offer=offer, elem_id="variants")
             info = "how much of the KV cache to keep"
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
             info = "CriticalKV: share chosen by attention alone"

@@ -103,8 +103,8 @@ A choice goes to #study-columns as `ours=theirs`.
 MethodChips = component(__file__, "method_chips/method_chips")
 """The chosen methods as chips with a menu each; the value is a list of SPECs.
 
-It offers what `chips_offer` (ui/compare/offers.py) gives. Triggers `input` when the reader changes
-it, and `ablate` with {spec}, the base whose ablation is wanted.
+It offers what `chips_offer` (ui/compare/offers.py) gives, as JSON. Triggers `input` when the reader
+changes it, and `ablate` with {spec}, the base whose ablation is wanted.
 """
 
 Slide = component(__file__, "slide/slide")

@@ -31,6 +31,9 @@ class HttpServer:
                 f"Port {port} on {host} cannot be used ({error.strerror}); stop the other program "
                 "or set CKV_PORT to a free port."
             ) from error
+        # asyncio sets this for sockets that name their protocol, which those of `accept` here do
+        # not: the second part of each answer waited 40 ms for the browser to confirm the first.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = "localhost" if name in ("0.0.0.0", "::") else name  # noqa: S104 - a comparison
         self.address = f"http://{f'[{name}]' if ':' in name else name}:{port}/"
         self._server: uvicorn.Server | None = None

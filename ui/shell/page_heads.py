@@ -16,7 +16,7 @@ from ckv_core.errors import CkvError
 from storage.records import RunSummary
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
-from ui.components.modules import address
+from ui.components.modules import address, preloads
 from ui.looks.glossary import words
 from ui.server.private import with_head
 from ui.server.route_answers import NO_STORE, UNKNOWN_RUN
@@ -27,7 +27,6 @@ from ui.shell.plain_pages import missing_page
 # What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap, and
 # lists keys and runs that ended.
 SCRIPTS = ("history", "drafts", "terms", "clones", "keys", "toasts")
-SHARED = ("dom", "marks", "tip")
 RUN_PAGE = "/run"
 
 
@@ -65,7 +64,11 @@ class PageHeads:
         user = user_html(scope.get(SCOPE_KEY))
         lines = tags(*title_and_text, url) + scripts_html()
         lines += f'<template id="{USER_TEMPLATE}">{user}</template>'
-        await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
+
+        def with_lines(body: bytes) -> bytes:
+            return with_head(body, lines + preloads(lines + body.decode()))
+
+        await self._app(scope, receive, rewriting(send, with_lines))
 
     def _words_of(self, slug: str) -> tuple[str, str]:
         """Title and description of a run."""
@@ -101,9 +104,6 @@ def scripts_html() -> str:
     for name in SCRIPTS:
         src = address(f"assets/scripts/pages/{name}.js")
         tags.append(f'<script type="module" src="{src}"></script>')
-    for name in SHARED:  # components would ask for them one after the other
-        href = address(f"assets/scripts/{name}.js")
-        tags.append(f'<link rel="modulepreload" href="{href}">')
     return "".join(tags)
 
 

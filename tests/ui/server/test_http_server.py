@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -17,6 +18,14 @@ from tests.processes import free_port
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
 from ui.server.gates import BOUNDS, BUSY, HELD, SMALL_BYTES, Bodies
 from ui.server.http_server import HttpServer
+
+
+def test_no_part_of_an_answer_waits_for_the_browser_to_confirm_the_one_before():
+    server = HttpServer("127.0.0.1", free_port())
+    with closing(server), socket.create_connection(server._socket.getsockname()):
+        accepted, _ = server._socket.accept()
+        with closing(accepted):
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_taken_port_is_one_sentence():

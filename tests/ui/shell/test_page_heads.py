@@ -54,6 +54,17 @@ def test_every_page_has_a_title_and_a_preview_of_its_own(app):
     assert len({str(found.metas["og:description"]) for found in heads.values()}) == len(PAGES)
 
 
+def test_a_page_fetches_all_its_modules_at_once(app):
+    with app.client("ann") as ann:
+        page = ann.get("/", headers={"accept": "text/html"}).text
+        preloaded = re.findall(r'<link rel="modulepreload" href="([^"]+)">', page)
+        found = "".join(ann.get(each).raise_for_status().text for each in preloaded)
+    names = {each.rpartition("/")[2] for each in preloaded}
+    assert {"method_chips.js", "chip_menu.js", "dom.js"} <= names
+    assert "answers.js" not in names  # of another page
+    assert {each.rpartition("/")[2] for each in re.findall(r'from "(.+)";', found)} <= names
+
+
 def test_a_runs_preview_has_none_of_its_text(app, slug):
     with app.client("ann") as client:
         found = head(client, f"/run?id={slug}&__theme=dark")

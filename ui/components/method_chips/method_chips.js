@@ -7,7 +7,7 @@ import { chipMenu, parseSpec, versionOf, writeSpec } from "./chip_menu.js";
 
 export default function mount(host) {
   const { root, props, trigger } = host;
-  const { offer } = props;
+  const offer = JSON.parse(props.offer);
   const methods = new Map(list(offer.groups).flatMap((group) => group.methods.map((each) => [each.name, { ...each, does: group.does }])));
   /** @type {{ spec: string, node: any }[]} */
   let chips = [];
