@@ -1,11 +1,12 @@
 """What each method keeps of one text, and the memory it takes: assets/kept_figures.json.
 
 The Methods page draws it. With the default model; the table that HeadKV needs is made if it is not
-there yet.
+there yet. Methods named after it are measured alone, and the others stay as they were.
 """
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ def text_of(loaded: LoadedModel) -> Text:
 
 
 def specs() -> list[VariantSpec]:
-    """Every method that evicts, at its defaults."""
-    return [VariantSpec.parse(method.name) for method in METHODS if method.evicts]
+    """Every method that evicts, or those that were named, at its defaults."""
+    named = sys.argv[1:] if __name__ == "__main__" else []
+    names = [method.name for method in METHODS if method.evicts]
+    return [VariantSpec.parse(name) for name in names if name in named or not named]
 
 
 def budget_of(share: int, tokens: int) -> int:
@@ -70,7 +73,7 @@ def places_of(text: Text, words: str) -> list[tuple[int, int]]:
 def figures(loaded: LoadedModel, text: Text, mentions: list[tuple[int, int]]) -> dict[str, Any]:
     """By method and share: its bars, and the shares in common and of the answer's mentions."""
     answer = [at for first, end in mentions for at in range(first, end)]
-    prefilled = read(loaded, text, specs())
+    prefilled = read(loaded, text, [*specs(), VariantSpec.parse(BESIDE)])
     found: dict[str, Any] = {spec.name: {} for spec in specs()}
     for share in SHARES:
         budget = budget_of(share, len(text.tokens))
@@ -121,6 +124,11 @@ def main() -> None:
     example = setting(text)
     mentions = places_of(text, example["answer"])
     drawn, taken = figures(loaded, text, mentions), memory(loaded, text)
+    methods = {
+        spec.name: {"params": dict(spec.params), **taken[spec.name], "kept": drawn[spec.name]}
+        for spec in specs()
+    }
+    known = json.loads(RECORDED.read_text(encoding="utf-8"))["methods"] | methods
     document = {
         "model": loaded.info.name,
         "sha256": loaded.info.sha256,
@@ -130,10 +138,7 @@ def main() -> None:
         **example,
         "mentions": mentions,
         "beside": BESIDE,
-        "methods": {
-            spec.name: {"params": dict(spec.params), **taken[spec.name], "kept": drawn[spec.name]}
-            for spec in specs()
-        },
+        "methods": {each.name: known[each.name] for each in METHODS if each.evicts},
     }
     RECORDED.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

@@ -58,7 +58,9 @@ def checked_budgets(spec: VariantSpec, rule: BudgetRule, candidates: Candidates)
         problem = f"budgets of type {given.dtype}, where torch.int64 is expected"
     elif not problem and not 0 <= int(given.min()) <= int(given.max()) <= candidates.entries:
         problem = f"a head a budget outside of 0 to {candidates.entries:,}, all that it can keep"
-    elif not problem and int(given.sum()) != (total := given.numel() * candidates.spare):
+    total = candidates.layers * candidates.kv_heads * candidates.spare
+    short = not problem and total - int(given.sum())  # below 0: too many
+    if short and not (rule.at_most and short > 0):
         problem = f"{int(given.sum()):,} entries to all heads together, where {total:,} are shared"
     _refuse(spec, rule, problem)
     return given

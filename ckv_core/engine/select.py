@@ -37,6 +37,7 @@ class Selection:
     elapsed_ms: float = 0.0  # what choosing took
     # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
+    at_most: bool = False  # whether it may keep fewer than requested: its rule has a threshold
     # Of a variant that reads the prompt in blocks: what it has read, what that took, and what it
     # held on the way.
     own: Prefill | None = None
@@ -123,6 +124,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"({spec.protected_text}): no entry was chosen, whatever the method. Raise the budget, "
             "or lower what is always kept."
         )
+    notes += rule.notes(entries, spec.params)
     if spec.policy is not None and spec.policy.moves(spec.params):
         notes.append(
             "Keys move to positions inside the cache while it generates; head L1 and bounds are "
@@ -136,7 +138,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"{int(kept[:, 0].sum()) / max(1, pages * size):.0%} of their room filled; a server "
             "holds them whole."
         )
-    return Selection(budget, tuple(masks), tuple(notes), arrays)
+    return Selection(budget, tuple(masks), tuple(notes), arrays, at_most=rule.at_most)
 
 
 def _candidates(
@@ -185,7 +187,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
     requested = selection.requested_entries
     if requested is None:
         requested = len(evictable) * model.kv_heads * min(selection.budget, prompt_len)
-    if retained != requested:
+    if retained > requested or (retained < requested and not selection.at_most):
         raise EngineError(
             f"A method kept {retained:,} entries where {requested:,} were requested. This is a "
             "fault of the app: please report it with the run's settings."

@@ -110,12 +110,14 @@ class Planned:
 
     Attributes:
         budget: entries that a KV head keeps of the prompt, on average.
+        at_most: the budget is a bound and the prompt decides: what follows is the worst case.
         limited_by: `prefill`, `decode`, or `nothing fits`.
     """
 
     spec: str
     label: str
     budget: int
+    at_most: bool
     weights_bytes: int
     kv_bytes_per_request: int
     requests: int
@@ -265,6 +267,7 @@ class RequestSizes:
             spec=self.spec.spec,
             label=self.spec.label,
             budget=min(self.budget, setting.prompt),
+            at_most=self.spec.at_most,
             weights_bytes=weights,
             kv_bytes_per_request=own,
             requests=requests,
@@ -327,13 +330,20 @@ def _read(key: str, form: str, row: Planned) -> Cell:
     return Cell(format(value, form) if form else human_bytes(value), value, limit)
 
 
+def _budget(row: Planned) -> Cell:
+    title = "A threshold decides: no more than this, and the prompt tells how many."
+    if row.at_most:
+        return Cell(f"at most {row.budget:,}", row.budget, title)
+    return Cell(f"{row.budget:,}", row.budget)
+
+
 def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> Table[Planned]:
     """A row per variant; a request that is longer than the model reads is in the note."""
     longer = f" The model was trained for {shape.context:,} tokens; the prompt is longer."
     columns: list[Column[Planned]] = [
         text_column("variant", "Method", lambda row: Cell(row.label, spec=row.spec)),
         text_column("spec", "SPEC", lambda row: row.spec, is_hidden=True),
-        Column("budget", "Budget", lambda row: row.budget, unit="entries", form=","),
+        Column("budget", "Budget", _budget, unit="entries"),
     ]
     for key, (label, unit, form) in _COLUMNS.items():
         words = f"{FORMULAS[key][0].upper()}{FORMULAS[key][1:]}."

@@ -38,6 +38,8 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
         budget = entries_within(spec, nbytes // heads, model.head_dim, itemsize)
     else:
         budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
+    if spec.at_most:  # a bound of the whole prompt is no reason to keep it
+        budget = min(budget, prompt_len - 1)
     spec.check_budget(budget, prompt_len)
     return budget
 

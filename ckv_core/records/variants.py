@@ -139,6 +139,12 @@ class VariantSpec:
         return f"{label}{_IN_BLOCKS}{self.block}" if self.block else label
 
     @property
+    def at_most(self) -> bool:
+        """Whether its budget is a bound, and what it keeps an outcome."""
+        rule = self.method.budget_rule
+        return rule is not None and rule.at_most
+
+    @property
     def budget(self) -> Budget:
         """The budget as given; ConfigError of `full`, which has none."""
         if "budget" not in self.params:

@@ -84,7 +84,13 @@ LATER = {
         "simlayerkv",
         "gated_chunkkv",
     ),
-    "sizes and neighbours, context-only": ("curdkv", "leverage", "noncausal", "kvzip:plus=on"),
+    "sizes and neighbours, context-only": (
+        "curdkv",
+        "leverage",
+        "noncausal",
+        "kvzip:plus=on",
+        "kvzip_threshold:repeat=256,threshold=0.1,budget=40%",
+    ),
 }
 
 Golden = dict[str, dict[str, Any]]

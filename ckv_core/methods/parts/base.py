@@ -207,6 +207,8 @@ class BudgetRule(Part):
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "nothing"
     ranks_heads: ClassVar[bool] = False  # whether heads compete by their scores
     equal: ClassVar[bool] = False  # whether all heads of all layers get as many
+    # Whether the budget is the most that may be kept, and what is kept an outcome.
+    at_most: ClassVar[bool] = False
 
     def unfit(self, scorer: Scorer) -> str:
         """Heads that compete need scores that can be compared; else as of all parts."""
@@ -223,6 +225,10 @@ class BudgetRule(Part):
         """
         return [spare] * counts.layers if self.equal else None
 
+    def notes(self, candidates: Candidates, parameters: Parameters) -> tuple[str, ...]:
+        """Sentences for the receipt on how the budgets came about."""
+        return ()
+
     @abstractmethod
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         """Entries beyond those that are always kept.
@@ -233,7 +239,8 @@ class BudgetRule(Part):
             parameters: by SPEC key.
 
         Returns:
-            [layers, kv_heads] int64 on the CPU, summing to layers * kv_heads * spare.
+            [layers, kv_heads] int64 on the CPU, summing to layers * kv_heads * spare; to no more
+            with `at_most`.
         """
 
 

@@ -164,6 +164,42 @@ class TopScoresOfAll(TopScores):
     looks_at = "all layers"
 
 
+THRESHOLD = number("threshold", 0.02, (-1e9, 1e9)).means(
+    "With rule=threshold: entries whose score is below it are evicted, and the budget is the most "
+    "that is kept."
+)
+
+
+class Threshold(TopScoresOfAll):
+    """Entries whose score is no less than a threshold; where too many are, the best of them.
+
+    What is kept follows from the text, and the budget is a bound (KVzap, arXiv:2601.07891).
+    """
+
+    parameters = (THRESHOLD,)
+    at_most = True
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        above = _above(candidates, parameters)
+        return above.minimum(super().head_budgets(candidates, spare, parameters))
+
+    def notes(self, candidates: Candidates, parameters: Parameters) -> tuple[str, ...]:
+        alone = float(_above(candidates, parameters).double().mean()) + candidates.protected
+        budget = candidates.spare + candidates.protected
+        what = "so fewer are kept than requested" if alone < budget else "and the best stay"
+        share = alone / (candidates.entries + candidates.protected)
+        return (
+            f"The threshold alone keeps {alone:,.1f} entries per KV head ({share:.1%} of the "
+            f"prompt); the budget allows {budget:,}, {what}.",
+        )
+
+
+def _above(candidates: Candidates, parameters: Parameters) -> Tensor:
+    """Entries of each head with no less than the threshold, [layers, kv_heads] on the CPU."""
+    least, layers = float(parameters[THRESHOLD.name]), range(candidates.layers)
+    return torch.stack([(candidates.scores(each) >= least).sum(-1).cpu() for each in layers])
+
+
 def top_counts(scores: Tensor, total: int) -> Tensor:
     """How many of the `total` highest of [rows, entries] scores lie in each row, [rows] on the CPU.
 

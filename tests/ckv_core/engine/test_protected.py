@@ -104,12 +104,14 @@ def test_query_agnostic_methods_keep_the_question_in_regular_inside_the_budget(m
     )
     mask = variant.retained.mask()
     assert mask[..., behind:].all()
-    assert variant.receipt.retained_entries == mask.sum() == mask[..., 0].size * BUDGET
+    receipt = variant.receipt
+    assert receipt.retained_entries == mask.sum() <= mask[..., 0].size * BUDGET
+    assert mask.sum() == receipt.requested_entries or VariantSpec.parse(variant.spec).at_most
     assert variant.params["keep_question"] == "on"
     assert variant.params["question_at"] == f"{behind}-{prompt.tokens - 1}"
     assert there.params["keep_question"] == "off"
     assert "question_at" not in there.params
-    if method != "lagkv":  # it keeps the newest anyway
+    if method not in ("lagkv", "kvzip_threshold"):  # they keep the newest anyway
         assert not there.retained.mask()[..., behind:].all()
     found = held(variant, [(behind, prompt.tokens)], result.model.evictable_layers)
     assert found.mean == found.chance == 1

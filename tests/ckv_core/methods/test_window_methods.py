@@ -190,6 +190,24 @@ def test_lavas_scores_and_budgets_are_the_literal_ones(kv_heads, group_size, pas
     ]
 
 
+@given(*SIZES, SEEDS, st.sampled_from([0.0, 0.125, 0.25, 2.0]))
+def test_a_threshold_keeps_what_is_no_less_and_the_best_where_that_is_too_much(
+    kv_heads, group_size, past, window, seed, least
+):
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    parameters = {"kernel": 3, "pool": "max", "group": "mean", "threshold": least}
+    candidates = given_candidates("snapkv", layers, seed % (past + 1), parameters)
+    rule = METHODS.get("kvzip_threshold").budget_rule
+    found = rule.head_budgets(candidates, candidates.spare, candidates.parameters).tolist()
+    ranked = sorted(
+        ((-float(score), place, head) for place in range(3)
+         for head, row in enumerate(candidates.scores(place)) for score in row),
+    )[: 3 * kv_heads * candidates.spare]  # fmt: skip
+    kept = [(place, head) for score, place, head in ranked if -score >= least]
+    assert found == [[kept.count((place, head)) for head in range(kv_heads)] for place in range(3)]
+
+
 @given(*SIZES, SEEDS)
 def test_whole_heads_and_whole_layers_are_granted_one_after_the_other(
     kv_heads, group_size, past, window, seed
