@@ -36,7 +36,10 @@ _SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B(/S)?\s*", re.AS
 
 # What each number is, by its key in the JSON; docs/how-to/plan_capacity.md has an example.
 FORMULAS = {
-    "weights_bytes": "numbers in the weights x bytes of the dtype",
+    "weights_bytes": (
+        "numbers in the weights x bytes of the dtype; of AWQ, GPTQ, FP8 and MXFP4 weights, linear "
+        "maps or experts by their bits with scales"
+    ),
     "kv_bytes_per_request": (
         "kept entries of the prompt in their store and layout, and entries of the output; sliding "
         "layers hold their window"
@@ -255,13 +258,13 @@ class RequestSizes:
 
     def planned(self) -> Planned:
         shape, setting = self.shape, self.setting
-        weights, own = shape.parameters * self.itemsize, self.kv_bytes
+        weights, own = shape.weight_bytes(self.itemsize), self.kv_bytes
         free, peak = setting.memory - weights, max(self.reading_peak, self.choosing_peak)
         in_prefill = 1 + (free - peak) // own if free >= peak else 0
         in_decode = free // (own + self.activations(1))
         requests = max(0, min(in_prefill, in_decode))
         limit = "prefill" if in_prefill <= in_decode else "decode"
-        read, together = (shape.read_by(n) * self.itemsize for n in (1, requests))
+        read, together = (shape.bytes_read_by(n, self.itemsize) for n in (1, requests))
         entries = self.held(setting.output // 2) + self.slid(setting.prompt, read=True)
         return Planned(
             spec=self.spec.spec,

@@ -17,6 +17,7 @@ MAX_CONFIG_BYTES = 2**20
 _BOUNDS = JsonBounds(containers=4096, values=100_000)
 _MOST = {"num_hidden_layers": 2_000, "num_attention_heads": 4_096}
 _MAX_SIZE = 2**22
+_GROUP = 128  # numbers that share a scale and a zero point, where AWQ or GPTQ names no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ class ModelShape:
         experts: of a layer; 1 where it has none.
         active: of them, those that a token goes through.
         linear: outputs of all linear maps of a block that a token goes through.
+        maps: of `read`, the numbers of linear maps of blocks, which quantisation packs.
+        map_bits, expert_bits: what such a number and one of an expert take with its share of
+            scales, where quantisation packs it; None for a number of the dtype.
     """
 
     name: str
@@ -95,6 +99,9 @@ class ModelShape:
     experts: int
     active: int
     linear: int
+    maps: int = 0
+    map_bits: float | None = None
+    expert_bits: float | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any], name: str) -> "ModelShape":
@@ -102,11 +109,12 @@ class ModelShape:
         nested = config.get("text_config")
         config = nested if isinstance(nested, dict) else config
         family = _FAMILIES.get(str(config.get("model_type")))
-        if family is None or config.get("quantization_config") is not None:
+        if family is None:
             raise ModelError(
-                f"The config of {name[:100]!r} is not of an unquantised model of the types that can"
-                f" be planned for ({', '.join(_FAMILIES)}); give such a config.json."
+                f"The config of {name[:100]!r} is of no type that can be planned for "
+                f"({', '.join(_FAMILIES)}); give the config.json of one that is."
             )
+        map_bits, expert_bits = _packed_bits(config.get("quantization_config"), name)
 
         def size(key: str, default: int | None = None) -> int:
             value = config.get(key)
@@ -128,7 +136,8 @@ class ModelShape:
         head_dim = size("head_dim", family.head_dim or max(1, hidden // heads))
         context = size("max_position_embeddings")
         queries, keys = heads * head_dim, kv_heads * head_dim
-        block = 2 * hidden * (queries + keys) + family.norms * hidden
+        maps = 2 * hidden * (queries + keys)
+        block = maps + family.norms * hidden
         block += 2 * head_dim if family.head_norms else 0
         block += queries + keys if family.all_heads_normed else 0
         block += heads if family.sinks else 0
@@ -165,16 +174,31 @@ class ModelShape:
             experts=experts,
             active=active,
             linear=queries + 2 * keys + hidden + through,
+            maps=layers * maps + (layers - sparse) * 3 * hidden * inner,
+            map_bits=map_bits,
+            expert_bits=expert_bits,
         )
 
-    def read_by(self, requests: int) -> int:
-        """Numbers that a step of so many requests reads of the weights.
+    def weight_bytes(self, itemsize: int) -> int:
+        """Bytes of all weights, of which the dtype's numbers take `itemsize` each."""
+        tables = (self.parameters - self.read - self.routed) * itemsize
+        return tables + self._read_bytes(self.routed, itemsize)
+
+    def bytes_read_by(self, requests: int, itemsize: int) -> int:
+        """Bytes that a step of so many requests reads of the weights.
 
         Of the experts those that some token goes through, on average if each token's are drawn
         evenly and apart from the others'.
         """
         hit = 1 - (1 - self.active / self.experts) ** requests
-        return self.read + round(self.routed * hit)
+        return self._read_bytes(round(self.routed * hit), itemsize)
+
+    def _read_bytes(self, routed: int, itemsize: int) -> int:
+        map_bits, expert_bits = (
+            8 * itemsize if bits is None else bits for bits in (self.map_bits, self.expert_bits)
+        )
+        packed = round((self.maps * map_bits + routed * expert_bits) / 8)
+        return packed + (self.read - self.maps) * itemsize
 
     @property
     def layers(self) -> int:
@@ -208,6 +232,25 @@ def _experts(
     sparse = sum(at not in dense and not (at + 1) % step for at in range(layers))
     experts = size(family.experts, config.get("num_local_experts"))
     return sparse, experts, size("num_experts_per_tok"), size(family.expert_size)
+
+
+def _packed_bits(quantised: object, name: str) -> tuple[float | None, float | None]:
+    """Bits of a number of a block's linear maps, and of an expert, its share of scales included."""
+    if quantised is None:
+        return None, None
+    found = quantised if isinstance(quantised, dict) else {}
+    kind, bits, group = (found.get(key) for key in ("quant_method", "bits", "group_size"))
+    if kind == "fp8":
+        return 8.0, 8.0  # a scale of many thousand numbers is left out
+    if kind == "mxfp4":
+        return None, 4 + 8 / 32
+    if kind in ("awq", "gptq") and bits in (2, 3, 4, 8):
+        shared = group if type(group) is int and group > 0 else _GROUP
+        return (packed := bits + (16 + bits) / shared), packed
+    raise ModelError(
+        f"The weights of {name[:100]!r} are quantised in a way that cannot be planned for; give "
+        "the config.json of the unquantised model, or of its AWQ, GPTQ, FP8 or MXFP4 weights."
+    )
 
 
 def _windows(

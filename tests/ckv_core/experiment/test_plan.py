@@ -74,6 +74,7 @@ def test_no_config_of_a_stranger_is_taken_for_a_model():
         {"num_key_value_heads": 3, "num_attention_heads": 4},
         {"model_type": "mamba"},
         {"quantization_config": {}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 10**9}},
         {"sliding_window": 4, "model_type": "mistral"},
         {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
         {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2},
@@ -90,23 +91,49 @@ def test_a_step_reads_the_experts_that_its_tokens_go_through():
     shape = planned_shape("Qwen3-30B-A3B")
     table = shape.vocabulary * shape.hidden
     assert shape.parameters == pytest.approx(30.5e9, rel=0.01)
-    assert shape.read_by(1) + table == pytest.approx(3.35e9, rel=0.01)
-    assert shape.read_by(1) == shape.read + shape.routed * 8 // 128
+    assert shape.bytes_read_by(1, 1) + table == pytest.approx(3.35e9, rel=0.01)
+    assert shape.bytes_read_by(1, 1) == shape.read + shape.routed * 8 // 128
     # Two tokens share one of 128 experts but seldom; at last all are read.
-    assert 1.9 < (shape.read_by(2) - shape.read) / (shape.read_by(1) - shape.read) < 2
-    assert shape.read_by(1000) == shape.parameters - table
-    assert LLAMA.read_by(9) == LLAMA.read
+    assert (
+        1.9
+        < (shape.bytes_read_by(2, 1) - shape.read) / (shape.bytes_read_by(1, 1) - shape.read)
+        < 2
+    )
+    assert shape.bytes_read_by(1000, 1) == shape.parameters - table
+    assert LLAMA.bytes_read_by(9, 1) == LLAMA.read
     setting = Setting(memory=80 * GIB, prompt=131_072)
     full, tenth = (planned(spec, setting, shape) for spec in ("full", "snapkv:budget=10%"))
     assert full.weights_bytes == 2 * shape.parameters
     cache = 131_072 * 48 * 2 * 4 * 128 * 2
     generated = setting.output // 2 * cache // 131_072
-    assert full.bytes_read_per_step == 2 * shape.read_by(1) + cache + generated
+    assert full.bytes_read_per_step == 2 * shape.bytes_read_by(1, 1) + cache + generated
     assert full.requests < tenth.requests
-    read = 2 * shape.read_by(tenth.requests) + tenth.requests * (
-        tenth.bytes_read_per_step - 2 * shape.read_by(1)
+    read = 2 * shape.bytes_read_by(tenth.requests, 1) + tenth.requests * (
+        tenth.bytes_read_per_step - 2 * shape.bytes_read_by(1, 1)
     )
     assert tenth.tokens_per_s_at_most == tenth.requests * setting.bandwidth / read
+
+
+def test_packed_weights_take_the_bytes_of_the_published_files():
+    """Llama-3.1-8B's INT4 files by AWQ, its FP8 ones, and what gpt-oss-20b's card says."""
+    llama = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336}
+    llama |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    llama |= {"vocab_size": 128_256, "max_position_embeddings": 131_072}
+    oss = {"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880}
+    oss |= {"num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8}
+    oss |= {"vocab_size": 201_088, "max_position_embeddings": 131_072, "num_local_experts": 32}
+    oss |= {"num_experts_per_tok": 4}
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    setting = Setting(memory=80 * GIB, prompt=1000)
+    for config, packed, published in (
+        (llama, awq, 5.73 * GB),
+        (llama, {"quant_method": "fp8"}, 9.08 * GB),
+        (oss, {"quant_method": "mxfp4"}, 12.8 * GIB),
+    ):
+        shape = ModelShape.of(config | {"quantization_config": packed}, "packed")
+        row, table = planned("full", setting, shape), shape.vocabulary * shape.hidden * 2
+        assert row.weights_bytes == pytest.approx(published, rel=0.01)
+        assert shape.bytes_read_by(10_000, 2) == row.weights_bytes - table
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen3_moe"])
