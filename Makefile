@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures docs gpu lock audit model browser \
+.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures findings docs gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -77,6 +77,9 @@ pictures: $(VENV)/.dev model browser ## The README's pictures, taken from the ru
 
 figures: $(VENV)/.runtime model ## What each method keeps of a text, for the Methods page
 	@PYTHONPATH=. $(PY) benchmarks/kept_figures.py
+
+findings: $(VENV)/.runtime ## The figures of the findings, from the tables in docs/findings
+	@PYTHONPATH=. $(PY) benchmarks/findings.py
 
 docs: $(DOCS)/.ready ## The documents as a site in build/site; a broken link is an error
 	@$(DOCS)/bin/zensical build --strict

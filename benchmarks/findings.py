@@ -1,326 +1,380 @@
-"""Which part of CriticalKV's gain is un-pooling and which is the value norm, over many texts.
+"""The findings' figures from the tables in docs/findings/: `make findings`.
 
-Reads prompts from a JSON Lines file ({"kind", "id", "context", "question"}), measures the
-ablation on each with the default model, and prints the tables of docs/explanation/findings.md.
+With files of `ckv export NAME --data --json FILE` it writes the tables of those runs first.
 """
 
 import argparse
-import json
-import re
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import log2
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from benchmarks.tables import table
-from ckv_core.engine.compare import compare
-from ckv_core.experiment.ablation import ablation
-from ckv_core.experiment.stats import interval_note, mean_interval
-from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.loading import load_model
-from ckv_core.records.events import RunResult
-from ckv_core.records.grid import at_points
-from ckv_core.records.records import Float32Array, VariantResult
-from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
-from ckv_core.records.variants import VariantSpec
-
-# Beside the steps of `ladder`: no single change, or not one of the paper's.
-EXTRAS = {
-    "kvpress stage 2": "+critical:stage2=pooled,product=group,epsilon=0.0001",
-    "alpha per KV head": "+critical_auto",
-}
-# What one change does: the step before it and the step after it.
-STEPS = {
-    "un-pooling, no norm": ("base", "stage 2, no norm"),
-    "un-pooling, with norm": ("stage 2 pooled", "CriticalKV"),
-    "un-pooling, one stage": ("base", "base, not pooled"),
-    "value norm, un-pooled, two stages": ("stage 2, no norm", "CriticalKV"),
-    "value norm, un-pooled, one stage": ("base, not pooled", "alpha 0"),
-    "value norm, pooled": ("base", "stage 2 pooled"),
-    "both": ("base", "CriticalKV"),
-    "CriticalKV beyond un-pooling": ("base, not pooled", "CriticalKV"),
-    "kvpress' stage 2": ("base", "kvpress stage 2"),
-    "alpha 0 instead of 0.25": ("CriticalKV", "alpha 0"),
-    "alpha per KV head instead of 0.25": ("CriticalKV", "alpha per KV head"),
-    "alpha per KV head instead of 0": ("alpha 0", "alpha per KV head"),
-}
-STEP_HEADER = (
-    "change",
-    "from → to",
-    "heads that move less",
-    "heads that move more",
-    "head gain, log2",
-    "final gain, log2",
-    "final L1 lower",
-    "KL lower",
+from benchmarks.setting import ROOT
+from benchmarks.svg import Dot, Panel, Series, figure
+from ckv_core.experiment.export import Exported, read_export
+from ckv_core.experiment.runs import l1_answers
+from ckv_core.experiment.stats import (
+    Difference,
+    Interval,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired,
+    score_interval,
 )
-# The two steps that the value norm takes, by layer: it is a mean of opposites.
-NORM_STEPS = ("value norm, un-pooled, two stages", "value norm, un-pooled, one stage")
-LAYER_HEADER = ("change", "layers", "head gain, log2", "texts in which L1 rises")
-ABLATION_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
-# Equal kept sets, added up in another order, seldom differ by more than this share of their L1.
-ROUNDING = 1e-4
+from ckv_core.experiment.study import SampleResult
+from ckv_core.methods import METHODS
+from ckv_core.records.run_request import FULL
+from ui.looks.palette import look_of
+
+TABLES = ROOT / "docs" / "findings"
+FIGURES = ROOT / "docs" / "images"
+BASE = "snapkv"
+# What lowers perturbation: un-pooling, and the readings of CriticalKV. Spec -> name and shape.
+READINGS = {
+    "snapkv:pool=none": ("un-pooled SnapKV", "square"),
+    "snapkv+critical": ("CriticalKV-SnapKV (paper)", "circle"),
+    "snapkv+critical:stage2=pooled": ("CriticalKV-SnapKV (code)", "diamond"),
+    "snapkv+critical_auto": ("CriticalKV-SnapKV (auto alpha)", "triangle"),
+}
+# Beside them in the first figure: it lowers perturbation as much by sharing the budget otherwise.
+BESIDE = {"layer_defensivekv": ("LayerDefensiveKV", "down")}
+OTHERS = {"adakv+critical": "CriticalKV-AdaKV (paper)"} | {
+    each.name: each.label for each in METHODS
+}
+TASKS = {
+    "para_single": "one word, wanted in other words",
+    "niah_single_2": "a seven-digit number in prose",
+}
+BOTH = "both"
+MODELS = {"SmolLM2": "SmolLM2-135M", "qwen": "Qwen2.5-Coder-0.5B"}
+Line = dict[str, object]
+Rows = Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Optimum:
-    """Which of the fixed alphas serves best, and what one per KV head saves in hindsight.
+def name_of(spec: str) -> str:
+    """What a figure calls a variant."""
+    return READINGS[spec][0] if spec in READINGS else OTHERS[spec]
 
-    Attributes:
-        alphas: tried, rising.
-        best: alpha with the least head L1 summed over all heads.
-        head_gain: share of that sum that the best alpha of each KV head would save.
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def lines_of(run: Exported) -> Iterator[Line]:
+    """Each task and point of one run, beside SnapKV at the same budget; then both tasks together.
+
+    A cut answer is none; what failed is left out.
     """
+    tasks = {sample.id: str(sample.tags["task"]) for sample in run.samples}
+    names = [*dict.fromkeys(tasks.values())]
+    for task in (*names, BOTH) if len(names) > 1 else names:
+        by_point: dict[tuple[str, str], dict[str, SampleResult]] = {}
+        for each in run.results:
+            if each.state == "done" and task in (tasks[each.sample], BOTH):
+                by_point.setdefault((each.budget or "", each.variant), {})[each.sample] = each
+        for (budget, variant), results in sorted(by_point.items()):
+            first = {"run": run.study.name, "model": run.model.name if run.model else ""}
+            first |= {"scenario": run.study.scenario, "task": task}
+            base = by_point.get((budget, BASE), {})
+            yield first | {"budget": budget, "variant": variant} | _line(results, base)
 
-    alphas: tuple[float, ...]
-    best: float
-    head_gain: float
+
+def _line(results: Mapping[str, SampleResult], base: Mapping[str, SampleResult]) -> Line:
+    found, stood = _answers(results), _answers(base)
+    share = score_interval([*found.values()])
+    line: Line = {"n": share.n, "answered": int(sum(found.values()))}
+    line |= {"cut": sum(each.outcome == "cut" for each in results.values())}
+    line |= {"low": share.low, "high": share.high}
+    for name in ("head_l1", "final_l1", "kl"):
+        known = [value for each in results.values() if (value := getattr(each, name)) is not None]
+        line[name] = mean_interval(known).mean if known else None
+    is_pair = base and base is not results and all(each.budget for each in results.values())
+    both = paired(found, stood, is_share=True, is_yes_no=True) if is_pair else None
+    return line | (_pair(both, _moved(results, base)) if both else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Measured:
-    """One base and budget on one text.
+def _answers(results: Mapping[str, SampleResult]) -> dict[str, float]:
+    return {name: float(bool(each.score)) for name, each in results.items()}
 
-    Attributes:
-        heads: [layers, query_heads] isolated head L1 by step.
-        final: hidden L1 after the last layer, before the final norm, by step.
-        kl: nats, by step.
-        chosen: [layers, kv_heads] alphas of `+critical_auto`.
-        optimum: which of the ablation's fixed alphas serves best, all heads alike or each its own.
+
+def _moved(own: Mapping[str, SampleResult], base: Mapping[str, SampleResult]) -> Interval:
+    """Log2 of the final L1 over the base's, of the same samples."""
+    pairs = [(each.final_l1, base[name].final_l1) for name, each in own.items() if name in base]
+    return mean_interval([log2(a / b) for a, b in pairs if a and b])
+
+
+def _pair(both: Difference, moved: Interval) -> Line:
+    points = {"change": both.mean.mean, "change_low": both.mean.low, "change_high": both.mean.high}
+    shares = {
+        f"l1_change{end}": None if value is None else 2**value - 1
+        for end, value in (("", moved.mean), ("_low", moved.low), ("_high", moved.high))
+    }
+    return {"gained": both.higher, "lost": both.lower} | points | shares | {"p": both.p}
+
+
+def adjusted(lines: Iterable[Line]) -> list[Line]:
+    """The lines with Holm's p over each family of pairs: the planned one, joined sets, others."""
+    found = [dict(line) for line in lines]
+    tested = [line for line in found if "p" in line]
+
+    def family(line: Line) -> str:
+        is_main = line["variant"] in READINGS and line["scenario"] == "regular"
+        return "others" if not is_main else "joined" if line["task"] == BOTH else "readings"
+
+    for name, group in groupby(sorted(tested, key=family), key=family):
+        pairs = [*group]
+        for line, p in zip(pairs, holm([float(str(each["p"])) for each in pairs]), strict=True):
+            line |= {"family": name, "holm_p": p}
+    return found
+
+
+def correlations(run: Exported) -> Iterator[Line]:
+    """Of each task: rank correlation of lower head L1 with a right answer (`l1_answers`)."""
+    tasks = {sample.id: str(sample.tags["task"]) for sample in run.samples}
+    for task in dict.fromkeys(tasks.values()):
+        # A cut answer is a wrong one here as in the pairs.
+        results = [
+            replace(each, score=each.score or 0.0, stopped="eos")
+            for each in run.results
+            if tasks[each.sample] == task and each.state == "done"
+        ]
+        if (mean := l1_answers(results)) is not None:
+            line: Line = {"run": run.study.name, "model": run.model.name if run.model else ""}
+            line |= {"scenario": run.study.scenario, "task": task, "n": mean.n}
+            yield line | {"correlation": mean.mean, "low": mean.low, "high": mean.high}
+
+
+def earlier_pairs() -> list[Line]:
+    """Pairs of the tables of before, with Holm's p over all: query-aware ones against their base.
+
+    needles.csv and needles_2k.csv have counts alone: of these the pairs whose base finds all or
+    none, so that the counts are the changes.
     """
+    found = [
+        _earlier(name, row, int(row["base_gained"]), int(row["base_lost"]))
+        for name in ("answers.csv", "methods.csv")
+        for row in read(name)
+        if row["base_p"]
+    ]
+    for name in ("needles.csv", "needles_2k.csv"):
+        rows = read(name)
+        places = ("model", "task", "scenario", "budget")
+        by_place = {(*map(row.get, places), row["variant"]): row for row in rows}
+        for row in rows:
+            base = by_place.get((*map(row.get, places), BASE))
+            if base and row["variant"].startswith(BASE) and row is not base:
+                n, own, other = int(row["n"]), int(row["answers"]), int(base["answers"])
+                if other in (0, n):
+                    found.append(_earlier(name, row, max(0, own - other), max(0, other - own)))
+    adjusted_p = holm([float(str(line["p"])) for line in found])
+    return [line | {"holm_p": p} for line, p in zip(found, adjusted_p, strict=True)]
 
-    heads: dict[str, Float32Array]
-    final: dict[str, float]
-    kl: dict[str, float]
-    chosen: Float32Array
-    optimum: Optimum
+
+def _earlier(name: str, row: Mapping[str, str], gained: int, lost: int) -> Line:
+    where = {key: row.get(key, "SmolLM2-135M-Instruct") for key in ("model", "scenario", "task")}
+    line: Line = {"table": name} | where | {"budget": row["budget"], "variant": row["variant"]}
+    return line | {"n": int(row["n"]), "gained": gained, "lost": lost, "p": mcnemar(lost, gained)}
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One prompt: its kind, its length in tokens and what was measured by (base, budget)."""
+def write(path: Path, lines: Sequence[Line]) -> None:
+    """All columns that any line has, four digits."""
+    columns = [*dict.fromkeys(key for line in lines for key in line)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        for line in lines:
+            values = (line.get(column) for column in columns)
+            table.writerow(f"{each:.4g}" if isinstance(each, float) else each for each in values)
 
-    kind: str
-    tokens: int
-    settings: dict[tuple[str, str], Measured]
+
+def read(name: str) -> Rows:
+    """One table; none where it is not there."""
+    path = TABLES / name
+    return [*csv.DictReader(path.read_text("utf-8").splitlines())] if path.exists() else []
 
 
-def ablation_specs(base: str, budget: str) -> dict[str, str]:
-    """SPEC of the ablation's steps and of the extras, by label."""
-    defaults = {"budget": budget}
-    steps = {step.label: step.spec for step in ablation(base, defaults)}
-    extras = {
-        name: VariantSpec.parse(base + selector, defaults).spec for name, selector in EXTRAS.items()
+# --- figures --------------------------------------------------------------------------------
+
+
+def figures() -> dict[str, str]:
+    """The figures' files by name."""
+    runs = read("runs.csv")
+    before = [row for row in runs if row["scenario"] == "regular" and row["task"] != BOTH]
+    after = [row for row in runs if row["scenario"] == "context-only" and row["task"] != BOTH]
+    return {
+        "fact_1.svg": answers_by_l1(before),
+        "fact_2.svg": answers("Answers when the question is known", before),
+        "fact_3.svg": by_correlation(read("l1_answers.csv")),
+        "fact_4.svg": steps(read("changes.csv")),
+        "fact_5.svg": answers("Answers when the question comes after", after),
     }
-    return steps | extras
 
 
-def measure(
-    loaded: LoadedModel, prompt: dict[str, str], bases: Sequence[str], budgets: Sequence[str]
-) -> Text:
-    """All steps of every base and budget on one prompt, from one prefill."""
-    settings = [(base, budget) for base in bases for budget in budgets]
-    specs = [ablation_specs(*setting) for setting in settings]
-    request = RunRequest(
-        context=prompt["context"],
-        question=prompt["question"],
-        max_new_tokens=0,
-    )
-    request = at_points(request, [spec for steps in specs for spec in steps.values()])
-    result = RunResult()
-    for event in compare(request, loaded):
-        result.apply(event)
-    if result.prompt is None:
-        raise RuntimeError("The run has no prompt.")
-    left = iter(result.variants)
-    found = [{step: next(left) for step in steps} for steps in specs]
-    read = {at: read_setting(steps) for at, steps in zip(settings, found, strict=True)}
-    return Text(prompt["kind"], result.prompt.tokens, read)
-
-
-def read_setting(variants: dict[str, VariantResult]) -> Measured:
-    """One base and budget."""
-    perturbations = {
-        step: variant.perturbation for step, variant in variants.items() if variant.perturbation
-    }
-    chosen = variants["alpha per KV head"].analysis["head_alpha"]
-    return Measured(
-        heads={step: found.head_l1 for step, found in perturbations.items()},
-        final={step: found.final_hidden_l1 for step, found in perturbations.items()},
-        kl={step: found.kl for step, found in perturbations.items()},
-        chosen=chosen,
-        optimum=optimum_of(variants, chosen.shape[1]),
-    )
-
-
-def optimum_of(variants: dict[str, VariantResult], kv_heads: int) -> Optimum:
-    """The best alpha, among CriticalKV's own and those of the ablation."""
-    tried = {
-        float(variant.params["alpha"]): variant.perturbation.head_l1.astype(np.float64)
-        for step, variant in variants.items()
-        if (step == "CriticalKV" or re.fullmatch(r"alpha [\d.]+", step)) and variant.perturbation
-    }
-    alphas = tuple(sorted(tried))
-    heads = np.stack([tried[alpha] for alpha in alphas])
-    sums = heads.reshape(*heads.shape[:2], kv_heads, -1).sum(axis=-1)
-    totals = np.nansum(sums, axis=(1, 2))
-    best = int(totals.argmin())
-    return Optimum(alphas, alphas[best], 1 - float(np.nansum(sums.min(axis=0)) / totals[best]))
-
-
-def interval(values: Sequence[float], unit: str = "") -> str:
-    """Mean over texts and, where there are enough, its 95 % interval."""
-    found = mean_interval(values)
-    if found.low is None or found.low == found.high:
-        return f"{found.mean:.3g}{unit}"
-    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g}){unit}"
-
-
-def percent(shares: Sequence[float]) -> str:
-    """As `interval`, of shares."""
-    return interval([100 * share for share in shares], " %")
-
-
-def share_below(heads: Float32Array, other: Float32Array) -> float:
-    """Share of heads whose L1 is below the other's by more than rounding."""
-    return float(np.mean(heads < other * (1 - ROUNDING)))
-
-
-def step_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
-    """Per step: heads that move less and more, log2 of L1 before / after, counts of texts."""
-    rows: list[tuple[str, ...]] = []
-    for name, (old, new) in STEPS.items():
-        heads = [(text.heads[old], text.heads[new]) for text in texts]
-        wins = sum(text.final[new] < text.final[old] for text in texts)
-        kl_wins = sum(text.kl[new] < text.kl[old] for text in texts)
-        rows.append(
-            (
-                name,
-                f"{old} → {new}",
-                percent([share_below(after, before) for before, after in heads]),
-                percent([share_below(before, after) for before, after in heads]),
-                interval([float(np.mean(np.log2(before / after))) for before, after in heads]),
-                interval([float(np.log2(text.final[old] / text.final[new])) for text in texts]),
-                f"{wins} of {len(texts)}",
-                f"{kl_wins} of {len(texts)}",
-            )
+def answers_by_l1(rows: Rows) -> str:
+    """Change of final L1 (x) and of answers (y) against SnapKV; a panel a model and task."""
+    drawn = READINGS | BESIDE
+    series = [
+        Series(f"{name}, {budget}", look_of(spec).color, shape, is_open=budget == "20%")
+        for spec, (name, shape) in drawn.items()
+        for budget in ("20%", "40%")
+    ]
+    keys = [(spec, budget) for spec in drawn for budget in ("20%", "40%")]
+    panels = [
+        Panel(
+            title=title,
+            x=(-75, 25, 25),
+            x_label="change of final L1 against SnapKV, %",
+            y=(-40, 100, 20),
+            y_label="change of answers, points",
+            dots=[
+                Dot(
+                    keys.index((row["variant"], row["budget"])),
+                    100 * float(row["l1_change"]),
+                    *(100 * float(row[key]) for key in ("change", "change_low", "change_high")),
+                )
+                for row in some
+                if (row["variant"], row["budget"]) in keys
+            ],
         )
-    return rows
+        for title, some in _panels(rows)
+    ]
+    return figure("Change of final L1 and of answers against SnapKV", series, panels)
 
 
-def layer_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
-    """What the value norm does to the first layer and to the others: log2 of L1 before / after."""
-    rows: list[tuple[str, ...]] = []
-    for name in NORM_STEPS:
-        old, new = STEPS[name]
-        gains = np.stack([np.log2(t.heads[old] / t.heads[new]).mean(axis=1) for t in texts])
-        last = gains.shape[1] - 1
-        for layers, found in (("0", gains[:, :1]), (f"1 to {last}", gains[:, 1:])):
-            means = found.mean(axis=1, dtype=np.float64)
-            worse = f"{int((means < 0).sum())} of {len(texts)}"
-            rows.append((name, layers, interval(means.tolist()), worse))
-    return rows
-
-
-def ablation_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
-    """Per step: share of heads below the base, L1 and final L1 relative to the base."""
-    return [
-        (
-            step,
-            percent([share_below(text.heads[step], text.heads["base"]) for text in texts]),
-            interval([_mean(text.heads[step]) / _mean(text.heads["base"]) for text in texts]),
-            interval([text.final[step] / text.final["base"] for text in texts]),
+def answers(title: str, rows: Rows) -> str:
+    """Share of samples that are answered, with Wilson's intervals; a panel a model and task."""
+    blue, series = look_of(BASE).color, {"": 0, "20%": 1, "40%": 2}
+    variants = [*dict.fromkeys(row["variant"] for row in rows)]
+    order = [each for each in dict.fromkeys((FULL, BASE, *READINGS, *OTHERS)) if each in variants]
+    panels = [
+        Panel(
+            title=name,
+            x=(0, 100, 25),
+            x_label=f"answered, % of {max(int(row['n']) for row in some)} samples",
+            rows=[name_of(each) for each in order],
+            zero=False,
+            dots=[
+                Dot(
+                    series[row["budget"]],
+                    100 * int(row["answered"]) / int(row["n"]),
+                    order.index(row["variant"]) + {"": 0, "20%": -0.16, "40%": 0.16}[row["budget"]],
+                    100 * float(row["low"]),
+                    100 * float(row["high"]),
+                )
+                for row in some
+            ],
         )
-        for step in texts[0].heads
-        if step != "base"
+        for name, some in _panels(rows)
     ]
+    legend = [
+        Series("full cache", look_of(FULL).color, "diamond"),
+        Series("20 % kept", blue, "circle", is_open=True),
+        Series("40 % kept", blue, "circle"),
+    ]
+    return figure(title, legend, panels)
 
 
-def alpha_rows(texts: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Which alphas `+critical_auto` takes, and what an alpha per KV head gains."""
-    chosen = [text.chosen for text in texts]
-    best = [text.optimum.best for text in texts]
-    saved = [
-        1 - _mean(text.heads["alpha per KV head"]) / _mean(text.heads[_step(text.optimum)])
-        for text in texts
+def by_correlation(rows: Rows) -> str:
+    """Rank correlation of lower head L1 with a right answer, by model, task and scenario."""
+    when = {"regular": "known before", "context-only": "comes after"}
+    panels = [
+        Panel(
+            title=_model(model),
+            x=(-1, 1, 0.5),
+            x_label="rank correlation of lower head L1 with a right answer",
+            rows=[f"{_SHORT[row['task']]}, {when[row['scenario']]}" for row in some],
+            dots=[
+                Dot(0, float(row["correlation"]), at, float(row["low"]), float(row["high"]))
+                for at, row in enumerate(some)
+            ],
+        )
+        for model, some in _grouped(rows, "model")
     ]
-    tried = texts[0].optimum.alphas
-    counts = ", ".join(f"{alpha:g}: {best.count(alpha)}" for alpha in tried)
+    legend = [Series("mean over samples, 95 % interval", look_of(BASE).color, "circle")]
+    return figure("Rank correlation of head L1 and answers", legend, panels)
+
+
+_SHORT = {"para_single": "one word", "niah_single_2": "number"}
+_STEPS = {
+    "un-pooling, no norm": "un-pooling",
+    "value norm, un-pooled, two stages": "value norm after it",
+    "value norm, pooled": "value norm alone",
+    "kvpress' stage 2": "the code's stage 2",
+    "both": "both: the paper's",
+}
+
+
+def steps(rows: Rows) -> str:
+    """What each part of CriticalKV gains in L1 over SnapKV (40 texts, all kinds)."""
+    some = [
+        row
+        for row in rows
+        if (row["texts"], row["base"], row["kind"]) == ("first 40", BASE, "all")
+        and row["change"] in _STEPS
+    ]
+    budgets, order = ("10", "20"), [*_STEPS]
+    panels = [
+        Panel(
+            title=title,
+            x=(-0.5, 1, 0.5),
+            x_label="less L1, log2 (1 is half of it)",
+            rows=[*_STEPS.values()],
+            dots=[
+                Dot(
+                    budgets.index(row["budget_percent"]),
+                    float(row[key]),
+                    order.index(row["change"])
+                    + (-0.16, 0.16)[budgets.index(row["budget_percent"])],
+                    float(row[f"{key}_low"]),
+                    float(row[f"{key}_high"]),
+                )
+                for row in some
+            ],
+        )
+        for key, title in (
+            ("head_gain_log2", "by head"),
+            ("final_gain_log2", "after the last layer"),
+        )
+    ]
+    blue = look_of(BASE).color
+    legend = [
+        Series("10 % kept", blue, "circle", is_open=True),
+        Series("20 % kept", blue, "circle"),
+    ]
+    return figure("What each part of CriticalKV gains in L1", legend, panels)
+
+
+def _panels(rows: Rows) -> list[tuple[str, Rows]]:
     return [
-        ("KV heads that take alpha 0", percent([_share(each == 0) for each in chosen])),
-        (
-            "KV heads that take 0.05 to 0.25",
-            percent([_share((each > 0) & (each < 0.275)) for each in chosen]),
-        ),
-        ("KV heads that take more", percent([_share(each >= 0.275) for each in chosen])),
-        ("texts by their best fixed alpha", counts),
-        ("head L1 saved against it: `+critical_auto`", percent(saved)),
-        (
-            "head L1 saved against it: best of these alphas per KV head, in hindsight",
-            percent([text.optimum.head_gain for text in texts]),
-        ),
+        (f"{_model(model)}: {TASKS[task]}", some)
+        for model, of_model in _grouped(rows, "model")
+        for task, some in _grouped(of_model, "task")
     ]
 
 
-def report(texts: Sequence[Text]) -> None:
-    """All tables."""
-    kinds = {
-        kind: [text for text in texts if text.kind == kind]
-        for kind in sorted({t.kind for t in texts})
-    }
-    counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items())
-    lengths = [text.tokens for text in texts]
-    print(f"{len(texts)} texts ({counts}), {min(lengths):,} to {max(lengths):,} prompt tokens.")
-    settings = list(texts[0].settings)
-    for at in settings:
-        found = [text.settings[at] for text in texts]
-        where = f"{at[0]}, budget {at[1]}, n = {len(found)} texts"
-        table(f"{where}: what each change does", STEP_HEADER, step_rows(found))
-        table(f"{where}: the value norm by layer", LAYER_HEADER, layer_rows(found))
-        table(f"{where}: the ablation", ABLATION_HEADER, ablation_rows(found))
-        table(f"{where}: alpha per KV head", ("what", "value"), alpha_rows(found))
-    first = settings[0]
-    for kind, some in kinds.items():
-        rows = step_rows([text.settings[first] for text in some])
-        where = f"{first[0]}, budget {first[1]}, {kind} only, n = {len(some)} texts"
-        table(f"{where}: what each change does", STEP_HEADER, rows)
-        if note := interval_note(len(some)):
-            print(f"\n{note}")
+def _grouped(rows: Rows, key: str) -> list[tuple[str, Rows]]:
+    names = dict.fromkeys(row[key] for row in rows)
+    return [(name, [row for row in rows if row[key] == name]) for name in names]
 
 
-def _mean(heads: Float32Array) -> float:
-    return float(heads.mean(dtype=np.float64))
-
-
-def _share(heads: NDArray[np.bool_]) -> float:
-    return float(heads.mean())
-
-
-def _step(optimum: Optimum) -> str:
-    """The ablation's label of the best fixed alpha."""
-    own = VariantSpec.parse("snapkv+critical").params["alpha"]
-    return "CriticalKV" if optimum.best == own else f"alpha {optimum.best:g}"
+def _model(name: str) -> str:
+    return next(label for part, label in MODELS.items() if part in name)
 
 
 def main() -> None:
-    """Measure all prompts of a file."""
+    """Write the tables of the files, where there are any, and all figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prompts", type=Path, help="JSON Lines file")
-    parser.add_argument("--base", action="append", help="method; default snapkv and adakv")
-    parser.add_argument("--budget", action="append", help="default 10% and 20%")
-    options = parser.parse_args()
-    bases, budgets = options.base or ["snapkv", "adakv"], options.budget or ["10%", "20%"]
-    loaded = load_model(DEFAULT_MODEL, report=lambda _: None)
-    text = options.prompts.read_text(encoding="utf-8")
-    lines = [line for line in text.split("\n") if line.strip()]
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        texts.append(measure(loaded, json.loads(line), bases, budgets))
-        print(f"{number} of {len(lines)}", file=sys.stderr, flush=True)
-    report(texts)
+    parser.add_argument("files", type=Path, nargs="*", help="of `ckv export NAME --data --json`")
+    files: Sequence[Path] = parser.parse_args().files
+    if files:
+        runs = [read_export(path.read_text("utf-8")) for path in files]
+        write(TABLES / "runs.csv", adjusted(line for run in runs for line in lines_of(run)))
+        write(TABLES / "l1_answers.csv", [line for run in runs for line in correlations(run)])
+    write(TABLES / "earlier_pairs.csv", earlier_pairs())
+    for name, text in figures().items():
+        (FIGURES / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

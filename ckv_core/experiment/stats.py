@@ -171,7 +171,11 @@ def paired(
 
 
 def mcnemar(lower: int, higher: int) -> float:
-    """Two-sided p of the exact test that a change to no (`lower`) is as likely as one to yes."""
+    """Two-sided p of the exact test that a change to no (`lower`) is as likely as one to yes.
+
+    With the sums of independent sets, such as tasks, it is their stratified exact test: given the
+    changes of each set, their sum is binomial with 1/2 however they are spread.
+    """
     changed = lower + higher
     return float(scipy.stats.binomtest(lower, changed).pvalue) if changed else 1.0
 

@@ -190,7 +190,7 @@ class CriticalAuto(TwoStages):
 
     What to expect. Stage 2 as the paper prints it ranks by the very A v of which theta is made, so
     alpha 0 is mostly the best by this measure: in 94 % of the KV heads over 40 texts of the default
-    model (docs/explanation/findings.md). It takes the window at its word; what stage 1 is for,
+    model (docs/findings/alpha.csv). It takes the window at its word; what stage 1 is for,
     attention that the window misjudges, no bound from the same window can see.
 
     One kept set serves all query heads of a group, so their bounds are summed.

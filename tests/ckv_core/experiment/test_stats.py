@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest, spearmanr, ttest_1samp
+from scipy.stats import binom, binomtest, spearmanr, ttest_1samp
 
 from benchmarks.coverage import CASES, coverage
 from ckv_core.errors import ConfigError
@@ -133,6 +133,8 @@ def test_pairs_count_who_changed_and_by_how_much():
     assert paired(own, {9: 1.0}, is_share=True) is None
     assert mcnemar(0, 0) == mcnemar(5, 5) == 1
     assert mcnemar(0, 6) == mcnemar(6, 0) == pytest.approx(2 / 2**6)
+    sums = np.convolve(*(binom.pmf(np.arange(n + 1), n, 0.5) for n in (3, 7)))
+    assert mcnemar(0 + 2, 3 + 5) == pytest.approx(2 * sums[:3].sum())  # two sets, joined
 
 
 def test_holm_by_hand():

@@ -1,0 +1,44 @@
+"""The committed figures are what the tables give; the tables' pairs are of the same samples."""
+
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks.findings import FIGURES, adjusted, figures, lines_of
+from ckv_core.experiment.export import Exported
+from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.records.run_request import RunRequest
+
+
+def test_the_figures_are_drawn_from_the_tables():
+    for name, text in figures().items():
+        assert ET.fromstring(text).tag.endswith("svg")
+        assert (FIGURES / name).read_text("utf-8") == text, f"{name}: run `make findings`"
+
+
+def result(at: int, variant: str, score: float | None, l1: float) -> SampleResult:
+    stopped = "length" if score is None else "eos"
+    first = SampleResult(sample=f"s{at}", variant=variant, budget="20%", state="done", score=score)
+    return replace(first, stopped=stopped, final_l1=l1, head_l1=l1, kl=0.1)
+
+
+def test_pairs_are_of_the_same_samples_and_adjusted_over_their_family():
+    samples = [
+        Sample(id=f"s{at}", context="c", question="q", answers=("a",), tags={"task": "t"})
+        for at in range(12)
+    ]
+    base = [result(at, "snapkv", float(at < 6), 2.0 + at) for at in range(12)]
+    scores = [None if at == 1 else float(at in (0, 6)) for at in range(12)]
+    own = [result(at, "snapkv+critical", scores[at], 1.0 + at / 2) for at in range(12)]
+    other = [result(at, "adakv", float(at < 6), 2.0 + at) for at in range(11)]
+    study = RunRequest(name="r", scenario="regular")
+    run = Exported(
+        study=study, samples=samples, results=(*base, *own, *other), model=None, environment=None
+    )
+    ada, snapkv, critical = adjusted(lines_of(run))
+    assert (snapkv["answered"], snapkv["n"], "p" in snapkv) == (6, 12, False)
+    assert (critical["gained"], critical["lost"], critical["cut"]) == (1, 5, 1)
+    assert critical["p"] == critical["holm_p"] == pytest.approx(14 / 64)
+    assert critical["l1_change"] == pytest.approx(-0.5)
+    assert (ada["n"], ada["lost"], ada["family"]) == (11, 0, "others")
