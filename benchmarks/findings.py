@@ -198,18 +198,55 @@ def read(name: str) -> Rows:
 # --- figures --------------------------------------------------------------------------------
 
 
-def figures() -> dict[str, str]:
-    """The figures' files by name."""
+def pages() -> dict[Path, str]:
+    """What is made of the tables: the figures, and the page of pairs."""
     runs = read("runs.csv")
     before = [row for row in runs if row["scenario"] == "regular" and row["task"] != BOTH]
     after = [row for row in runs if row["scenario"] == "context-only" and row["task"] != BOTH]
-    return {
+    drawn = {
         "fact_1.svg": answers_by_l1(before),
         "fact_2.svg": answers("Answers when the question is known", before),
         "fact_3.svg": by_correlation(read("l1_answers.csv")),
         "fact_4.svg": steps(read("changes.csv")),
         "fact_5.svg": answers("Answers when the question comes after", after),
     }
+    figures = {FIGURES / name: text for name, text in drawn.items()}
+    return figures | {TABLES / "pairs.md": pairs_page(runs)}
+
+
+def pairs_page(rows: Rows) -> str:
+    """Every pair with SnapKV as a page in Markdown."""
+    heads = ("kept", "method", "answers", "SnapKV", "+a -b", "points", "final L1", "p", "Holm's p")
+    parts = ["# All pairs with SnapKV\n", "Written by `make findings` from `runs.csv`."]
+    groups = [
+        (f"{_model(model)}, {_WHEN[scenario]}, {TASKS.get(task, 'both tasks joined')}", pairs)
+        for model, of_model in _grouped(rows, "model")
+        for scenario, of_scenario in _grouped(of_model, "scenario")
+        for task, pairs in _grouped(of_scenario, "task")
+    ]
+    for title, some in groups:
+        stood = {row["budget"]: row["answered"] for row in some if row["variant"] == BASE}
+        parts += [f"\n## {title}\n", f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+        for row in some:
+            if row["p"]:
+                cells = (
+                    row["budget"].replace("%", " %"),
+                    name_of(row["variant"]),
+                    f"{row['answered']} of {row['n']}",
+                    stood[row["budget"]],
+                    f"+{row['gained']} -{row['lost']}",
+                    _with_ends(row, "change"),
+                    f"{100 * float(row['l1_change']):+.0f} %",
+                    f"{float(row['p']):.2g}",
+                    f"{float(row['holm_p']):.2g}",
+                )
+                parts.append(f"| {' | '.join(cells)} |")
+    return "\n".join(parts) + "\n"
+
+
+def _with_ends(row: Mapping[str, str], key: str) -> str:
+    mean, low, high = (100 * float(row[name]) for name in (key, f"{key}_low", f"{key}_high"))
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def answers_by_l1(rows: Rows) -> str:
@@ -278,13 +315,12 @@ def answers(title: str, rows: Rows) -> str:
 
 def by_correlation(rows: Rows) -> str:
     """Rank correlation of lower head L1 with a right answer, by model, task and scenario."""
-    when = {"regular": "known before", "context-only": "comes after"}
     panels = [
         Panel(
             title=_model(model),
             x=(-1, 1, 0.5),
             x_label="rank correlation of lower head L1 with a right answer",
-            rows=[f"{_SHORT[row['task']]}, {when[row['scenario']]}" for row in some],
+            rows=[f"{_SHORT[row['task']]}, {_WHEN[row['scenario']]}" for row in some],
             dots=[
                 Dot(0, float(row["correlation"]), at, float(row["low"]), float(row["high"]))
                 for at, row in enumerate(some)
@@ -296,6 +332,7 @@ def by_correlation(rows: Rows) -> str:
     return figure("Rank correlation of head L1 and answers", legend, panels)
 
 
+_WHEN = {"regular": "question known", "context-only": "question after"}
 _SHORT = {"para_single": "one word", "niah_single_2": "number"}
 _STEPS = {
     "un-pooling, no norm": "un-pooling",
@@ -373,8 +410,8 @@ def main() -> None:
         write(TABLES / "runs.csv", adjusted(line for run in runs for line in lines_of(run)))
         write(TABLES / "l1_answers.csv", [line for run in runs for line in correlations(run)])
     write(TABLES / "earlier_pairs.csv", earlier_pairs())
-    for name, text in figures().items():
-        (FIGURES / name).write_text(text, encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""The committed figures are what the tables give; the tables' pairs are of the same samples."""
+"""Figures and pairs are what the tables give; the tables' pairs are of the same samples."""
 
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.findings import FIGURES, adjusted, figures, lines_of
+from benchmarks.findings import adjusted, lines_of, pages
 from ckv_core.experiment.export import Exported
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import RunRequest
 
 
-def test_the_figures_are_drawn_from_the_tables():
-    for name, text in figures().items():
-        assert ET.fromstring(text).tag.endswith("svg")
-        assert (FIGURES / name).read_text("utf-8") == text, f"{name}: run `make findings`"
+def test_figures_and_pairs_are_made_of_the_tables():
+    for path, text in pages().items():
+        assert path.suffix == ".md" or ET.fromstring(text).tag.endswith("svg")
+        assert path.read_text("utf-8") == text, f"{path.name}: run `make findings`"
 
 
 def result(at: int, variant: str, score: float | None, l1: float) -> SampleResult:
