@@ -38,6 +38,7 @@ NamesArgument = Annotated[
     list[str] | None, Argument(metavar="[NAME]...", help="as `list` has them")
 ]
 MOST = 1_000_000  # runs in a list
+LEADERBOARD = "kvpress-leaderboard"
 RunOrSummary = TypeVar("RunOrSummary", StoredRun, RunSummary)
 
 
@@ -142,6 +143,10 @@ def _export(
     inspect: Annotated[
         str | None, Option(metavar="FILE|-", help="a study as a log of Inspect; - for stdout")
     ] = None,
+    leaderboard: Annotated[
+        Path | None,
+        Option("--kvpress-leaderboard", metavar="DIR", help="a study as folders of kvpress's"),
+    ] = None,
     data: Annotated[
         bool, Option("--data", help="a study's JSON with all texts, for `import` elsewhere")
     ] = False,
@@ -149,6 +154,7 @@ def _export(
 ) -> int:
     """Write runs as a bundle; a run or study as JSON, report or code; the means of several."""
     kinds = {"json": json, "html": html, "kvpress": kvpress, "inspect": inspect}
+    kinds[LEADERBOARD] = leaderboard
     wanted = {kind: str(path) for kind, path in kinds.items() if path}
     names = names or []
     if not wanted and not out:
@@ -181,6 +187,9 @@ def _write(path: str, kind: str, documents: dict[str, Any]) -> None:
         raise ConfigError(
             f"--{kind} is not for this; take {', '.join(f'--{k}' for k in documents)}."
         )
+    if kind == LEADERBOARD:
+        say("\n".join(map(str, documents[kind](Path(path)))))
+        return
     text = documents[kind]()
     if not isinstance(text, str | bytes):
         text = json_text.dumps(text, allow_nan=False)
@@ -217,6 +226,7 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
 def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
     from ckv_core.experiment.inspect_log import inspect_log
+    from ckv_core.experiment.leaderboard import write_leaderboard
     from ckv_core.experiment.reading import Reading
     from ui.report.report import report_of_samples
 
@@ -226,6 +236,7 @@ def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str
         "json": lambda: study_json(database, slug, with_data=with_data),
         "inspect": lambda: inspect_log(stored.study, samples, results, stored.facts),
         "html": lambda: report_of_samples(reading, stored.facts),
+        LEADERBOARD: partial(write_leaderboard, stored.study, samples, results),
     }
 
 
@@ -258,13 +269,19 @@ def _write_bundle(path: Path, count: int, data: bytes) -> None:
 
 @command(app, "import")
 def _import(
-    file: Annotated[Path, Argument(metavar="FILE")],
+    file: Annotated[Path, Argument(metavar="FILE|DIR")],
     owner: Annotated[str, Option(metavar="NAME", help="whose it will be, with logins")] = "",
     db: DbOption = "",
 ) -> None:
-    """Read the runs of a bundle or of result files, or a study that was exported with --data."""
+    """Read runs of a bundle or result files, a study of export --data, or kvpress's folders."""
     from ckv_core.experiment.export import read_export  # scipy takes a second
 
+    if file.is_dir():
+        from ckv_core.experiment.leaderboard import read_leaderboard
+
+        with opened(db) as database:
+            print_study(database, Recorder(database).add(read_leaderboard(file), owner or None))
+        return
     try:
         if file.stat().st_size > MAX_TOTAL_BYTES:
             raise StorageError(f"{file} is too big; nothing was imported.")

@@ -239,14 +239,14 @@ def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapp
 
 
 def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -> Sample:
-    published: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}
     if not columns and (columns := known_columns(values)):
-        published = _published(values)
+        facts = published(values)
     given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
     given["choices"] = values.get("choices")
     given |= {name: values.get(name) for name in ("evidence", "protect", *_KVPRESS_OWN)}
     given["tags"] = values.get("tags") if isinstance(values.get("tags"), dict) else None
-    given = {name: value for name, value in {**given, **published}.items() if value is not None}
+    given = {name: value for name, value in {**given, **facts}.items() if value is not None}
     answers = given.get("answers", [])
     answers = answers if isinstance(answers, list) else [answers]
     given["answers"] = [each for each in answers if each not in (None, "")]
@@ -261,7 +261,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
     return replace(sample, answers=tuple(stripped))
 
 
-def _published(values: Mapping[str, Any]) -> dict[str, Any]:
+def published(values: Mapping[str, Any]) -> dict[str, Any]:
     """Metric, classes and tags of a sample as a benchmark defines them."""
     if "dataset" not in values:
         task = str(values["task"])

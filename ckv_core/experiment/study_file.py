@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from ckv_core.base.checked import (
     By,
     Plain,
+    chars,
     loose,
     many,
     read,
@@ -25,7 +26,7 @@ from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.tasks import TASKS, listed
 from ckv_core.records.codec import record_json, revived
-from ckv_core.records.run_request import DEFAULT_MODEL, OF_ONE, Name, RunRequest
+from ckv_core.records.run_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, OF_ONE, Name, RunRequest
 
 MAX_DEPTH = 8  # a study has three levels
 MAX_FILE_CHARS = 100_000
@@ -52,9 +53,19 @@ def _read_length(value: Any, _: Plain) -> Length:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """Of kvpress's results; see `leaderboard`."""
+
+    folder: Annotated[str, chars(300, r"[^/\\.][^/\\]*")]  # becomes a name on a disk
+    config: Annotated[str, chars(MAX_FILE_CHARS)]
+    columns: Annotated[list[Word], many(64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     file: Annotated[str, loose(4_000, 1)]
     columns: Annotated[Mapping[str, Word], many(16)] | None = None
+    leaderboard: Annotated[list[_Folder], many(MAX_SWEEP_POINTS)] | None = None
 
 
 def _read_task(value: Any, _: Plain) -> Tasks:
@@ -110,7 +121,7 @@ def read_study(text: str, default_model: str = DEFAULT_MODEL) -> RunRequest:
     Raises:
         ConfigError: what is wrong, and where.
     """
-    return study_of(_load(text), default_model)
+    return study_of(load_yaml(text), default_model)
 
 
 def study_of(values: object, default_model: str = DEFAULT_MODEL) -> RunRequest:
@@ -149,7 +160,8 @@ def read_name(name: object, whole: str) -> str:
     return read(Name, name, whole)
 
 
-def _load(text: str) -> object:
+def load_yaml(text: str) -> object:
+    """Plain values of a hostile text; ConfigError where it is no YAML, or too much."""
     if len(text) > MAX_FILE_CHARS:
         raise ConfigError(
             f"The {_WHOLE} has {len(text):,} characters; the limit is {MAX_FILE_CHARS:,}."
