@@ -4,6 +4,7 @@ Whatever is declared in code is written from there; `tests/test_docs.py` compare
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from scripts.schema_doc import schema_markdown
 from ui.api import openapi
 from ui.api.endpoints import Api, endpoints
 from ui.compare.offers import by_class
-from ui.methods.cards import ARXIV, PARAMETER_HEADS, method_facts, parameter_rows
+from ui.methods.cards import ARXIV, method_facts, parameter_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -102,21 +103,24 @@ def _first_sentence(part: object) -> str:
 
 
 def parameters_page() -> str:
-    """Return every SPEC key with its default in both presets, who reads it and what it means."""
-    intro = [
+    """Return every SPEC key with its defaults, where kvpress has another, and what it means."""
+    lines = [
         "# Parameters",
         "",
         _MADE,
         "`METHOD[+critical][:key=value,...]`: `snapkv:budget=128`, `adakv+critical:alpha=0.5`.",
-        "`preset=paper` has the papers' values, `preset=kvpress` those of kvpress 0.5.5. A key",
-        "given beside a preset wins.",
+        "`preset=kvpress` has the defaults of kvpress 0.5.5; a key given beside it wins.",
+        "[Methods](methods.md) lists the keys of each method. In brackets the default.",
         "",
     ]
-    return "\n".join([*intro, *_table(PARAMETER_HEADS, parameter_rows())]) + "\n"
+    for name, default, other, _, meaning in parameter_rows():
+        differs = "" if other == default else f"; kvpress {other.partition(', ')[0]}"
+        lines.append(f"- {name} ({default}{differs}): {meaning}")
+    return "\n".join(lines) + "\n"
 
 
 def commands_page() -> str:
-    """Return every command of `ckv` with its arguments and options."""
+    """Return every command of `ckv` with its arguments and options; those of many, once."""
     lines = ["# Command line", "", _MADE]
     lines += [
         "After `make run` the command is `.venv/bin/ckv`, or `ckv` once the environment is active",
@@ -124,28 +128,35 @@ def commands_page() -> str:
         "database. Exit code 2 means a bad argument, 1 a failed run.",
         "",
     ]
-    lines += _command_sections(get_command(commands()), "ckv")
+    found = dict(_commands_in(get_command(commands()), "ckv"))
+    options = Counter(_option_line(each) for command in found.values() for each in command.params)
+    shared = [line for line, count in options.items() if count > 1 and line.startswith("- `--")]
+    lines += ["## Options of several commands", "", *shared, ""]
+    for name, command in found.items():
+        own = [_option_line(each) for each in command.params]
+        also = [line.split("`")[1].split()[0] for line in own if line in shared]
+        own = [line for line in own if line not in shared]
+        own += [f"- also {', '.join(f'`{each}`' for each in also)}"] * bool(also)
+        lines += [f"## {name}", "", command.help or "", "", *own, *[""] * bool(own)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _command_sections(command: Any, name: str) -> Iterator[str]:
+def _commands_in(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(command, TyperGroup):
         for word, each in command.commands.items():
-            yield from _command_sections(each, f"{name} {word}")
-        return
-    yield from (f"## {name}", "", command.help or "", "")
-    rows = [_option_row(each) for each in command.params]
-    if rows:
-        yield from (*_table(("argument", "default", "meaning"), rows), "")
+            yield from _commands_in(each, f"{name} {word}")
+    else:
+        yield name, command
 
 
-def _option_row(option: Any) -> tuple[str, str, str]:
+def _option_line(option: Any) -> str:
     named = isinstance(option, TyperOption)
-    words = "/".join(option.opts) if named else ""
+    words = "/".join((*option.opts, *option.secondary_opts)) if named else ""
     value = "" if getattr(option, "is_flag", False) else option.metavar or option.name.upper()
     default = option.default if named and not callable(option.default) else None
-    shown = "" if default in (None, False, "", ()) else str(default)
-    return f"`{f'{words} {value}'.strip()}`", shown, getattr(option, "help", None) or ""
+    shown = "" if default in (None, False, True, "", (), ("full",)) else f" (default {default})"
+    meaning = getattr(option, "help", None) or ""
+    return f"- `{f'{words} {value}'.strip()}`{': ' if meaning else ''}{meaning}{shown}"
 
 
 def metrics_table() -> str:

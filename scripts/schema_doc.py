@@ -43,22 +43,19 @@ def _table_section(mapper: Mapper[Base]) -> str:
         "",
         (mapper.class_.__doc__ or "").strip(),
         "",
-        "| column | type | null | meaning |",
-        "| --- | --- | --- | --- |",
-        *(_column_row(column) for column in table.columns),
+        *(_column_line(column) for column in table.columns),
         "",
         *(f"- {line}" for line in _table_rules(table)),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _column_row(column: Column[object]) -> str:
+def _column_line(column: Column[object]) -> str:
     kind = column.type.compile(dialect=sqlite.dialect())
     notes = [column.doc] if column.doc else []
     notes += ["primary key"] if column.primary_key else []
     notes += [f"refers to {key.target_fullname}, deleted with it" for key in column.foreign_keys]
-    meaning = "; ".join(notes).replace("|", "\\|")
-    return f"| {column.name} | {kind} | {'yes' if column.nullable else 'no'} | {meaning} |"
+    return f"- `{column.name}` {kind}{' or null' if column.nullable else ''}: {'; '.join(notes)}"
 
 
 def _table_rules(table: Table) -> Iterator[str]:

@@ -70,7 +70,7 @@ def test_the_generated_pages_hold_every_method_and_parameter():
         assert f"\n### {method.name}\n" in methods
         assert f"methods.md#{method.name})" in README
     for name in PARAMETERS:
-        assert f"\n| `{name}` |" in parameters
+        assert f"\n- `{name}` (" in parameters
     for name in STORES:
         assert f"`store={name}`" in methods
 
