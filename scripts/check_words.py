@@ -37,7 +37,7 @@ _SUFFIXES = {".py", ".js", ".mjs", ".md", ".toml", ".yaml", ".html"}
 _GENERATED = re.compile(r"docs/reference/(methods|parameters|commands|schema|parity)\.md$")
 _SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
 
-LONGEST = 36  # words of a sentence in a document; numbers are none, code counts as one
+LONGEST = 25  # words of a sentence in a document; numbers are none, code counts as one
 _NO_PROSE = re.compile(r"```.*?```|<!--.*?-->|\A---\n.*?\n---\n", re.DOTALL)
 _BREAK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |[|#])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=[A-Z*\[(])")
