@@ -133,7 +133,7 @@ def _run_data(session: Session, slug: str, *, with_notes: bool) -> bytes:
 
 def _too_big(slug: str) -> StorageError:
     return StorageError(
-        f"Run {slug} is too big for this bundle: one run takes up to "
+        f"Run {slug} is too big for this bundle. One run takes up to "
         f"{MAX_RUN_BYTES // 2**20} MiB of JSON, all together "
         f"{MAX_TOTAL_BYTES // 2**20} MiB; export fewer runs at a time."
     )

@@ -294,7 +294,7 @@ def _migrate(url: URL, name: str) -> None:
         for schema in current:
             if schema not in known:
                 raise StorageError(
-                    f"{name} was made by another version of the app (schema {schema}); export its "
+                    f"{name} was made by another version of the app (schema {schema}). Export its "
                     "runs with that version (`ckv export --all --out FILE`), or start with another "
                     "database (CKV_DATABASE_URL or CKV_HOME)."
                 )

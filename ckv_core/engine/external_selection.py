@@ -83,7 +83,7 @@ def _warnings(run: Run, kept: KeepMask, prompt_len: int) -> tuple[str, ...]:
     if int(kept.sum()) == min(budget, prompt_len) * layers * kv_heads:
         return ()
     return (
-        f"Keeps {kept.sum(-1).mean():.1f} entries per KV head on average; the run's budget is "
+        f"Keeps {kept.sum(-1).mean():.1f} entries per KV head on average. The run's budget is "
         f"{budget}, so variants of that budget are not compared like for like with it.",
     )
 

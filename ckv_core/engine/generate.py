@@ -219,9 +219,9 @@ def follow_up_prompts(
         other = prompt_of(tokenizer, request, question=question)
         if other.token_ids[: other.compressed_tokens] != first:
             raise PromptError(
-                f"The follow-up question {question[:60]!r} changes how the end of the context is "
-                "cut into tokens, so the same cache cannot serve it; end the context with a full "
-                "stop, or ask a first question too."
+                f"The follow-up question {question[:60]!r} changes the tokens at the end of the "
+                "context, so the same cache cannot serve it. End the context with a full stop, or "
+                "ask a first question too."
             )
         prompts.append(other)
     return prompts

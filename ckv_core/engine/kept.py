@@ -111,7 +111,7 @@ def question_tokens(cache: KeptCache, request: AskRequest, loaded: LoadedModel) 
     if prompt.token_ids[: prompt.compressed_tokens] != cache.token_ids:
         raise PromptError(
             "With this question, or with this tokenizer, the context is cut into other tokens than "
-            "those of the kept cache; begin the question with a letter, or keep the context again."
+            "those of the kept cache. Begin the question with a letter, or keep the context again."
         )
     check_length(prompt.tokens, request.max_new_tokens, loaded.info.context_limit)
     return prompt.token_ids[prompt.compressed_tokens :]

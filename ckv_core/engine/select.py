@@ -127,7 +127,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
     notes += rule.notes(entries, spec.params)
     if spec.policy is not None and spec.policy.moves(spec.params):
         notes.append(
-            "Keys move to positions inside the cache while it generates; head L1 and bounds are "
+            "Keys move to positions inside the cache while it generates. Head L1 and bounds are "
             "those of the kept set at its positions in the text."
         )
     if size := page_size(spec.params):  # then all heads keep the same

@@ -10,7 +10,7 @@ from ckv_core.records.kept_record import KeptRecord
 
 _NOTE = (
     "A file has the kept keys and values, their positions, the receipt, and the whole context as "
-    "text: anyone who gets the file can read it."
+    "text. Anyone who gets the file can read it."
 )
 _EMPTY = (
     "No cache is kept yet. Open a finished run of the scenario context-only; below its results is "

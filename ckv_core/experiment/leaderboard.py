@@ -2,7 +2,7 @@
 
 A folder is one press at one ratio: predictions.csv (all columns of the set but the context),
 metrics.json and config.yaml. What is read is written again bit for bit: the config is kept as it
-is, the rest is made anew from samples and results.
+is, the rest is made again from samples and results.
 """
 
 import ast

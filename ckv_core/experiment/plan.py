@@ -397,7 +397,7 @@ def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
         Column("bytes", "Bytes", lambda row: Cell(human_bytes(row.nbytes), row.nbytes)),
     ]
     note = (
-        "The first rows hold the same bytes of a prompt; the last ones keep all entries, so that "
-        "their bytes are what the store alone saves."
+        "The first rows hold the same bytes of a prompt. The last ones keep all entries: their "
+        "bytes are what the store alone saves."
     )
     return Table(caption="Equal bytes", columns=columns, items=rows, file="bytes.csv", note=note)

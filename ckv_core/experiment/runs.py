@@ -199,9 +199,9 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str:
     if len(alphas) < 2:
         return ""
     return (
-        f"The runs' alphas of stage 1 differ ({', '.join(f'{a:g}' for a in sorted(alphas))}), and "
-        "sigma, theta-hat and relaxed theta of methods without CriticalKV with them; average runs "
-        "of one alpha to read these."
+        f"The runs' alphas of stage 1 differ ({', '.join(f'{a:g}' for a in sorted(alphas))}). To "
+        "read sigma, theta-hat and relaxed theta of methods without CriticalKV, average runs of "
+        "one alpha."
     )
 
 

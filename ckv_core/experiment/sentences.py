@@ -234,9 +234,9 @@ def decision_note(tolerance: float, n: int) -> str:
     """What stands under the table of a decision."""
     return (
         "Loss: the full cache's score minus the method's, points of 100, mean over the "
-        f"{n:,} samples that count; cut and failed results are left out of it. At most and at "
+        f"{n:,} samples that count. Cut and failed results are left out of it. At most and at "
         "least: with 95 % confidence for all methods and budgets together, however often you "
-        "look; cut and failed results count as the worst case. Keeps: at most is not over "
+        "look. Cut and failed results count there as the worst case. Keeps: at most is not over "
         f"{100 * tolerance:g}; loses: at least is not below it. Samples in all: if the loss stays."
     )
 

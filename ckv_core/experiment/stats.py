@@ -111,7 +111,7 @@ def interval_note(n: int, fewest: int | None = None) -> str | None:
     if least < GOOD_PROMPTS:
         return (
             f"Of fewer than {GOOD_PROMPTS} prompts, intervals of L1, KL and times may be too "
-            f"narrow: in simulations at n = {MIN_PROMPTS} 83 to 96 % of them hold the mean."
+            f"narrow. In simulations at n = {MIN_PROMPTS} 83 to 96 % of them hold the mean."
         )
     return None
 

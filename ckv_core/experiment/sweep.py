@@ -35,8 +35,8 @@ MEANINGS: dict[MatchOutcome, str] = {
     "rounding": "the point to be matched is below the rounding floor",
 }
 SAVINGS_NOTE = (
-    "The budget at which the method is as good as the other at its budget and stays so, linear "
-    "between the budgets tried, as in the paper's Metric 1."
+    "The budget from which on the method is as good as the other at its budget, linear between the "
+    "budgets tried (the paper's Metric 1)."
 )
 _WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "only rounding"}
 

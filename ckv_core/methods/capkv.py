@@ -20,12 +20,12 @@ TAU = number("tau", 1.0, (0.0, 100.0), kvpress=5.0).means(
     "(align=dot) or of the cosine."
 )
 ALIGN = choice("align", ("dot", "cosine"), kvpress="cosine").means(
-    "CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
-    "does (paper), or their cosine, the largest weight then being 1 (kvpress)."
+    "CapKV: alignment of a key with the mean query: their scaled dot product (paper), or their "
+    "cosine with a largest weight of 1 (kvpress)."
 )
 ANCHOR = choice("anchor", ("seen", "future"), kvpress="future").means(
-    "CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
-    "to the mean of the `future` next positions (future, kvpress)."
+    "CapKV: mean of the prompt's queries (seen), or turned to the mean of the `future` next "
+    "positions (future, kvpress)."
 )
 _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matrix
 

@@ -101,12 +101,12 @@ BLEND = Parameter(
     parse=_blend,
 )
 SKETCH = integer("sketch", 48, (0, 1024)).means(
-    "Compactor: dimensions that keys are mixed into by random numbers before their leverage "
-    "is computed; 0, or as many as a head has, computes it from the keys themselves."
+    "Compactor: dimensions that random numbers mix keys into before their leverage is computed; "
+    "0 takes the keys themselves."
 )
 DRAWN = choice("drawn", ("apart", "in_turn"), kvpress="in_turn").means(
-    "Compactor: the sketch of each layer and KV head from numbers of its own (apart), or of "
-    "all in turn from one generator, as kvpress after torch.manual_seed(seed)."
+    "Compactor: each layer and KV head draws numbers of its own (apart), or all in turn from one "
+    "generator (kvpress after torch.manual_seed)."
 )
 TILE = integer("tile", 128, (1, 1024), kvpress=256).means(
     "Compactor: tokens that attend to each other, to later ones too."

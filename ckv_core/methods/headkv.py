@@ -34,13 +34,13 @@ HEAD_BETA = BETA.but(
     default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
 )
 BETA_SIGN = choice("beta_sign", ("code", "text")).means(
-    "HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
-    "of it, so that a higher beta means a bigger pool (text, their words)."
+    "HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta of "
+    "it (text, their words)."
 )
 TABLE = Parameter(
     name="table",
-    help="HeadKV, DuoAttention: which table says how much each head matters; 'needle' is made by a "
-    "probe when a model first needs it, others come from files (`python -m ckv_core heads`).",
+    help="HeadKV, DuoAttention: which table ranks the heads. A probe makes 'needle' when a model "
+    "first needs it; others come from files (`python -m ckv_core heads`).",
     default=NEEDLE,
     parse=table_name,
 )

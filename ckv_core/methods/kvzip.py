@@ -98,8 +98,8 @@ REPEAT = integer("repeat", 2000, (64, 65536), kvpress=2048).means(
     "KVzip: tokens of the prompt that one further pass repeats."
 )
 LEAD = choice("lead", ("first", "last"), kvpress="last").means(
-    "KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
-    "nothing repeats it (kvpress, whose later instructions also lack the authors' last space)."
+    "KVzip: what the chat template writes before the text ranks first, or last, for nothing "
+    "repeats it (kvpress)."
 )
 PLUS = choice("plus", ("off", "on")).means(
     "KVzip+: attention over the size of the hidden state that attends, times the size of the value "

@@ -23,12 +23,12 @@ LAG = integer("lag", 128, (2, 65536)).means(
     "LagKV: tokens of a partition; each is scored against the next one."
 )
 TAIL = choice("tail", ("inside", "protected")).means(
-    "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
-    "the authors keep the whole tail always (protected)."
+    "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused "
+    "(protected)."
 )
 TIES = choice("ties", ("place", "topk"), kvpress="topk").means(
-    "LagKV: where a budget ends among equal ranks, sinks and the newest tokens stay, then earlier "
-    "partitions (place); or whatever torch.topk takes, which may drop sinks (topk, kvpress)."
+    "LagKV: of equal ranks sinks, newest tokens and earlier partitions stay (place), or what "
+    "torch.topk takes, which may drop sinks (topk, kvpress)."
 )
 LAG_SINKS = SINKS.but(default=16, kvpress=4)
 

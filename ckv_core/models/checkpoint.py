@@ -158,8 +158,8 @@ def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Check
         ) from error
     except LocalEntryNotFoundError as error:
         raise ModelError(
-            f"The Hugging Face Hub cannot be reached and {hub_id!r} is not in its local cache; "
-            f"connect to a network, or give {DEFAULT_MODEL} or a local folder."
+            f"The Hugging Face Hub cannot be reached and {hub_id!r} is not in its local cache. "
+            f"Connect to a network, or give {DEFAULT_MODEL} or a local folder."
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise ModelError(

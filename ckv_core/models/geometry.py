@@ -125,8 +125,8 @@ def attention_module(layer: nn.Module, index: int, name: str) -> nn.Module:
     if len(found) != 1 or found[0].layer_idx != index:
         raise ModelError(
             f"Layer {index} of {name!r} ({type(layer).__name__}) has no KV cache per head with an "
-            "o_proj after it (state-space, hybrid and similar layers have none), so nothing can "
-            "be evicted there; choose another model."
+            "o_proj after it, so nothing can be evicted there. State-space and hybrid layers have "
+            "none; choose another model."
         )
     attention = found[0]
     parts = {part.partition(".")[0] for part, _ in attention.named_parameters()}
@@ -163,8 +163,8 @@ def _check_projections(
         if actual != size:
             raise ModelError(
                 f"{path} in layer {index} of {name!r} is {actual}, not {size} as its "
-                f"{query_heads} query heads, {kv_heads} KV heads and head size {head_dim} ask for; "
-                "layers of unequal heads are not supported. Choose another model."
+                f"{query_heads} query heads, {kv_heads} KV heads and head size {head_dim} ask for. "
+                "Layers of unequal heads are not supported; choose another model."
             )
 
 

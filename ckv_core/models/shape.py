@@ -248,7 +248,7 @@ def _packed_bits(quantised: object, name: str) -> tuple[float | None, float | No
         shared = group if type(group) is int and group > 0 else _GROUP
         return (packed := bits + (16 + bits) / shared), packed
     raise ModelError(
-        f"The weights of {name[:100]!r} are quantised in a way that cannot be planned for; give "
+        f"The weights of {name[:100]!r} are quantised in a way that cannot be planned for. Give "
         "the config.json of the unquantised model, or of its AWQ, GPTQ, FP8 or MXFP4 weights."
     )
 

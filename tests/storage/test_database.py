@@ -129,7 +129,7 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(new_url, schema):
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{schema}'"))
-    refused(url, rf"another version of the app \(schema {schema}\); export its runs with that")
+    refused(url, rf"another version of the app \(schema {schema}\)\. Export its runs with that")
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
     assert found == [(schema,)]

@@ -161,7 +161,7 @@ ALPHA_RULER = {
 }
 ANALYSIS_INFO = (
     "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
-    "best that true attention could choose; costs about one more decoding step per variant. "
+    "best choice by true attention. It costs about one more decoding step per variant. "
     "Fidelity: every variant reads the full cache's own text; about one more generation. "
     "At several budgets or alphas only bounds are measured."
 )

@@ -217,6 +217,6 @@ def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
     )
     return (
         f"{method.label} at {share} % ({entries} entries per KV head): {common}it keeps "
-        f"{kept['answer']:.0%} of the entries of the answer's mentions; {first:.0%} of what it "
+        f"{kept['answer']:.0%} of the entries of the answer's mentions. {first:.0%} of what it "
         f"keeps lies in the first tenth of the prompt, {last:.0%} in the last."
     )

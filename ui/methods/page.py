@@ -12,9 +12,9 @@ from ui.settings import Settings
 
 FORMULA_TEXT = (
     "Open a method for its formula, what it kept of a text, its parameters and what it needs. In "
-    "the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
+    "the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*. "
     "*a* is the attention of query *q* of head *h* to entry *i* of *n*, *W* the observation "
-    "window, *k* and *v* are key and value of *d* channels, *group* is the mean or the "
+    "window. *k* and *v* are key and value of *d* channels. *group* is the mean or the "
     "maximum over the query heads of a KV head, and *pool* smooths along the prompt. "
 )
 INTRO = (

@@ -31,7 +31,7 @@ FIGURES_TEXT = (
 )
 KEPT_TEXT = (
     "### Kept tokens\n"
-    "Each map shows all layers (top to bottom) and the whole prompt (left to right); more colour "
+    "Each map shows all layers (top to bottom) and the whole prompt (left to right). More colour "
     "means more [[KV head|KV heads]] keep it. A line marks the expected answer, where one is given."
 )
 PERTURBATION_TEXT = (

@@ -25,8 +25,8 @@ def _parse(text: str) -> ParameterValue:
 
 PREFILL = Parameter(
     name="prefill",
-    help="How the prompt is read: whole, in one prefill for all variants; or by itself in blocks "
-    "of so many tokens (blocks:1024), each head cut down to its budget after each.",
+    help="How the prompt is read: whole, in one prefill for all variants, or in blocks of so many "
+    "tokens (blocks:1024). After each block every head is cut down to its budget.",
     default="whole",
     parse=_parse,
 )

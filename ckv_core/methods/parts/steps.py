@@ -86,8 +86,8 @@ class StepPolicy(Part):
 
 
 EVERY = integer("every", 256, (2, 4096)).means(
-    "After so many generated tokens, again and again, the generated entries are cut down, by "
-    "the variant's own score and selector; left out, they all stay."
+    "Each time so many tokens were generated, their entries are cut down by the variant's own "
+    "score and selector; left out, all stay."
 )
 TO = integer("to", 64, (1, 4096)).means(
     "With every: generated entries that each KV head keeps then, always those of the last "
