@@ -118,7 +118,7 @@ def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
     assert (receipt.requested_entries, receipt.retained_entries) == (33, 33)
     assert receipt.budget_tokens == 5
     (warning,) = receipt.warnings
-    assert "Keeps 5.5 entries per KV head on average; the run's budget is 48" in warning
+    assert "Keeps 5.5 entries per KV head on average. The run's budget is 48" in warning
     same = own_run(selection_file(list(range(48)))).variants[1].receipt
     assert same.warnings == ()
 
