@@ -201,13 +201,14 @@ def read(name: str) -> Rows:
 def pages() -> dict[Path, str]:
     """What is made of the tables: the figures, and the page of pairs."""
     runs = read("runs.csv")
-    before = [row for row in runs if row["scenario"] == "regular" and row["task"] != BOTH]
+    known = [row for row in runs if row["scenario"] == "regular"]
+    before = [row for row in known if row["task"] != BOTH]
     after = [row for row in runs if row["scenario"] == "context-only" and row["task"] != BOTH]
     drawn = {
         "fact_1.svg": answers_by_l1(before),
         "fact_2.svg": answers("Answers when the question is known", before),
         "fact_3.svg": by_correlation(read("l1_answers.csv")),
-        "fact_4.svg": steps(read("changes.csv")),
+        "fact_4.svg": parts([row for row in known if row["task"] == BOTH]),
         "fact_5.svg": answers("Answers when the question comes after", after),
     }
     figures = {FIGURES / name: text for name, text in drawn.items()}
@@ -282,7 +283,7 @@ def answers_by_l1(rows: Rows) -> str:
 
 def answers(title: str, rows: Rows) -> str:
     """Share of samples that are answered, with Wilson's intervals; a panel a model and task."""
-    blue, series = look_of(BASE).color, {"": 0, "20%": 1, "40%": 2}
+    series = {"20%": 0, "40%": 1, "": 2}
     variants = [*dict.fromkeys(row["variant"] for row in rows)]
     order = [each for each in dict.fromkeys((FULL, BASE, *READINGS, *OTHERS)) if each in variants]
     panels = [
@@ -305,12 +306,8 @@ def answers(title: str, rows: Rows) -> str:
         )
         for name, some in _panels(rows)
     ]
-    legend = [
-        Series("full cache", look_of(FULL).color, "diamond"),
-        Series("20 % kept", blue, "circle", is_open=True),
-        Series("40 % kept", blue, "circle"),
-    ]
-    return figure(title, legend, panels)
+    full = Series("full cache", look_of(FULL).color, "diamond")
+    return figure(title, [*_kept(), full], panels)
 
 
 def by_correlation(rows: Rows) -> str:
@@ -319,7 +316,7 @@ def by_correlation(rows: Rows) -> str:
         Panel(
             title=_model(model),
             x=(-1, 1, 0.5),
-            x_label="rank correlation of lower head L1 with a right answer",
+            x_label="rank correlation, -1 to 1",
             rows=[f"{_SHORT[row['task']]}, {_WHEN[row['scenario']]}" for row in some],
             dots=[
                 Dot(0, float(row["correlation"]), at, float(row["low"]), float(row["high"]))
@@ -334,60 +331,49 @@ def by_correlation(rows: Rows) -> str:
 
 _WHEN = {"regular": "question known", "context-only": "question after"}
 _SHORT = {"para_single": "one word", "niah_single_2": "number"}
-_STEPS = {
-    "un-pooling, no norm": "un-pooling",
-    "value norm, un-pooled, two stages": "value norm after it",
-    "value norm, pooled": "value norm alone",
-    "kvpress' stage 2": "the code's stage 2",
-    "both": "both: the paper's",
-}
 
 
-def steps(rows: Rows) -> str:
-    """What each part of CriticalKV gains in L1 over SnapKV (40 texts, all kinds)."""
-    some = [
-        row
-        for row in rows
-        if (row["texts"], row["base"], row["kind"]) == ("first 40", BASE, "all")
-        and row["change"] in _STEPS
-    ]
-    budgets, order = ("10", "20"), [*_STEPS]
+def parts(rows: Rows) -> str:
+    """Change of final L1 against SnapKV by what a variant changes, both tasks; a panel a model."""
+    budgets, order = ("20%", "40%"), [*READINGS]
     panels = [
         Panel(
-            title=title,
-            x=(-0.5, 1, 0.5),
-            x_label="less L1, log2 (1 is half of it)",
-            rows=[*_STEPS.values()],
+            title=f"{_model(model)}: both tasks",
+            x=(-75, 25, 25),
+            x_label="change of final L1 against SnapKV, %",
+            rows=[READINGS[each][0] for each in order],
             dots=[
                 Dot(
-                    budgets.index(row["budget_percent"]),
-                    float(row[key]),
-                    order.index(row["change"])
-                    + (-0.16, 0.16)[budgets.index(row["budget_percent"])],
-                    float(row[f"{key}_low"]),
-                    float(row[f"{key}_high"]),
+                    budgets.index(row["budget"]),
+                    100 * float(row["l1_change"]),
+                    order.index(row["variant"]) + (-0.16, 0.16)[budgets.index(row["budget"])],
+                    100 * float(row["l1_change_low"]),
+                    100 * float(row["l1_change_high"]),
                 )
                 for row in some
+                if row["variant"] in READINGS
             ],
         )
-        for key, title in (
-            ("head_gain_log2", "by head"),
-            ("final_gain_log2", "after the last layer"),
-        )
+        for model, some in _grouped(rows, "model")
     ]
+    return figure("Change of final L1 by variant", _kept(), panels)
+
+
+def _kept() -> list[Series]:
+    """The legend of both budgets."""
     blue = look_of(BASE).color
-    legend = [
-        Series("10 % kept", blue, "circle", is_open=True),
-        Series("20 % kept", blue, "circle"),
+    return [
+        Series("20 % kept", blue, "circle", is_open=True),
+        Series("40 % kept", blue, "circle"),
     ]
-    return figure("What each part of CriticalKV gains in L1", legend, panels)
 
 
 def _panels(rows: Rows) -> list[tuple[str, Rows]]:
     return [
         (f"{_model(model)}: {TASKS[task]}", some)
         for model, of_model in _grouped(rows, "model")
-        for task, some in _grouped(of_model, "task")
+        for task in TASKS
+        if (some := [row for row in of_model if row["task"] == task])
     ]
 
 

@@ -9,7 +9,7 @@ from html import escape
 
 from ui.looks.palette import DARK
 
-WIDTH, LABELS, RIGHT, TOP, ROW, FOOT = 400, 196, 16, 30, 20, 44
+WIDTH, LABELS, RIGHT, TOP, ROW, FOOT = 404, 206, 16, 30, 20, 44
 HEIGHT = 230  # of a panel without rows
 # Around (0, 0), 10 wide.
 _SHAPES = {
