@@ -12,6 +12,7 @@ from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.methods.parts.critical import CRITICAL
+from ckv_core.records.agreement import answer_found
 from ckv_core.records.external_selection import MAX_VARIANTS
 from ckv_core.records.grid import cost, duration
 from ckv_core.records.run_request import (
@@ -35,6 +36,7 @@ from ui.compare.offers import FIRST_CHIPS
 
 ALPHA = str(PARAMETERS["alpha"].default)
 CHARS_PER_TOKEN = 4
+ANSWER_NOT_IN_TEXT = " The text does not contain the expected answer; check it."
 MOST_RUNS = 100  # in an address
 
 
@@ -218,7 +220,9 @@ def describe_variants(form: FormValues) -> str:
     tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
     found = cost(request, [(tokens, count)], is_counted=False)
     other = "" if request.model == DEFAULT_MODEL else " with the default model"
-    return f"{counted}, about {duration(found.seconds)}{other} on two CPU cores."
+    takes = f"{counted}, about {duration(found.seconds)}{other} on two CPU cores."
+    is_missing = answer_found(request.context, request.answer) is False
+    return takes + ANSWER_NOT_IN_TEXT * is_missing
 
 
 def describe_advanced(form: FormValues) -> str:

@@ -141,7 +141,7 @@ class ComparePage:
         for field, slide in zip(form.pick("budget", "alpha"), form.slides, strict=True):
             field.change(None, [field], [slide], js="(text) => ({ text })", **AT_ONCE)
         chosen = ("mode", "variants", "source", "task", "metric", "scenario", "analysis")
-        typed = ("context", "budget", "alpha", "max_new_tokens", "protect", "follow_ups")
+        typed = ("context", "answer", "budget", "alpha", "max_new_tokens", "protect", "follow_ups")
         of_many = (
             "lm_eval",
             "baseline",

@@ -128,7 +128,7 @@ CASES = {
         "Baseline: Full cache (missed).",
         "Answered: AdaKV (first differs at token 3).",
         "Missed: SnapKV (same text).",
-        "Use a larger model or an easier question.",
+        "Check the expected answer; else use a larger model or an easier question.",
     ),
     "the full cache is cut": (
         (ran("full", "cut"), ran("snapkv", "cut")),
@@ -347,7 +347,7 @@ SWEEPS = {
             "The model gets this wrong even with the full cache. SnapKV does not answer, up to "
             f"{MOST}."
         ),
-        "Use a larger model or an easier question.",
+        "Check the expected answer; else use a larger model or an easier question.",
     ),
 }
 
