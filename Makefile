@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity pictures figures findings docs gpu lock audit model browser \
+.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity paper pictures figures findings docs gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -71,6 +71,10 @@ kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own
 
 parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/reference/parity.md
 	@PYTHONPATH=. $(PY) benchmarks/parity.py
+
+# MODEL: name, Hub id or folder; DATA: kvpress's RULER as JSON Lines or Parquet, else tasks of our own.
+paper: $(VENV)/.runtime model ## Five methods at 20 % kept on RULER, beside their authors' figures; MODEL=, DATA=
+	@PYTHONPATH=. $(PY) benchmarks/paper.py $(if $(MODEL),--model "$(MODEL)") $(if $(DATA),--data "$(DATA)") $(PAPER_ARGS)
 
 pictures: $(VENV)/.dev model browser ## The README's pictures, taken from the running app
 	@PYTHONPATH=. $(PY) benchmarks/pictures.py

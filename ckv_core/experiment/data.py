@@ -41,7 +41,7 @@ ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 _LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
 _LONGBENCH_COLUMNS = {"id": "_id", "question": "input"}
 _LONGBENCH_METRICS = {
-    **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l"),
+    **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l_union"),
     "trec": "classification",
     "passage_retrieval_en": "retrieval",
     "passage_count": "count",

@@ -1,7 +1,7 @@
 """How well a generated text answers: the metrics of LongBench and RULER, each 0 to 1. No torch."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
@@ -30,6 +30,16 @@ def rouge_l(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> 
     """ROUGE-L (Lin, 2004) over words of lower case: F1 of the longest common subsequence."""
     own, wanted = _words(text), [_words(each) for each in answers]
     return max(f1(own, each, LCSseq.similarity(own, each)) for each in wanted)
+
+
+def rouge_l_union(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench's ROUGE-L, as the package rouge 1.0.1 has it.
+
+    F1 of the words that stand in the longest common subsequence of some pair of sentences, each
+    counted once. A sentence ends at a full stop; words keep their case and punctuation.
+    """
+    own = _sentences(text)
+    return max(_union_f1(own, _sentences(answer)) for answer in answers)
 
 
 def classification(text: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float:
@@ -66,6 +76,7 @@ METRICS: dict[str, Metric] = {
         exact_match,
         token_f1,
         rouge_l,
+        rouge_l_union,
         classification,
         retrieval,
         count,
@@ -119,6 +130,38 @@ def is_before_answer(text: str, score: float, sample: Sample, metric: str) -> bo
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _sentences(text: str) -> list[list[str]]:
+    """Words of each; one of blanks alone has one empty word, as in the package."""
+    return [" ".join(each.split()).split(" ") for each in text.split(".") if each]
+
+
+def _union_f1(own: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> float:
+    common = {word for one in wanted for other in own for word in _subsequence(one, other)}
+    if not common:
+        return 0.0
+    precision, recall = (len(common) / len({w for s in each for w in s}) for each in (own, wanted))
+    return 2 * precision * recall / (precision + recall + 1e-8)
+
+
+def _subsequence(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    """The words of a longest common subsequence; of several the one that drops `other`'s end."""
+    table = [[0] * (len(other) + 1)]
+    for word in one:
+        above, row = table[-1], [0]
+        for at, each in enumerate(other):
+            row.append(above[at] + 1 if word == each else max(above[at + 1], row[at]))
+        table.append(row)
+    i, j = len(one), len(other)
+    while i and j:
+        if one[i - 1] == other[j - 1]:
+            i, j = i - 1, j - 1
+            yield one[i]
+        elif table[i - 1][j] > table[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
 
 
 def _classified(text: str, answer: str, choices: Sequence[str]) -> float:

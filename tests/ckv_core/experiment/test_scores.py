@@ -55,6 +55,22 @@ def test_string_match_is_the_share_of_answers_found(text, answers):
     assert METRICS["string_match_part"](text, answers, ()) == float(any(found))
 
 
+def test_rouge_l_union_is_the_packages_that_longbench_uses():
+    """Values of rouge 1.0.1, `get_scores(.., avg=True)["rouge-l"]["f"]`."""
+    known = (
+        (
+            "The cat sat on the mat. The dog ran on.",
+            "A dog ran. The cat sat, on a mat.",
+            0.705882348,
+        ),
+        ("the the cat", "the cat the dog", 0.399999995),
+        ("x. ", "x y. z", 0.399999995),
+        ("", "x", 0.0),
+    )
+    for text, answer, wanted in known:
+        assert METRICS["rouge_l_union"](text, [answer], ()) == pytest.approx(wanted, abs=1e-9)
+
+
 @given(text=st.lists(WORD, max_size=6).map(" ".join), answers=ANSWERS)
 def test_rouge_l_is_f1_of_the_longest_common_subsequence(text, answers):
     def one(answer: str) -> float:

@@ -340,5 +340,5 @@ def test_keys_metrics_and_tasks_are_all_told():
 
 
 def test_the_number_of_samples_is_that_of_the_code():
-    assert f"takes {fewest_sources(0.05, 1)} samples" in " ".join(PAGE.split())
-    assert f"{fewest_sources(0.05, 12)} samples for the first of twelve" in PAGE
+    assert f"5 points {fewest_sources(0.05, 1)} samples confirm one" in PAGE
+    assert f"{fewest_sources(0.05, 12)} the first of twelve" in PAGE
