@@ -21,10 +21,11 @@ class Rule:
 
 
 USERS = Rule()
+HEALTH = "/healthz"
 # The longest that fits counts; one that ends in * is the beginning of addresses. What answers
 # without a turn does so from memory or a file, or streams while its handlers take turns.
 RULES = {
-    "/healthz": Rule("anyone", "none"),
+    HEALTH: Rule("anyone", "none"),
     "/login": Rule("anyone", "none"),
     "/s/*": Rule("anyone"),
     # Of these the login page is made; nothing in them is secret.

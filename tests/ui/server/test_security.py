@@ -73,7 +73,7 @@ def ask(settings: dict[str, str], host: str, method: str = "POST", **headers: st
     """Status of a request; the app reads no other header than the guard."""
     routes = client(FakeServices(), Settings.from_environ(settings))
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    path = "/echo" if method == "POST" else "/healthz"
+    path = "/echo" if method == "POST" else "/plotly.js"
     return routes.request(method, path, headers={"host": host, **named}).status_code
 
 
@@ -162,6 +162,13 @@ def test_the_running_app_tells_other_sites_nothing(app):
         own = ann.get("/config", headers={"origin": app.url})
         assert own.status_code == 200
         assert "access-control-allow-origin" not in own.headers
+
+
+def test_a_balancer_may_ask_by_any_address_whether_the_app_lives():
+    routes = client(FakeServices(), Settings.from_environ(PUBLIC))
+    answer = routes.get("/healthz", headers={"host": "kv.other.example"})
+    assert (answer.status_code, answer.json()) == (200, {"ok": True})
+    assert routes.get("/plotly.js", headers={"host": "kv.other.example"}).status_code == 403
 
 
 # --- headers --------------------------------------------------------------------------------
