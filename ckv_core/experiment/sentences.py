@@ -174,7 +174,7 @@ def others(keeping: int, deciding: int, losing: int, tolerance: float) -> str:
     parts_shown = [f"{many} {one if many == 1 else more}" for many, one, more in parts if many]
     if count == 1:
         return f"The other method {parts_shown[0].removeprefix('1 ')}."
-    return f"Of the other {count} methods {listed(parts_shown)}."
+    return f"Of the other {count} methods, {listed(parts_shown)}."
 
 
 def seen(found: PointDecision) -> str:

@@ -67,7 +67,7 @@ def bound_figure(reading: Reading) -> go.Figure:
         ends.append((bounds[-1], budgets[-1], method.name))
     tolerance = 100 * decision.tolerance
     top = max(*(max(trace.y) for trace in figure.data), 1.5 * tolerance)
-    _add_tolerance(figure, tolerance)
+    _add_tolerance(figure, tolerance, has_room=tolerance > 0.1 * top)
     _add_labels(figure, ends, top)
     budget_axis(figure, budgets, "")
     is_share = method.budget.endswith("%")
@@ -83,8 +83,8 @@ def bound_figure(reading: Reading) -> go.Figure:
     return figure
 
 
-def _add_tolerance(figure: go.Figure, tolerance: float) -> None:
-    """The band of losses that are accepted, and its edge with the number."""
+def _add_tolerance(figure: go.Figure, tolerance: float, *, has_room: bool) -> None:
+    """The band of losses that are accepted; its edge with the number, inside where it has room."""
     band: dict[str, Any] = {"line_width": 0, "fillcolor": rgba(TOLERANCE_COLOR, 0.12)}
     figure.add_hrect(y0=0, y1=tolerance, layer="below", **band)
     figure.add_hline(
@@ -93,6 +93,7 @@ def _add_tolerance(figure: go.Figure, tolerance: float) -> None:
         annotation={
             "text": f"Tolerance: {sentences.points(tolerance / 100)}",
             "xanchor": "left",
+            "yanchor": "top" if has_room else "bottom",
             "x": 0.01,
         },
     )

@@ -219,11 +219,12 @@ the address (#variant=INDEX), else `chosen`; "least" beside them is the last col
 """
 
 ChosenCell = component(__file__, "grid/chosen_cell")
-"""Shows one of {"cells", "chosen"}: that of the address (#variant=INDEX), else `chosen`.
+"""Shows one of {"cells", "chosen", "opens"}: that of the address (#variant=INDEX), else `chosen`.
 
 A cell is {"index", "name", "look", "at", "outcome", "outcome_words", "cost", "pieces", "full"},
 both texts lists of (text, kind), those with a kind underlined; "short" and "short_full" are the
-same around the difference, where a text is long.
+same around the difference, where a text is long. With `opens` a button triggers `open` with
+{index}.
 """
 
 NextSteps = component(__file__, "grid/next_steps")

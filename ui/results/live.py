@@ -69,6 +69,8 @@ class Feed:
             if values["answers"] and self._services.previews.may_start():
                 values["answers"]["live"] = live_value(view)
                 values["kept"] = values["kept"] and values["kept"] | {"why": is_live(view)}
+        if values.get("chosen") and self._services.previews.may_start():
+            values["chosen"]["opens"] = True
         values = values | {
             "verdict": (values.get("verdict") or {}) | state_value(view, now),
             "tabs": {} if view.study is None else None,

@@ -85,6 +85,35 @@ def searching(services: Services) -> Callable[[str], dict[str, Any] | Any]:
     return find
 
 
+def at_point(view: RunSnapshot, index: object) -> RunRequest:
+    """The text and all methods of a run at the budget and the alpha of one of its points.
+
+    Raises:
+        CkvError: there is no such point.
+    """
+    request, variants = view.request, view.result.variants
+    if type(index) is not int or not 0 < index < len(variants):
+        raise ConfigError("This run has no such point.")
+    own = written_parameters(variants[index].spec)
+    alphas = request.alphas if own.get("alpha") not in request.alphas else (own["alpha"],)
+    return replace(
+        request,
+        variants=tuple(dict.fromkeys(spec_without(spec, "budget") for spec in request.variants)),
+        budgets=(own["budget"],) if "budget" in own else request.budgets[:1],
+        alphas=alphas[:1],
+        places=(),
+    )
+
+
+def opened(services: Services, parent: str, request: RunRequest) -> str:
+    """The slug of a run that is made from another: of one that was made before, or a new one."""
+    request.validate()
+    _, children = services.library.relatives(parent)
+    known = (child.slug for child in children if child.state != "failed")
+    same = (at for at in known if services.snapshot(at).request == request)
+    return next(same, "") or services.start_run(request, Lineage(parent, "fork"))
+
+
 def _between(view: RunSnapshot) -> list[dict[str, str]]:
     """A link that fills in budgets below the smallest one that answers, down to the next tried."""
     if view.request.kind != "sweep":

@@ -8,14 +8,13 @@ from urllib.parse import urlencode
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.errors import CkvError
 from ckv_core.experiment.behaviour import behaviour_table
 from ckv_core.experiment.negatives import Negative, negatives_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import sample_request
-from storage.records import Lineage
 from ui.charts.study import charts_value
 from ui.components.base import DataTable, Notice, RunCharts
+from ui.results.next_steps import opened
 from ui.services.services import Services
 from ui.shell.parts import SILENT, notice_value
 from ui.tables.decision import bounds_table, decision_table, scores_table
@@ -92,6 +91,7 @@ def reading_values(
     if needles["charts"]:  # the samples have depths
         needles |= {"heading": "Needle map", "text": "A cell leads to its samples."}
     figures, looks = figures_table(reading), look_values(reading.points)
+    negatives = negatives_table(reading, partial(_sample_address, reading))
     figures["note"] = f"{figures['note']} {reading.l1_finding}".strip()
     return {
         "verdict": _verdict(reading),
@@ -106,7 +106,7 @@ def reading_values(
         "figures": figures,
         "score_savings": savings_table(reading),
         "tasks": tasks_table(reading),
-        "negatives": negatives_table(reading, partial(_sample_address, reading)).value(looks),
+        "negatives": negatives.value(looks) | {"opens": True},
         "behaviour": behaviour_table(reading).value(looks),
         "score_charts": charts_value(reading, "budget", "samples"),
     }
@@ -117,23 +117,11 @@ def _sample_address(reading: Reading, lost: Negative) -> str:
     return f"/?{urlencode(values)}"
 
 
-def open_sample(services: Services, study: object, sample: str, budget: str) -> list[Any]:
-    """The slug of a run of one sample with all methods, made now or before; and a Notice.
-
-    A client may send anything.
-    """
-    try:
-        reading = services.studies.reading(study)
-        samples = services.studies.samples(reading.slug)
-        request = sample_request(reading.study, samples, sample, budget)
-        request.validate()
-        _, children = services.library.relatives(reading.slug)
-        known = (child.slug for child in children if child.state != "failed")
-        same = (at for at in known if services.snapshot(at).request == request)
-        slug = next(same, "") or services.start_run(request, Lineage(reading.slug, "fork"))
-    except CkvError as error:
-        return ["", notice_value(str(error), "error")]
-    return [slug, SILENT]
+def open_sample(services: Services, study: object, sample: str, budget: str) -> str:
+    """The slug of a run of one sample with all methods; a client may send anything."""
+    reading = services.studies.reading(study)
+    samples = services.studies.samples(reading.slug)
+    return opened(services, reading.slug, sample_request(reading.study, samples, sample, budget))
 
 
 def _verdict(reading: Reading) -> dict[str, Any]:

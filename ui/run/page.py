@@ -18,7 +18,8 @@ from ui.caches.keep_section import KeepSection
 from ui.components.base import Facts, Fold, Notice, RunActions, RunHead, component
 from ui.results import views
 from ui.results.block import ResultsBlock, fold_column, shown_areas
-from ui.results.live import OPEN_RUN, Feed, cancel_run, find_view, follow
+from ui.results.live import OPEN_RUN, Feed, cancel_run, find_run, find_view, follow
+from ui.results.next_steps import at_point, opened
 from ui.results.samples_area import open_sample
 from ui.services.library import EXPIRIES_DAYS
 from ui.services.live_runs import RunSnapshot
@@ -170,9 +171,10 @@ class RunPage:
         self._share.wire(self.slug)
         self._keep.wire(self.slug)
         self.block.wire(self._services, self.slug)
-        samples: Any = self.block.outputs["samples"]
-        sample = samples.open(self.open_sample, [self.slug], [self.opened, self.notice], **AT_ONCE)
-        sample.then(None, [self.opened], None, js=OPEN_RUN, **AT_ONCE)
+        for name in ("samples", "negatives", "chosen"):
+            part: Any = self.block.outputs[name]
+            one = part.open(self.open_one, [self.slug], [self.opened, self.notice], **AT_ONCE)
+            one.then(None, [self.opened], None, js=OPEN_RUN, **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
         """Show the run that the address names as it is now, or say that there is none."""
@@ -213,10 +215,17 @@ class RunPage:
         async for updates in follow(self._services, slug, Feed(self._services, cell), rest, more=4):
             yield updates
 
-    def open_sample(self, slug: str, event: gr.EventData) -> list[Any]:
-        """Run a sample that was chosen in the list alone, unless that was done before."""
-        names = (str(event_field(event, name) or "") for name in ("sample", "budget"))
-        return open_sample(self._services, slug, *names)
+    def open_one(self, slug: str, event: gr.EventData) -> list[Any]:
+        """Run one sample, or one budget of several, alone, unless that was done before."""
+        index = event_field(event, "index")
+        try:
+            if index is None:
+                names = (str(event_field(event, name) or "") for name in ("sample", "budget"))
+                return [open_sample(self._services, slug, *names), SILENT]
+            run = find_run(self._services, slug)
+            return [opened(self._services, run.slug, at_point(run, index)), SILENT]
+        except CkvError as error:
+            return ["", notice_value(str(error), "error")]
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left of many samples; those that failed are tried again."""

@@ -123,9 +123,9 @@ def methods_of(specs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def budget_text(specs: Sequence[str]) -> str:
-    """`20%`, or the first and the last of several: `5% to 50%`; empty where none is written."""
+    """`20 %`, or the first and the last of several: `5 % to 50 %`; empty where none is written."""
     written = dict.fromkeys(written_parameters(spec).get("budget", "") for spec in specs)
-    budgets = list(filter(None, written))
+    budgets = [each.replace("%", " %") for each in written if each]
     return budgets[0] if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}" if budgets else ""
 
 

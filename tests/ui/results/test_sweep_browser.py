@@ -135,6 +135,19 @@ def test_a_result_at_one_budget_leads_to_the_smallest_that_still_answers(page, o
     open_app.services.cancel_run(started.slug)
 
 
+def test_a_cell_opens_as_a_result_at_its_budget_once(page, open_app, slugs):
+    found = []
+    for _ in range(2):
+        page.goto(f"{open_app.url}/run?id={slugs['written']}")
+        page.get_by_role("button", name="Open 512 tokens as a result").click()
+        page.wait_for_url(lambda url: slugs["written"] not in url)
+        found.append(page.url.partition("id=")[2][:12])
+    assert found[0] == found[1]
+    started = open_app.services.snapshot(found[0])
+    assert (started.request.budgets, started.request.kind) == (("512",), "compare")
+    open_app.services.cancel_run(started.slug)
+
+
 def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp_path):
     page.goto(f"{open_app.url}/run?id={slugs['plain']}")
     expect(page.locator("#sweep-points tbody tr")).to_have_count(0)  # read when it is opened

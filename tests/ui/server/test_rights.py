@@ -39,7 +39,7 @@ FOR_USERS = {
     *("ShareSection.issue", "ShareSection.revoke"),
     *("KeepSection.keep", "KeepSection.tail", "KeepSection.stop"),
     "shown_areas",
-    *("RunPage.go_on", "RunPage.open_sample", "ComparePage.price"),
+    *("RunPage.go_on", "RunPage.open_one", "ComparePage.price"),
     *(f"CachesPage.{name}" for name in ("open", "refresh", "choose", "ask", "tail", "stop")),
     *("CachesPage.rename", "CachesPage.ask_whether", "CachesPage.delete"),
     "CachesPage.wire.<locals>.<lambda>",

@@ -1,11 +1,11 @@
 // The chosen cell of the grid: its text beside the full cache's, and what it cost.
 
 import { chosenVariant } from "../../../assets/scripts/choice.js";
-import { list, make, onChange, quietButton, str, written } from "../../../assets/scripts/dom.js";
+import { button, list, make, onChange, quietButton, str, written } from "../../../assets/scripts/dom.js";
 import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 
 export default function mount(host) {
-  const { root } = host;
+  const { root, trigger } = host;
   const card = make("section.ckv-card.ckv-stack.ckv-chosen-cell", { "aria-label": "Chosen cell", "aria-live": "polite", hidden: true });
   root.append(card);
   let value = null;
@@ -40,15 +40,17 @@ export default function mount(host) {
           make("dd.ckv-generated", { dir: "auto" }, written((!whole && short) || pieces)),
         ]),
       ),
-      ...(isCut
-        ? [
-            make(
-              "p",
-              quietButton(whole ? "Only the difference" : "Whole texts", toggle, { title: "Long texts are cut around the difference" }),
-            ),
-          ]
-        : []),
       make("p.ckv-hint", { text: str(cell.cost) }),
+      make("p.ckv-row", [
+        isCut
+          ? quietButton(whole ? "Only the difference" : "Whole texts", toggle, { title: "Long texts are cut around the difference" })
+          : null,
+        value.opens
+          ? button(`Open ${str(cell.at)} as a result`, () => trigger("open", { index: cell.index }), {
+              title: "All methods at this budget, with sliders and charts.",
+            })
+          : null,
+      ]),
     );
   }
 
