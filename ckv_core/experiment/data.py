@@ -145,7 +145,9 @@ def _samples(text: Data, name: str, columns: Mapping[str, str]) -> Iterator[Samp
             raise ConfigError(f"{name} has over {MAX_SAMPLES:,} samples; take fewer.")
         yield sample
     if not lines:
-        raise ConfigError(f"{name} has no samples; write one JSON object a line.")
+        raise ConfigError(
+            f"{name} has no samples; write a JSON object a line, or CSV with a line of names."
+        )
 
 
 def samples_of_runs(runs: Mapping[str, RunRequest]) -> tuple[Sample, ...]:

@@ -13,8 +13,8 @@ _NOTE = (
     "text. Anyone who gets the file can read it."
 )
 _EMPTY = (
-    "No cache is kept yet. Open a finished run of the scenario context-only; below its results is "
-    "Keep a cache. Or use the command line: python -m ckv_core cache keep."
+    "No cache is kept yet. Run a comparison whose question is known after compression "
+    "(context-only): Keep a cache stands below its result. On the command line: ckv cache keep."
 )
 
 

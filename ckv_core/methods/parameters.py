@@ -40,7 +40,7 @@ class Budget:
         if not suffix and not amount.is_integer():
             raise ConfigError(f"Budget {text!r} must be a whole number of tokens.")
         if suffix == "%" and amount > 100:
-            raise ConfigError(f"Budget {text!r} is over 100%.")
+            raise ConfigError(f"Budget {text!r} is over 100%; give at most 100%.")
         return cls(amount, _UNITS[suffix])
 
     def resolve(self, prompt_len: int, bytes_per_token: int) -> int:

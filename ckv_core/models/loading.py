@@ -106,7 +106,7 @@ def load_model(
     limit_s = read_limit_s(checkpoint.nbytes)
     report(Step(f"Loading {name} on {place}.", limit_s=limit_s))
     model = _read_model(checkpoint, config, (place, dtype), report)
-    report(Step(f"Trying {name} out.", limit_s=limit_s))
+    report(Step(f"Testing {name} on a few tokens.", limit_s=limit_s))
     return wrap_model(model, tokenizer, name=name, sha256=sha256)
 
 

@@ -20,6 +20,7 @@ from ckv_core.records.run_request import (
     DEFAULT_MODEL,
     DEFAULT_TOLERANCE,
     FULL,
+    MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
     OF_MANY,
     OF_ONE,
@@ -296,13 +297,13 @@ def _data(form: FormValues) -> dict[str, Any]:
         case "runs":
             return {"runs": read_run_slugs(form.runs)}
         case "lm_eval":
-            return {"lm_eval": form.lm_eval, "samples": _whole("samples", form.samples)}
+            return {"lm_eval": form.lm_eval, "samples": _whole("samples", form.samples, least=1)}
         case "task":
-            lengths = [_whole("length", text) for text in read_list(form.length)]
+            lengths = [_whole("length", text, least=1) for text in read_list(form.length)]
             return {
                 "task": form.task[0] if len(form.task) == 1 else list(form.task),
                 "length": lengths[0] if len(lengths) == 1 else lengths,
-                "samples": _whole("samples", form.samples),
+                "samples": _whole("samples", form.samples, least=1),
                 "seed": _whole("sample_seed", form.sample_seed),
             }
     with about("source"):
@@ -346,12 +347,25 @@ def mapping(form: FormValues) -> dict[str, str]:
     return columns
 
 
-def _whole(name: str, text: str) -> int:
-    if not text.strip().isdecimal() or len(text.strip()) > 9:
+def _whole(name: str, text: str, least: int = 0) -> int:
+    if not text.strip().isdecimal() or len(text.strip()) > 9 or int(text) < least:
         with about(name):
             label = name.removeprefix("sample_").capitalize()
-            raise ConfigError(f"{label} must be a whole number; got {text.strip()[:40]!r}.")
+            raise ConfigError(
+                f"{label} must be a whole number from {least}; got {text.strip()[:40]!r}."
+            )
     return int(text)
+
+
+def _follow_ups(text: str) -> tuple[str, ...]:
+    lines = read_lines(text)
+    if len(lines) > MAX_FOLLOW_UPS:
+        with about("follow_ups"):
+            raise ConfigError(
+                f"Give up to {MAX_FOLLOW_UPS} follow-up questions, one a line; there are "
+                f"{len(lines)}."
+            )
+    return lines
 
 
 def _tolerance(text: str) -> float:
@@ -370,5 +384,6 @@ READ: dict[str, Callable[[str], Any]] = {
     "baseline": lambda text: text.strip() or FULL,
     "answer_prefix": lambda text: text or None,
     "tolerance": _tolerance,
-    **dict.fromkeys(LINES, read_lines),
+    "protect": read_lines,
+    "follow_ups": _follow_ups,
 }

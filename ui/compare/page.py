@@ -194,7 +194,9 @@ class ComparePage:
         if is_exported(form):
             return studies.add(form.data)
         study, text = study_of(form), data_text(form)
-        return studies.start(study, studies.samples_of(study, text))
+        with about("data" if text else ""):
+            samples = studies.samples_of(study, text)
+        return studies.start(study, samples)
 
     def price(self, *values: object) -> Iterator[dict[str, Any]]:
         """What many samples would take; nothing while they cannot run, which Run explains."""

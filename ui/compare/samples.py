@@ -109,7 +109,8 @@ def count_sources(form: FormValues) -> int:
     if form.source == "file":
         if is_exported(form) or not form.data.strip():
             return 0
-        samples = read_samples(form.data, file_name(form), mapping(form) or None)
+        with about("data"):
+            samples = read_samples(form.data, file_name(form), mapping(form) or None)
         return len({*map(source, samples)})
     data = form.request().data
     if form.source == "runs":

@@ -232,7 +232,7 @@ def contents_of_samples(
         if value is None or not text:
             continue
         if "charts" in value:
-            contents.add_charts(name, text, value, draw)
+            contents.add_charts(name, text, value | {"heading": ""}, draw)
         else:
             for row in value["rows"]:
                 for cell in row["cells"].values():

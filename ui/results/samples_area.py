@@ -54,12 +54,15 @@ _FOLDED: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("behaviour", "study-behaviour", DataTable, BEHAVIOUR_TEXT),
     ("score_charts", "study-charts", RunCharts, CHARTS_TEXT),
 )
-# What a report calls them; those without a name lead to pages of the app.
+# What a report calls them, in which nothing leads to pages of the app; those without a name do.
 REPORT_TEXTS = {
     "bound": "### How much may be lost",
     "decision": "### The answer, method by method",
     **{name: text for name, _, _, text in (*_FIRST, *_FOLDED)},
+    "scores": "### Scores",
+    "samples": "### Samples where methods disagree",
     "needles": "### Needle map",
+    "tasks": "### Task by task\nWith and without CriticalKV.",
 }
 OUTPUTS = ("bound", "decision", "next", *(name for name, *_ in (*_FIRST, *_FOLDED)))
 

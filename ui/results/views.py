@@ -90,8 +90,8 @@ def _sentence(view: RunSnapshot, progress: Progress | None) -> str:
         return "Stopping."
     if progress is None:
         return view.reason or "Starting."
-    if progress.stage == "load":
-        return f"Loading the model{_detail(progress)}."
+    if progress.stage == "load":  # whose details are sentences
+        return progress.detail or "Loading the model."
     doing = next(doing for _, doing, stages, _ in STEPS if progress.stage in stages)
     if progress.stage != "decode":
         return f"{doing}{_detail(progress)}."
@@ -114,7 +114,8 @@ def _steps(view: RunSnapshot, progress: Progress | None) -> list[dict[str, Any]]
         if stages == ("time",) and not view.request.time:
             continue
         is_now = progress is not None and progress.stage in stages
-        word = f"{label}, {progress.detail}" if is_now and progress and progress.detail else label
+        detail = progress.detail if is_now and progress and progress.stage != "load" else ""
+        word = f"{label}, {detail}" if detail else label
         step = {"label": word, "share": share, "is_now": is_now}
         shown.append(step | {"fraction": _fraction(stages, progress, view.stage_ms)})
     return shown

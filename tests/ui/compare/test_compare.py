@@ -187,6 +187,10 @@ BAD_FORMS = {
     "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the compressed"),
     "protected from the end": ({"protect": "tokens:9-3"}, "ends before it begins"),
     "follow-ups without their scenario": ({"follow_ups": "why?"}, "need the scenario context-only"),
+    "too many follow-ups": (
+        {"follow_ups": "why?\n" * 9},
+        "up to 8 follow-up questions, one a line",
+    ),
     "budget below the window": ({"budget": "9"}, "below the 32 that are always kept"),
     "a method that is none": ({"variants": ["knorm", "snapkw"]}, "Unknown method"),
     "a parameter that is none": ({"variants": ["snapkv:window=x"]}, "window must be"),

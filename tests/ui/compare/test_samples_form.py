@@ -123,8 +123,12 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     one = "\n".join(json.dumps({"id": f"q{at}", "source": "a", **LINE}) for at in range(9))
     assert "1 sample can" in plan_sentence(form(data=one))
     assert plan_sentence(form(data="")) == plan_sentence(form(data='{"schema": 1}')) == ""
-    with pytest.raises(ConfigError, match="answers is empty"):
+    with pytest.raises(ConfigError, match="answers is empty") as raised:
         plan_sentence(form(data='{"context": "a"}'))
+    assert raised.value.field == "data"
+    with pytest.raises(ConfigError, match="Samples must be a whole number from 1") as raised:
+        plan_sentence(form(source="task", samples="0"))
+    assert raised.value.field == "samples"
 
 
 def test_what_it_takes_is_said_before_with_memory_where_the_models_sizes_are_known():

@@ -403,7 +403,7 @@ def test_a_new_key_fetches_again_and_none_empties(open_view):
         view.send(kept={**RUN.value(), "key": "2"})
     page.wait_for_selector("#kept .ckv-map-row")
     view.send(kept=None)
-    page.locator("#kept .ckv-empty", has_text="No kept tokens to show").wait_for()
+    page.locator("#kept .ckv-empty", has_text="No maps yet").wait_for()
     assert page.locator("#kept .ckv-map-row").count() == 0
 
 

@@ -26,7 +26,7 @@ import { TextView } from "./text.js";
 
 const VIEW_MARGIN = "300px";
 const MOST_MATCHES = 10_000;
-const EMPTY = "No kept tokens to show. A run stores them when its selection is done.";
+const EMPTY = "No maps yet: a run has them once its methods have chosen what to keep.";
 
 /** A choice among places in a list, which follows `read()`; of variants unless `names` are given. */
 function chooser(app, label, { read, choose, names = app.variants.map((variant) => str(variant.label)) }) {
