@@ -84,7 +84,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         parts["task"] = dropdown(
             "study-task", "Tasks", info, tasks, list(DEFAULTS.task), multiselect=True
         )
-        with gr.Row():
+        with gr.Row(elem_id="task-row"):
             parts["length"] = _field("length", "Length", "tokens of a prompt: 1024, 2048")
             parts["sample_seed"] = _field("sample_seed", "Seed", "the random seed")
     with gr.Column(visible=False) as parts["runs_area"]:
