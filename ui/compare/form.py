@@ -95,15 +95,15 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         hint = "longbench_hotpotqa"
         parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
     with gr.Column(visible=False) as parts["count_area"]:
-        info = "how many; of each built-in task at each length"
+        info = "how many for each task and length"
         parts["samples"] = _field("samples", "Samples", info)
     with gr.Row(elem_id="study-row"):
-        info = "a name that exists resumes its run"
+        info = "the name of a stored run resumes it"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "where a sample has none"
+        metric, info = DEFAULTS.metric, "if a sample names none"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-        info = "points of 100 that may be lost"
+        info = "accepted drop in points of 100"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
         parts["baseline"] = _field("baseline", "Baseline", "full, or snapkv:budget=20%")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]

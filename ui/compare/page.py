@@ -60,11 +60,11 @@ FILLED_IN = "Settings of run {} are filled in; change them and run, or run the s
 SETUP_FILLED_IN = "The setup of the link is filled in; change it or run it."
 COUNTING = "A few prompts are counted for an estimate of time and memory."
 EXPORTED = "An exported run: Run stores it with its results."
-STUDY_FILLED_IN = "Run {} is filled in: Run resumes it and keeps its results."
+STUDY_FILLED_IN = "The settings of {} are filled in. Press Run to resume it; its results stay."
 MORE_MADE = " It has {:,} samples more."
 MORE_PASTED = " Add about {:,} lines below those that are there."
 NO_POSITIONS = (
-    " Its external selections are not: take compare --own on the command line, or Python."
+    " External selections are left out: use compare --own on the command line, or Python."
 )
 NO_QUESTION = " It came from a result file, which does not hold the question: type it below."
 ADDRESS_CHARS = 1_000

@@ -50,7 +50,7 @@ def study_of(form: FormValues) -> RunRequest:
     """
     if not form.name.strip():
         with about("name"):
-            raise ConfigError("Give the run a name; a name that exists resumes its run.")
+            raise ConfigError("Give the run a name; the name of a stored run resumes it.")
     return checked_study(study_values(form.request()))
 
 

@@ -28,14 +28,14 @@ SAMPLES_TEXT = (
     "A sample opens as a result of one text, with the same methods and budget."
 )
 BOUNDS_TEXT = "### Bounds\nHow sure the decision is, at every budget."
-FIGURES_TEXT = "### Every method and budget\nA column with a minus compares."
+FIGURES_TEXT = "### Every method and budget\nA column with a minus sign is a difference."
 SAVINGS_TEXT = (
     "### Budget saved at an equal score\n"
-    "What a method with CriticalKV needs to answer as well as the same without."
+    "The budget at which a method with CriticalKV scores as well as without it."
 )
 TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
-NEGATIVES_TEXT = "### Negatives\nWhat the full cache answers and a method does not."
-BEHAVIOUR_TEXT = "### Length and repetition\nWhat is written, task by task."
+NEGATIVES_TEXT = "### Negatives\nSamples that the full cache answers and a method does not."
+BEHAVIOUR_TEXT = "### Length and repetition\nLength and repetition of the outputs, task by task."
 CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
 
 # Name, id, component and text of all that a feed writes; the last ones are folded.

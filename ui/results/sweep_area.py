@@ -39,7 +39,7 @@ SAVINGS_TEXT = (
     "### Budget savings\n"
     "How many [[entry|entries]] a method needs to be as close to the full cache as another one."
 )
-POINTS_TEXT = "### All points\nA column's name sorts by it."
+POINTS_TEXT = "### All points\nClick the name of a column to sort by it."
 POINT_KEPT_TEXT = (
     "### Kept tokens\n"
     "What each method keeps at the chosen budget. Each map shows all layers (top to bottom) and "

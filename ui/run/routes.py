@@ -84,7 +84,7 @@ from ui.tables.csv_text import csv_text
 from ui.tables.decision import bounds_csv as decision_csv
 from ui.tables.points import points_csv, summary_csv, summary_value
 
-NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
+NO_SHARE = "This link has expired or was revoked; ask its sender for a new one."
 JSON = "application/json; charset=utf-8"
 TABLES: dict[str, Callable[[RunResult], str]] = {
     "table": summary_csv,

@@ -52,7 +52,7 @@ export default function mount(host) {
     address.value = location.origin + (value?.path || path);
     const mayShare = value?.expiries !== undefined;
     form.hidden = !mayShare;
-    const words = mayShare ? "Only you see this run. A link that you make shows it, and nothing else, without a login." : value?.words;
+    const words = mayShare ? "Only you see this run. A link shows this run alone, without a login." : value?.words;
     showText(intro, value?.path ? "New link, shown only now. Anyone who has it sees this run and nothing else." : words);
     const rows = list(value?.rows);
     table.hidden = rows.length === 0;

@@ -122,7 +122,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.wait_for_url("**/run?id=*")
     # Its form again, to which samples are added.
     page.get_by_role("link", name=re.compile("^Add ")).click()
-    expect(page.locator("#notice")).to_contain_text("Run pasted is filled in")
+    expect(page.locator("#notice")).to_contain_text("The settings of pasted are filled in")
     expect(page.locator("#study-name :is(input, textarea)")).to_have_value("pasted")
     expect(data).to_have_value(re.compile('"q0"'))
 
