@@ -47,7 +47,7 @@ def evidence(page: Page) -> dict[str, list[str]]:
 
 
 def percent(share: float) -> str:
-    return f"{share * 100:.1f}%" if 0 < share * 100 < 9.95 else f"{share * 100:.0f}%"
+    return f"{share * 100:.1f} %" if 0 < share * 100 < 9.95 else f"{share * 100:.0f} %"
 
 
 def shares_of(variant: int, first: int, end: int):
