@@ -165,7 +165,7 @@ def test_the_running_app_tells_other_sites_nothing(app):
 
 
 def test_a_balancer_may_ask_by_any_address_whether_the_app_lives():
-    routes = client(FakeServices(), Settings.from_environ(PUBLIC))
+    routes = client(FakeServices(), Settings.from_environ(NAMED))
     answer = routes.get("/healthz", headers={"host": "kv.other.example"})
     assert (answer.status_code, answer.json()) == (200, {"ok": True})
     assert routes.get("/plotly.js", headers={"host": "kv.other.example"}).status_code == 403
