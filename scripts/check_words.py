@@ -34,7 +34,7 @@ _WORDS = re.compile(
 _PROMPT_TEXTS = ("A committee had been asked to", "Whoever owns a {adjective}")
 _SUFFIXES = {".py", ".js", ".mjs", ".md", ".toml", ".yaml", ".html"}
 # By scripts/reference_docs.py and benchmarks, from texts that stand in code.
-_GENERATED = re.compile(r"docs/reference/(methods|parameters|commands|schema|parity)\.md$")
+_GENERATED = re.compile(r"docs/reference/(parameters|commands|schema|parity)\.md$")
 _SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
 
 LONGEST = 25  # words of a sentence in a document; numbers are none, code counts as one

@@ -1,8 +1,8 @@
 """Compactor: entries whose keys are unlike the others, or that their neighbours attend to.
 
-The paper's engine blends in half of the leverage, with tiles of 128; kvpress blends in as much as
-it evicts, with tiles of 256 and smoothing. kvpress draws its sketch from torch's generator: call
-`torch.manual_seed` to compare kept sets.
+The paper's engine blends in half of the leverage, with tiles of 128. In kvpress it is as much as is
+evicted, with tiles of 256 and smoothing. Call `torch.manual_seed` before kvpress to compare kept
+sets, for it draws from torch's generator.
 """
 
 import math

@@ -1,8 +1,8 @@
 """KVzip: keeps what the model attends to when it repeats the prompt, whatever the question.
 
-The model reads "Repeat the previous context exactly." and the prompt again, part by part; an entry
-counts as the most that a token attends to it. `plus=on` is KVzip+: attention divided by the hidden
-state's norm, times the norm of V W_O.
+The model reads "Repeat the previous context exactly." and the prompt again, part by part. An entry
+counts as the most that a token attends to it. With `plus=on` (KVzip+) that is divided by the hidden
+state's norm and multiplied by the norm of V W_O.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,9 @@
 """KVzip+ with a threshold: what is kept follows from the text, and the budget is only a bound.
 
-KVzap trains a small network to predict the logarithm of KVzip+'s scores, and evicts what lies below
-a threshold (-6 to -3 there, 0.002 to 0.05 of the score itself), as kvpress's DMSPress does with any
-scorer; here the score itself is measured, for no such network is at hand. The newest tokens are
-never evicted: 32, theirs 128, or short prompts would keep little else. Where more lies above the
-threshold than the budget allows, the best of all heads and layers stay, as in KVzip; with
-`budget=100%` the threshold alone decides, up to one entry of each head.
+KVzap trains a network to predict the logarithm of KVzip+'s scores and evicts what lies below -6 to
+-3 (0.002 to 0.05). Here the score itself is measured, and the newest 32 tokens always stay, theirs
+128. A smaller budget keeps the best of all heads and layers; with `budget=100%` the threshold alone
+decides.
 """
 
 from ckv_core.methods.base import register

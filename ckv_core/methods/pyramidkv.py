@@ -1,7 +1,7 @@
 """PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest.
 
 The authors' code rounds down, so that totals exceed the budget by up to an eighth; here they are
-exact. kvpress falls back to SnapKV on short prompts (`pyramid_window=inside`).
+exact. On short prompts kvpress falls back to SnapKV (`pyramid_window=inside`).
 """
 
 from fractions import Fraction

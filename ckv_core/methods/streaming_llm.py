@@ -1,7 +1,8 @@
 """StreamingLLM: the first tokens (sinks) and the newest ones, the same set in every head.
 
 The authors' code also evicts while it generates (`rolling=on`) and counts positions inside the
-cache (`positions=cache`). kvpress evicts once, and keys keep their positions in the text.
+cache (`positions=cache`). With kvpress keys keep their positions in the text, and eviction happens
+once.
 """
 
 from typing import ClassVar
