@@ -75,7 +75,7 @@ ADAPTIVE = Adaptive()
 
 
 def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float) -> Tensor:
-    """Head budgets beyond the protected entries (arXiv:2407.11550, Algorithm 1).
+    """Head budgets beyond the protected entries (AdaKV's Algorithm 1, arXiv:2407.11550).
 
     c_h of a layer's top kv_heads * spare scores lie in head h; the head gets
     c_h * (1 - safeguard) + safeguard * spare, rounded by largest remainder.
