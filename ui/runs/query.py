@@ -153,7 +153,7 @@ def outcome_line(run: RunSummary) -> dict[str, str]:
     return {
         "outcome": word,
         "words": words,
-        "more": " ".join(filter(None, [", ".join(others), more])),
+        "more": ". ".join(filter(None, [", ".join(others), more])),
     }
 
 

@@ -354,7 +354,7 @@ TABLE_TEXT = (
 CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."
 BESIDE_TEXT = (
     "### Side by side\nRun A is the baseline. Text that differs from it is underlined. Variants of "
-    "the same method are paired, those of equal settings first. An unfinished run is left out."
+    "the same method are paired, those of equal settings first. An unfinished run has no outcomes."
 )
 
 
