@@ -40,18 +40,13 @@ QUERIES: dict[str, tuple[RunFilter, RunSort, int]] = {
     "search: two words and a beginning": (RunFilter(text="harbour w7 w8"), "newest", 0),
     "model": (RunFilter(model="model-2"), "newest", 0),
     "method": (RunFilter(method="adakv"), "newest", 0),
-    "budget, all runs pass": (RunFilter(min_budget=100), "newest", 0),
-    "budget, few pass": (RunFilter(max_budget=3), "newest", 0),
-    "budget, none passes": (RunFilter(min_budget=9_999), "newest", 0),
-    "method and budget": (RunFilter(method="adakv", min_budget=100, max_budget=200), "newest", 0),
     "tag": (RunFilter(tag="t3"), "newest", 0),
     "state": (RunFilter(state="done"), "newest", 0),
     "kind": (RunFilter(kind="compare"), "newest", 0),
     "a month": (RunFilter(since=START, until=START + timedelta(days=30)), "newest", 0),
-    "pinned": (RunFilter(pinned=True), "newest", 0),
     "one owner": (RunFilter(owner="user-1"), "newest", 0),
     "search, method, budget, by title": (
-        RunFilter(text="harbour", method="adakv", min_budget=100),
+        RunFilter(text="harbour", method="adakv"),
         "title",
         0,
     ),
@@ -69,7 +64,7 @@ def fill(database: Database) -> None:
                 reason="", created_at=START + timedelta(minutes=30 * index), scenario="regular",
                 model_name=f"model-{index % 5}", prompt_tokens=rng.randrange(8_000),
                 complete=True, request={"variants": ["snapkv"] * VARIANTS}, environment={},
-                timings_ms={}, kind="compare", pinned=index % 1_000 == 0, owner=f"user-{index % 3}",
+                timings_ms={}, kind="compare", owner=f"user-{index % 3}",
             )  # fmt: skip
             session.add(run)
             session.flush()

@@ -1,4 +1,4 @@
-"""`ckv users|tokens|audit|backup|restore`: what the page /admin does, and the database's copies."""
+"""`ckv users|tokens|audit|backup`: what the page /admin does, and the database's copy."""
 
 import getpass
 import os
@@ -12,9 +12,9 @@ from ckv_core.base.terminal import say
 from ckv_core.cli.options import command
 from ckv_core.errors import CkvError, ConfigError
 from storage import audit, credentials, library
-from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
+from storage.audit import KEPT_ENTRIES
 from storage.database import database_url, opened
-from storage.sqlite import check_whole, copy_database, database_file, restore
+from storage.sqlite import check_whole, copy_database, database_file
 from ui.users import ADMIN, HASHER, read_users
 
 app = Typer()
@@ -111,24 +111,14 @@ def _set_disabled(user: str, since: datetime | None) -> None:
 
 
 @command(app, "audit")
-def _audit(
-    user: Annotated[str, Option(metavar="USER")] = "",
-    action: Annotated[str, Option(metavar="ACTION", help=", ".join(ACTIONS))] = "",
-    target: Annotated[str, Option(metavar="NAME", help="slug, user or token number")] = "",
-    since: Annotated[
-        datetime | None, Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="UTC")
-    ] = None,
-) -> None:
+def _audit() -> None:
     """Print the audit log as CSV, newest first."""
-    from ui.accounts.administration import audit_csv_text
+    from ui.tables.csv_text import csv_text
 
-    if action not in ("", *ACTIONS):
-        raise ConfigError(f"--action is one of {', '.join(ACTIONS)}; got {action!r}.")
-    since = since.replace(tzinfo=UTC) if since else None
-    wanted = AuditFilter(actor=user, action=action, target=target, since=since)
     with opened() as database, database.read() as session:
-        entries = audit.list_entries(session, wanted, KEPT_ENTRIES)
-    say(audit_csv_text(entries).rstrip("\n"))
+        entries = audit.list_entries(session, KEPT_ENTRIES)
+    rows = ((e.at.isoformat(), e.actor or "", e.action, e.target) for e in entries)
+    say(csv_text(("time", "user", "action", "target"), rows).rstrip("\n"))
 
 
 @command(app, "backup")
@@ -140,14 +130,6 @@ def _backup(file: FileArgument) -> None:
     check_whole(database)
     copy_database(database, file)
     say(f"{file}: {file.stat().st_size:,} bytes.")
-
-
-@command(app, "restore")
-def _restore(file: FileArgument) -> None:
-    """Put a backup in place; no server may run."""
-    kept = restore(file, database_url())
-    before = f" The database before it is {kept}." if kept else ""
-    say(f"Restored {file}.{before}")
 
 
 app.add_typer(users)

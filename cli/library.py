@@ -20,8 +20,8 @@ from ckv_core.cli.options import JsonOption, command
 from ckv_core.cli.tables import print_columns, print_points
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.points_table import points_json
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.runs import together
+from ckv_core.records.codec import to_json
 from ckv_core.records.run_request import meaning
 from cli.run import DbOption, load_all, print_study, study_json
 from storage import audit, library, repository
@@ -134,9 +134,6 @@ def _export(
     ] = None,
     json: JsonOption = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="a report that opens offline")] = None,
-    without: Annotated[
-        str, Option(metavar="PARTS", help="left out of a run's report: kept,charts")
-    ] = "",
     kvpress: Annotated[
         Path | None, Option(metavar="FILE", help="a run's variants as Python for kvpress")
     ] = None,
@@ -172,7 +169,7 @@ def _export(
             elif found.kind == SAMPLES:
                 documents = _study_documents(database, found.slug, data)
             else:
-                documents = _run_documents(database, found.slug, without)
+                documents = _run_documents(database, found.slug)
             for kind, path in wanted.items():
                 _write(path, kind, documents)
         if out and every:
@@ -201,16 +198,16 @@ def _write(path: str, kind: str, documents: dict[str, Any]) -> None:
     say(f"{path}: {len(content):,} bytes.")
 
 
-def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any]:
+def _run_documents(database: Database, slug: str) -> dict[str, Any]:
     """What writes each kind of a run."""
     run = _over(database.read_with(repository.load_run, slug))
     notes = database.read_with(repository.load_notes, slug)
 
     def report() -> bytes:
-        from ui.report.report import build_report, read_groups
+        from ui.report.report import build_report
         from ui.services.live_runs import stored_snapshot
 
-        return build_report(stored_snapshot(run), notes, read_groups(without))
+        return build_report(stored_snapshot(run), notes)
 
     def code() -> str:
         from ui.report.kvpress_code import NOTHING, kvpress_code
@@ -219,7 +216,7 @@ def _run_documents(database: Database, slug: str, without: str) -> dict[str, Any
             raise CkvError(NOTHING)
         return kvpress_code(run.result, run.request.max_new_tokens)
 
-    document = partial(to_json, run.result, [run.request.answer])
+    document = partial(to_json, run.result)
     return {"json": document, "html": report, "kvpress": code}
 
 

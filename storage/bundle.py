@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.records.codec import measured_json, record_json
+from ckv_core.records.codec import record_json, to_json
 from ckv_core.records.external_selection import own_to_json
 from storage import repository
 from storage.models import END_STATES
-from storage.records import Lineage, RunNotes, StoredRun
+from storage.records import RunNotes, StoredRun
 
 MAX_RUNS = 1000
 MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
@@ -30,17 +30,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BundledRun:
-    """A run and what else a bundle has of it.
-
-    Attributes:
-        lineage: its parent by the slug in the bundle.
-        has_times: whether its times are its own; a result file has none.
-    """
+    """A run and what else a bundle has of it."""
 
     run: StoredRun
     notes: RunNotes = field(default_factory=RunNotes)
-    lineage: Lineage | None = None
-    has_times: bool = True
 
 
 def write_bundle(
@@ -48,7 +41,7 @@ def write_bundle(
 ) -> bytes:
     """A zip of these runs; the same runs give the same bytes.
 
-    `without_notes`: those whose notes, tags and lineage stay here.
+    `without_notes`: those whose notes stay here.
 
     Raises:
         StorageError: none or too many chosen, one is missing, not over or too big.
@@ -122,9 +115,7 @@ def _run_data(session: Session, slug: str, *, with_notes: bool) -> bytes:
         raise StorageError(f"Run {slug} is not over; export it once it is.")
     values = run_json(run)
     if with_notes:
-        lineage = repository.load_lineage(session, slug)
         values |= record_json(repository.load_notes(session, slug))
-        values["lineage"] = lineage and record_json(lineage)
     data = json.dumps(values, allow_nan=False, default=datetime.isoformat).encode()
     if len(data) > MAX_RUN_BYTES:
         raise _too_big(slug)
@@ -148,16 +139,4 @@ def run_json(run: StoredRun) -> dict[str, Any]:
     """Everything that is stored of a run, as plain JSON values but for its times."""
     request = record_json(run.request) | {"own_indices": own_to_json(run.request.own_indices)}
     values = record_json(run, leave_out=("request", "result", "owner"))
-    return values | {"request": request, "result": measured_json(run.result)}
-
-
-def is_same_content(left: StoredRun, right: StoredRun) -> bool:
-    """Whether two runs have one request, result and end, whatever their titles."""
-    return _content(left) == _content(right)
-
-
-def _content(run: StoredRun) -> dict[str, Any]:
-    values = run_json(run)
-    del values["title"], values["slug"]
-    values["result"]["environment"].pop(IMPORTED, None)
-    return values
+    return values | {"request": request, "result": to_json(run.result)}

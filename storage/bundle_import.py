@@ -8,7 +8,6 @@ import base64
 import hashlib
 import io
 import re
-import stat
 import struct
 import zipfile
 import zlib
@@ -16,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.base.checked import read, wrong
@@ -30,7 +29,7 @@ from ckv_core.records.events import FloorMeasured, RunEvent, RunFinished, RunPre
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from ckv_core.records.grid import at_points
 from ckv_core.records.run_request import RunRequest
-from storage import audit, library, recorder, repository
+from storage import audit, library, recorder
 from storage.bundle import (
     FROM_RESULT,
     IMPORTED,
@@ -38,26 +37,22 @@ from storage.bundle import (
     MAX_RUNS,
     MAX_TOTAL_BYTES,
     BundledRun,
-    is_same_content,
 )
 from storage.database import Database
-from storage.models import ALIVE, END_STATES, SLUG_LENGTH, Run
+from storage.models import END_STATES, SLUG_LENGTH, Run
 from storage.recorder import first_words
-from storage.records import SLUG, Lineage, RunNotes, StoredRun
+from storage.records import SLUG, RunNotes, StoredRun
 from storage.usage import usage_of
 
 LISTED = 5
-LINKED_AT_ONCE = 50
 # An import that is killed leaves runs that are purged once this has passed.
 STAGED = timedelta(days=1)
 STAGED_UNTIL = datetime.max.replace(tzinfo=UTC)
 UNFINISHED = "The imported file holds a run that did not end."
-MAX_RATIO = 250  # of one entry; repeated position lists reach about 30
 # The largest run that can be exported has 10 million positions in half a million rows.
 BOUNDS = JsonBounds(containers=2**20, values=2**24)
 ZIP_SIGN = b"PK"
 _NAME = re.compile(rf"runs/({SLUG})\.json", re.ASCII)
-_ENCRYPTED = 0x1
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -143,16 +138,8 @@ def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """One entry, never more of it than one run may have, whatever its header declares."""
-    if entry.flag_bits & _ENCRYPTED:
-        _refuse("it is encrypted")
-    if stat.S_ISLNK(entry.external_attr >> 16):
-        _refuse("a file in it is a link")
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        _refuse("it is compressed in an unusual way")
     if entry.file_size > MAX_RUN_BYTES:
         _refuse(f"a file in it is over {MAX_RUN_BYTES // 2**20} MiB")
-    if entry.file_size > MAX_RATIO * max(entry.compress_size, 4096):
-        _refuse("it is compressed too much to be a bundle")
     with archive.open(entry) as file:
         text = file.read(MAX_RUN_BYTES + 1)
     if len(text) != entry.file_size:
@@ -167,12 +154,7 @@ def _bundled(document: object, slug: str) -> BundledRun:
     if run.state not in END_STATES:
         raise wrong("run", ("state",), f"one of {', '.join(END_STATES)} is expected", run.state)
     _check_variants(run.result)
-    lineage = cast("dict[str, Any]", document).get("lineage")
-    return BundledRun(
-        replace(run, owner=None),
-        read(RunNotes, document, "run"),
-        None if lineage is None else read(Lineage, lineage, "run", at=("lineage",)),
-    )
+    return BundledRun(replace(run, owner=None), read(RunNotes, document, "run"))
 
 
 def _check_variants(result: RunResult) -> None:
@@ -198,6 +180,7 @@ def _read_result(data: bytes) -> BundledRun:
     _check_variants(result)
     if result.model is None or result.prompt is None:
         _refuse("it has no model and prompt, so there is nothing to show")
+    result.environment = {**result.environment, IMPORTED: FROM_RESULT}
     begin, end = result.prompt.context_tokens
     request = RunRequest(
         context="".join(result.prompt.pieces[begin:end]),
@@ -219,7 +202,7 @@ def _read_result(data: bytes) -> BundledRun:
         request=request,
         result=result,
     )
-    return BundledRun(run, has_times=False)
+    return BundledRun(run)
 
 
 # --- storing ----------------------------------------------------------------------------
@@ -232,7 +215,7 @@ class ImportReport:
     Attributes:
         imported: slugs of the new runs as they are here.
         renamed: slug in the bundle -> slug here, where another run has that slug already.
-        skipped: slugs that are here already, with the same content.
+        skipped: slugs of what the importer has already.
     """
 
     imported: list[str] = field(default_factory=list)
@@ -278,7 +261,6 @@ def import_bundle(
         with reading(data) as runs:
             for each in runs:
                 done.store(each)
-        done.link()
         with database.write() as session:
             done.show(session, most, most_bytes, actor)
     except BaseException:
@@ -297,45 +279,26 @@ class _Import:
         self.report = ImportReport()
         self._database = database
         self._owner = owner
-        self._parents: list[tuple[str, Lineage]] = []
 
     def store(self, bundled: BundledRun) -> None:
         """Store a run out of sight, as one that is deleted, unless the importer has it."""
         run, report = bundled.run, self.report
-        is_here = self._database.read_with(self._is_here, bundled)
         with self._database.write_in_turn() as session:
-            is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
-            if is_taken and is_here:
+            taken = session.execute(select(Run.owner, Run.deleted_at).where(Run.slug == run.slug))
+            other = taken.one_or_none()  # somebody else's is of no use to the importer
+            if other and not other.deleted_at and self._owner in (None, other.owner):
                 report.skipped.append(run.slug)
-            else:
-                slug = self._save(session, bundled, is_taken=is_taken)
-                report.imported.append(slug)
-                if is_taken:
-                    report.renamed[run.slug] = slug
-        if bundled.lineage:
-            self._parents.append((run.slug, bundled.lineage))
-
-    def _is_here(self, session: Session, bundled: BundledRun) -> bool:
-        """Whether the importer has this run; somebody else's is of no use to them."""
-        run = bundled.run
-        try:
-            owner = repository.run_owner(session, run.slug)
-            if self._owner not in (None, owner):
-                return False
-            stored = repository.load_run(session, run.slug)
-        except repository.RunMissingError:
-            return False  # deleted, but its name is not free yet
-        if not bundled.has_times:
-            times = ("created_at", "started_at", "finished_at")
-            run = replace(run, **{name: getattr(stored, name) for name in times})
-        return is_same_content(stored, run)
+                return
+            slug = self._save(session, bundled, is_taken=other is not None)
+            report.imported.append(slug)
+            if other is not None:
+                report.renamed[run.slug] = slug
 
     def _save(self, session: Session, bundled: BundledRun, *, is_taken: bool) -> str:
         """Write all of a run; returns its slug here."""
         run, result = bundled.run, bundled.run.result
-        # A bundle may hold what another app read from a result file.
         was_result = str(result.environment.get(IMPORTED, "")).endswith(FROM_RESULT)
-        source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
+        source = FROM_RESULT if was_result else "a bundle"
         now = datetime.now(UTC)
         named: dict[str, Any] = {} if is_taken else {"slug": run.slug}
         slug = recorder.create_run(
@@ -363,25 +326,8 @@ class _Import:
         known = {"timings_ms": dict(result.timings_ms), "kind": result.kind}
         values = {"environment": environment, **known}
         session.execute(update(Run).where(Run.id == run_id).values(values))
-        library.set_tags(session, run_id, bundled.notes.tags)
         recorder.end_run(session, run_id, run.state, run.reason, run.finished_at or run.created_at)
         return slug
-
-    def link(self) -> None:
-        """Give the new runs their parents: of the file, and of the runs that the importer has."""
-        renamed, imported = self.report.renamed, set(self.report.imported)
-        known = select(Run.id).where(or_(ALIVE, Run.slug.in_(imported)))
-        if self._owner is not None:
-            known = known.where(Run.owner == self._owner)
-        for at in range(0, len(self._parents), LINKED_AT_ONCE):
-            with self._database.write_in_turn() as session:
-                for named, lineage in self._parents[at : at + LINKED_AT_ONCE]:
-                    slug = renamed.get(named, named)
-                    parent = renamed.get(lineage.parent, lineage.parent)
-                    is_known = session.scalar(known.where(Run.slug == parent)) is not None
-                    if is_known and slug in imported and parent != slug:
-                        values = {"parent_slug": parent, "lineage": lineage.kind}
-                        session.execute(update(Run).where(Run.slug == slug).values(values))
 
     def show(
         self, session: Session, most: int | None, most_bytes: int | None, actor: str | None

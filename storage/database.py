@@ -35,7 +35,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ckv_core.base.home import home_folder
 from ckv_core.base.whole_file import beside
 from ckv_core.errors import StorageError
-from storage.sqlite import check_whole, copy_database, sqlite_file
+from storage.sqlite import check_whole, sqlite_file
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,21 +57,6 @@ _SQLITE = {
     "disk I/O": "The disk that holds the database {name} cannot be written or read; see whether it "
     "is full or damaged.",
     "full": "The disk that holds the database {name} is full; free some space.",
-}
-_POSTGRESQL = {
-    "password authentication failed": "PostgreSQL refused the user or the password of {name}; "
-    "correct CKV_DATABASE_URL.",
-    'FATAL:  database "': "PostgreSQL has no database {name}; create it, or correct "
-    "CKV_DATABASE_URL.",
-    "permission denied": "The user of {name} may not make or change tables there; make that user "
-    "the owner of the database.",
-    "Connection refused": "No PostgreSQL answers at {name}; start it, or correct CKV_DATABASE_URL.",
-    "resolve host": "The host of {name} is not known; correct CKV_DATABASE_URL.",
-    "timeout expired": "PostgreSQL at {name} does not answer; check the host and the network.",
-    "too many clients": "PostgreSQL at {name} takes no more connections; raise its max_connections "
-    "or run fewer servers.",
-    "terminating connection": "PostgreSQL ended the connection to {name}; try again.",
-    "No space left": "The disk of the PostgreSQL at {name} is full; free some space.",
 }
 _migrating = threading.Lock()  # alembic's context is one per process
 
@@ -217,8 +202,8 @@ def _explain(error: SQLAlchemyError, name: str) -> str:
     """The sentence for a failure of the database `name`."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     text = str(cause).splitlines()[0]
-    for sign, sentence in (_SQLITE if isinstance(cause, sqlite3.Error) else _POSTGRESQL).items():
-        if sign in text:
+    for sign, sentence in _SQLITE.items():
+        if isinstance(cause, sqlite3.Error) and sign in text:
             return sentence.format(name=name)
     return f"The database {name} failed: {text}."
 
@@ -233,7 +218,7 @@ def _prepare_file(url: URL, name: str) -> None:
     """Refuse a file that is not whole; make a new one, which appears with all its tables."""
     file = sqlite_file(url)
     check_whole(file)
-    if file.exists() or url.query.get("mode", "rwc") != "rwc":
+    if file.exists():
         return  # SQLite's own error has what is wrong with it
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -300,9 +285,6 @@ def _migrate(url: URL, name: str) -> None:
                 )
         if current == (known[-1],):
             return
-        if current and connection.dialect.name == "sqlite":  # which this connection has locked
-            file = sqlite_file(url)
-            copy_database(file, file.with_name(f"{file.name}.schema-{current[0]}.bak"))
         config = _config(MIGRATIONS)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +19,6 @@ from sqlalchemy import (
     delete,
     false,
     func,
-    insert,
     literal,
     not_,
     select,
@@ -43,26 +42,20 @@ from storage.models import (
     ResultRow,
     Run,
     SampleRow,
-    Tag,
     UtcDateTime,
 )
 from storage.records import (
     NOTE_LIMIT,
     SPOILT,
-    TAG,
-    TAGS_LIMIT,
     ResultCounts,
     RunFilter,
-    RunRelative,
     RunSort,
-    RunState,
     RunSummary,
     record_of,
 )
-from storage.repository import count_results, key_of, load_lineage, missing_run, study_of
+from storage.repository import count_results, key_of, missing_run, study_of
 
 TITLE_LIMIT = 200
-RELATIVES_LIMIT = 50
 _RESULTS_AT_ONCE = 1000  # that are removed; samples have long texts
 _SAMPLES_AT_ONCE = 50
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,8 +64,6 @@ _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "newest": Run.created_at.desc(),
     "oldest": Run.created_at.asc(),
     "title": func.lower(Run.title),
-    "model": func.lower(Run.model_name),
-    "tokens": func.coalesce(Run.prompt_tokens, -1).desc(),
 }
 SORTS: tuple[RunSort, ...] = tuple(_KEYS)
 # What `VariantResult.outcome` is, of a stored one that has not failed.
@@ -94,13 +85,13 @@ def list_runs(
     limit: int = 50,
     offset: int = 0,
 ) -> tuple[list[RunSummary], int]:
-    """One page of the runs that pass the filter, pinned and later ones first; how many pass."""
+    """One page of the runs that pass the filter, and how many pass."""
     conditions = _conditions(session, wanted or RunFilter())
     total = session.scalar(select(func.count(Run.id)).where(*conditions)) or 0
     if total <= offset:
         return [], total
     # Keys first, so that sorting moves no wide row.
-    order = (Run.pinned.desc(), _KEYS[sort], Run.id.asc() if sort == "oldest" else Run.id.desc())
+    order = (_KEYS[sort], Run.id.asc() if sort == "oldest" else Run.id.desc())
     keys = session.scalars(
         select(Run.id).where(*conditions).order_by(*order).limit(limit).offset(offset)
     ).all()
@@ -112,37 +103,14 @@ def summary(session: Session, slug: str) -> RunSummary:
     return _summaries(session, [key_of(session, slug)])[0]
 
 
-def relatives(
-    session: Session, slug: str, owner: str | None = None
-) -> tuple[RunRelative | None, list[RunRelative]]:
-    """Parent and children of a run, oldest child first; deleted children are left out.
-
-    Those of one owner if one is given; another's parent looks like one that is gone.
-    """
-    seen = [ALIVE, *_owned_by(owner)]
-    parent = None
-    if (lineage := load_lineage(session, slug)) is not None:
-        known = select(Run.title, Run.state).where(Run.slug == lineage.parent, *seen)
-        title, state = session.execute(known).one_or_none() or (None, None)
-        parent = RunRelative(lineage.parent, title, lineage.kind, cast("RunState | None", state))
-    rows = session.execute(
-        select(Run.slug, Run.title, Run.lineage, Run.state)
-        .where(Run.parent_slug == slug, *seen)
-        .order_by(Run.id)
-        .limit(RELATIVES_LIMIT)
-    )
-    return parent, [RunRelative(*cast("tuple[Any, ...]", row)) for row in rows]
-
-
 def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
-    """The models, methods and tags that can be filtered by; of one owner's runs if given."""
+    """The models and methods that can be filtered by; of one owner's runs if given."""
     owned = _owned_by(owner)
     runs = select(Run.id).where(*owned)
     methods = select(ResultRow.method.label("name")).distinct().subquery()
     statements = {
         "models": select(Run.model_name).where(ALIVE, *owned).order_by(Run.model_name),
         "methods": select(methods.c.name).order_by(methods.c.name),
-        "tags": select(Tag.name).order_by(Tag.name),
     }
     if owned:
         # One look-up a method: an owner may have very many results.
@@ -150,7 +118,6 @@ def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
             ResultRow.method == methods.c.name, ResultRow.run_id.in_(runs)
         )
         statements["methods"] = statements["methods"].where(of_owner.exists())
-        statements["tags"] = statements["tags"].where(Tag.run_id.in_(runs))
     return {
         name: list(session.scalars(each.distinct().limit(200))) for name, each in statements.items()
     }
@@ -194,7 +161,6 @@ def take_over(session: Session, owner: str, actor: str | None) -> int:
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
     """The runs of these keys, in their order."""
     by_key, found = _rows(session, keys), []
-    tags = _by_run(session, select(Tag.run_id, Tag.name).order_by(Tag.name), keys)
     of_one = [key for key, row in by_key.items() if row.kind != SAMPLES]
     variants = select(ResultRow.run_id, ResultRow.variant).order_by(ResultRow.position)
     specs = _by_run(session, variants, of_one)
@@ -209,7 +175,6 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
                 RunSummary,
                 row,
                 variant_specs=own,
-                tags=tags.get(key, ()),
                 outcome=outcomes.get(key, Tally()),
                 counts=counts,
             )
@@ -230,7 +195,7 @@ def _by_run(
 
 def _rows(session: Session, keys: Sequence[int]) -> dict[int, Row[*tuple[Any, ...]]]:
     """The columns of the runs; of one that cannot be read, what can."""
-    columns = (Run.id, Run.slug, Run.title, Run.model_name, Run.state, Run.kind, Run.pinned)
+    columns = (Run.id, Run.slug, Run.title, Run.model_name, Run.state, Run.kind)
     all_columns = select(*columns, Run.prompt_tokens, Run.created_at, Run.note)
     try:
         return {row.id: row for row in session.execute(all_columns.where(Run.id.in_(keys)))}
@@ -281,8 +246,8 @@ def _outcomes(session: Session, keys: Sequence[int], failed: Sequence[int]) -> d
 # --- writing ----------------------------------------------------------------------------
 
 
-def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
-    """Set a run's title, note and tags.
+def annotate(session: Session, slug: str, title: str, note: str) -> None:
+    """Set a run's title and note.
 
     Raises:
         StorageError: one of them is not allowed, or there is no such run.
@@ -298,29 +263,7 @@ def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[
     _check_name(session, run_id, title)
     with usage.counted(session, run_id, Run, Run.id == run_id):
         session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
-    set_tags(session, run_id, tags)
     index_run(session, run_id)
-
-
-def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
-    """Give several runs one more tag.
-
-    Raises:
-        StorageError: the tag is not allowed, a run has enough of them or is gone.
-    """
-    for run_id in _living_keys(session, slugs):
-        there = session.scalars(select(Tag.name).where(Tag.run_id == run_id)).all()
-        set_tags(session, run_id, [*there, tag])
-
-
-def set_pinned(session: Session, slug: str, *, pinned: bool) -> None:
-    """Pin a run or let it go.
-
-    Raises:
-        StorageError: there is no such run.
-    """
-    (run_id,) = _living_keys(session, [slug])
-    session.execute(update(Run).where(Run.id == run_id).values(pinned=pinned))
 
 
 def delete_runs(session: Session, slugs: Sequence[str], now: datetime) -> None:
@@ -412,30 +355,19 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
     if wanted.text.strip():
         matching = matching_runs(session, wanted.text)
         conditions.append(false() if matching is None else Run.id.in_(matching))
-    if wanted.tag:
-        conditions.append(Run.id.in_(select(Tag.run_id).where(Tag.name == wanted.tag)))
     if wanted.since:
         conditions.append(Run.created_at >= wanted.since)
     if wanted.until:
         conditions.append(Run.created_at < wanted.until)
-    if wanted.pinned:
-        conditions.append(Run.pinned.is_(True))
     return conditions + _result_conditions(wanted)
 
 
 def _result_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    of_one: list[ColumnElement[bool]] = []
-    if wanted.min_budget is not None:
-        of_one.append(ResultRow.budget_tokens >= wanted.min_budget)
-    if wanted.max_budget is not None:
-        of_one.append(ResultRow.budget_tokens <= wanted.max_budget)
     evicts = ResultRow.method != "full"
-    of_one += [evicts] if of_one else []
-    if wanted.method:
-        of_one.append(ResultRow.method == wanted.method)
     lost = _has_result(evicts, _outcome == "missed")
     answers = {"kept": [_has_result(evicts, _outcome == "answered"), not_(lost)], "lost": [lost]}
-    return ([_has_result(*of_one)] if of_one else []) + answers.get(wanted.answer, [])
+    of_method = [_has_result(ResultRow.method == wanted.method)] if wanted.method else []
+    return of_method + answers.get(wanted.answer, [])
 
 
 def _has_result(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -467,18 +399,6 @@ def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
         if slug not in keys:
             raise missing_run(slug)
     return list(keys.values())
-
-
-def set_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
-    """Give a run these tags in place of its own; StorageError for one that is not allowed."""
-    names = sorted(set(tags))
-    if not all(re.fullmatch(TAG, name) for name in names):
-        raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
-    if len(names) > TAGS_LIMIT:
-        raise StorageError(f"A run takes up to {TAGS_LIMIT} tags.")
-    session.execute(delete(Tag).where(Tag.run_id == run_id))
-    if names:
-        session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in names])
 
 
 # --- full-text search -------------------------------------------------------------------

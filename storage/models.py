@@ -20,7 +20,6 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     and_,
-    false,
     func,
     text,
 )
@@ -117,7 +116,7 @@ class Run(Base):
     __tablename__ = "runs"
     __table_args__ = (
         CheckConstraint(f"state IN {STATES}", name="state"),
-        Index(None, "deleted_at", "pinned", "created_at", "id"),
+        Index(None, "deleted_at", "created_at", "id"),
         Index(None, "owner", "deleted_at", "stored_bytes"),
     )
 
@@ -157,15 +156,8 @@ class Run(Base):
     )
     timings_ms: Mapped[JsonObject] = mapped_column(default=dict, doc="milliseconds per stage")
     note: Mapped[str] = mapped_column(server_default=text("''"), doc="the reader's own words")
-    pinned: Mapped[bool] = mapped_column(server_default=false(), doc="listed first")
     deleted_at: Mapped[datetime | None] = mapped_column(
         doc="UTC; then nobody sees it, and it can be restored for ten minutes"
-    )
-    parent_slug: Mapped[str | None] = mapped_column(
-        String(SLUG_LENGTH), index=True, doc="the run that it was made from, which may be gone"
-    )
-    lineage: Mapped[str | None] = mapped_column(
-        String(8), doc="rerun: the same request as its parent; fork: with changes"
     )
     owner: Mapped[str | None] = mapped_column(doc="the user who made it; null without logins")
     kind: Mapped[str] = mapped_column(String(16), doc="compare, sweep or samples")
@@ -195,18 +187,6 @@ Index(
     sqlite_where=_NAMED,
     postgresql_where=_NAMED,
 )
-
-
-class Tag(Base):
-    """A reader's word for a run."""
-
-    __tablename__ = "tags"
-    __table_args__ = (Index(None, "name", "run_id"),)
-
-    run_id: Mapped[int] = mapped_column(
-        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
-    )
-    name: Mapped[str] = mapped_column(String(40), primary_key=True, doc="letters, digits, _ and -")
 
 
 class SampleRow(Base):

@@ -6,10 +6,9 @@ storage/library.py lists, annotates and deletes them, storage/repository.py read
 import hashlib
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ from storage.models import (
     Run,
     SampleRow,
 )
-from storage.records import SPOILT, Lineage, RunState
+from storage.records import SPOILT, RunState
 from storage.repository import key_of, new_slug, row_of
 from storage.usage import count_run, counted
 
@@ -65,21 +64,12 @@ Facts = tuple[ModelInfo, Mapping[str, str]]  # what served a run
 _UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-@dataclass(slots=True)
-class _Generation:
-    """Last write of one run's text, and what came since."""
-
-    written_at: float
-    waiting: Generated | None = None
-
-
 class Recorder:
     """Records runs; every method has committed when it returns and may be called by any thread.
 
     The end of a run of one sample is final: what comes later is passed over and the method returns
-    False. One of many samples may be resumed. The one thing held back is generated text, for up to
-    a second after the last write of it; the next event of another kind, the next text after that
-    second, or the end of the run writes it.
+    False. One of many samples may be resumed. Text that grows is written once a second, and at its
+    end.
 
     All methods raise StorageError if the database fails; those of many samples RunMissingError
     where there is no such run.
@@ -88,8 +78,7 @@ class Recorder:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self.database = database
         self._clock = clock
-        self._lock = threading.Lock()
-        self._generations: dict[str, _Generation] = {}
+        self._written: dict[str, float] = {}  # when the text of a run was
 
     # --- made -------------------------------------------------------------------------------
 
@@ -98,7 +87,6 @@ class Recorder:
         request: RunRequest,
         title: str = "",
         owner: str | None = None,
-        lineage: Lineage | None = None,
     ) -> str:
         """Save a queued run of one sample; returns its slug.
 
@@ -106,12 +94,11 @@ class Recorder:
             request: as the user made it; validated by the caller.
             title: by default the first words of the question, or of the context.
             owner: the user who made it; None without logins.
-            lineage: the run that it was made from.
         """
         title = title.strip() or title_of(request)
         columns = {"owner": owner, "server": self.database.server}
         with self.database.write() as session:
-            return create_run(session, request, title, _now(), lineage=lineage, **columns)
+            return create_run(session, request, title, _now(), **columns)
 
     def save(self, study: RunRequest, samples: Sequence[Sample], owner: str | None = None) -> str:
         """Make a run of many samples, or extend the one of that name; returns its slug.
@@ -186,17 +173,9 @@ class Recorder:
         Raises:
             StorageError: also if the event names a variant that the run lacks.
         """
-        if isinstance(event, Progress):
+        if isinstance(event, Progress) or self._is_soon(slug, event):
             return True
-        with self._lock:
-            if isinstance(event, Generated) and self._hold(slug, event):
-                return True
-            was_active = self.database.write_with(self._save_event, slug, event)
-            if not was_active:
-                self._generations.pop(slug, None)
-            elif isinstance(event, Generated) or slug in self._generations:
-                self._generations[slug] = _Generation(self._clock())
-            return was_active
+        return self.database.write_with(_save_event, slug, event)
 
     def commit(self, slug: str, results: Collection[SampleResult]) -> None:
         """Store results of many samples, all or none; what is done already stays as it is."""
@@ -220,10 +199,8 @@ class Recorder:
         Returns:
             False if it is gone, or of one sample and over.
         """
-        with self._lock:
-            was_active = self.database.write_with(self._save_end, slug, state, reason)
-            self._generations.pop(slug, None)
-            return was_active
+        self._written.pop(slug, None)
+        return self.database.write_with(_save_end, slug, state, reason)
 
     def recover(self, reason: str) -> int:
         """Fail the runs of one sample that dead servers left; on SQLite before any run alone.
@@ -233,40 +210,15 @@ class Recorder:
         """
         return self.database.write_with(fail_unfinished, reason, _now())
 
-    def _hold(self, slug: str, event: Generated) -> bool:
-        generation = self._generations.get(slug)
-        if generation is None or self._clock() - generation.written_at >= GENERATED_INTERVAL_S:
+    def _is_soon(self, slug: str, event: RunEvent) -> bool:
+        """Whether it is text that follows the last within a second, and more is to come."""
+        if not isinstance(event, Generated) or all(event.stopped):
             return False
-        generation.waiting = event
-        return True
-
-    def _save_event(self, session: Session, slug: str, event: RunEvent) -> bool:
-        """Write the event of an active run, and text that waits; False if there is none."""
-        run_id = _active_run(session, slug, ~OF_SAMPLES)
-        if run_id is None:
-            return False
-        if not isinstance(event, Generated):
-            self._flush(session, run_id, slug)
-        save_event(session, run_id, event)
-        return True
-
-    def _save_end(self, session: Session, slug: str, state: RunState, reason: str) -> bool:
-        wanted = select(Run.id, Run.kind).where(Run.slug == slug, ALIVE, OF_SAMPLES | _IS_ACTIVE)
-        run = session.execute(wanted.with_for_update()).one_or_none()
-        if run is None:
-            return False
-        if run.kind == SAMPLES:
-            state = _state_at_rest(session, slug)
-            _update_run(session, run.id, {"state": state, "reason": reason, "finished_at": _now()})
-        else:
-            self._flush(session, run.id, slug)
-            end_run(session, run.id, state, reason, _now())
-        return True
-
-    def _flush(self, session: Session, run_id: int, slug: str) -> None:
-        generation = self._generations.get(slug)
-        if generation is not None and generation.waiting is not None:
-            save_event(session, run_id, generation.waiting)
+        now = self._clock()
+        is_soon = now - self._written.get(slug, -GENERATED_INTERVAL_S) < GENERATED_INTERVAL_S
+        if not is_soon:
+            self._written[slug] = now
+        return is_soon
 
 
 def title_of(request: RunRequest) -> str:
@@ -296,13 +248,9 @@ def create_run(
     request: RunRequest,
     title: str,
     now: datetime,
-    *,
-    lineage: Lineage | None = None,
     **columns: Any,
 ) -> str:
     """Save a queued run of one sample, with more columns; returns its slug."""
-    if lineage:
-        columns |= {"parent_slug": lineage.parent, "lineage": lineage.kind}
     columns.setdefault("slug", new_slug())
     run = Run(
         title=title,
@@ -326,6 +274,27 @@ def _active_run(session: Session, slug: str, *which: ColumnElement[bool]) -> int
     """Key of a run that is not over, which other servers cannot change meanwhile; else None."""
     active = select(Run.id).where(Run.slug == slug, ALIVE, _IS_ACTIVE, *which)
     return session.scalar(active.with_for_update())
+
+
+def _save_event(session: Session, slug: str, event: RunEvent) -> bool:
+    """Write the event of an active run of one sample; False if there is none."""
+    run_id = _active_run(session, slug, ~OF_SAMPLES)
+    if run_id is not None:
+        save_event(session, run_id, event)
+    return run_id is not None
+
+
+def _save_end(session: Session, slug: str, state: RunState, reason: str) -> bool:
+    wanted = select(Run.id, Run.kind).where(Run.slug == slug, ALIVE, OF_SAMPLES | _IS_ACTIVE)
+    run = session.execute(wanted.with_for_update()).one_or_none()
+    if run is None:
+        return False
+    if run.kind == SAMPLES:
+        state = _state_at_rest(session, slug)
+        _update_run(session, run.id, {"state": state, "reason": reason, "finished_at": _now()})
+    else:
+        end_run(session, run.id, state, reason, _now())
+    return True
 
 
 def _start(session: Session, slug: str, server: int | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from ckv_core.base.checked import By, Checked, Plain, chars, many, require
+from ckv_core.base.checked import By, Checked, Plain, chars, require
 from ckv_core.errors import CkvError
 from ckv_core.records.codec import from_json
 from ckv_core.records.events import RunResult
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 # None is stored as stopping: so is shown what ends although it is no longer to be run.
 RunState = Literal["queued", "running", "stopping", "done", "failed", "cancelled", "unfinished"]
-LineageKind = Literal["rerun", "fork"]
-RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
+RunSort = Literal["newest", "oldest", "title"]
 SLUG = f"[a-z0-9]{{{SLUG_LENGTH}}}"
 NOTE_LIMIT = 10_000
-TAGS_LIMIT = 20
-TAG = r"[\w-]{1,40}"
 # What the reading of a row raises whose values somebody else wrote, or another version.
 SPOILT = (CkvError, TypeError, ValueError, LookupError, AttributeError, zlib.error)
 
@@ -44,14 +41,6 @@ def _read_time(value: Any, _: Plain) -> datetime:
 Time = Annotated[datetime, By(_read_time)]  # as a bundle has it
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Where a run comes from: its parent's request as it was (rerun) or changed (fork)."""
-
-    parent: Annotated[str, chars(SLUG_LENGTH, SLUG)]
-    kind: LineageKind
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
     """Which runs to list; None or an empty text is no condition.
@@ -59,10 +48,7 @@ class RunFilter:
     Attributes:
         text: words that title, note, question or generations have; the last as a beginning.
         method: of any variant.
-        min_budget, max_budget: resolved tokens of one variant other than `full`, of this method
-            if one is given.
         since, until: first and one past the last moment of creation.
-        pinned: True for pinned runs only.
         answer: kept (by every variant that was judged) or lost (by one or more).
         owner: the user who made it; empty for everybody's.
     """
@@ -70,26 +56,12 @@ class RunFilter:
     text: str = ""
     model: str = ""
     method: str = ""
-    min_budget: int | None = None
-    max_budget: int | None = None
-    tag: str = ""
     state: str = ""
     kind: str = ""
     since: datetime | None = None
     until: datetime | None = None
-    pinned: bool = False
     answer: str = ""
     owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRelative:
-    """A parent or child of a run; `title` is None if it is gone."""
-
-    slug: str
-    title: str | None
-    kind: LineageKind
-    state: RunState | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +114,6 @@ class RunSummary:
     prompt_tokens: int | None
     created_at: datetime
     note: str = ""
-    pinned: bool = False
-    tags: tuple[str, ...] = ()
     outcome: Tally = field(default_factory=Tally)
     kind: str = "compare"
     counts: ResultCounts | None = None
@@ -154,7 +124,6 @@ class RunNotes(Checked):
     """What readers wrote beside a run."""
 
     note: Annotated[str, chars(NOTE_LIMIT)] = ""
-    tags: Annotated[tuple[Annotated[str, chars(64, TAG)], ...], many(TAGS_LIMIT)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

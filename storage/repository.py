@@ -3,7 +3,6 @@
 Those that take a slug raise RunMissingError where no run of it is there any more.
 """
 
-import pickle
 import re
 import secrets
 import string
@@ -37,12 +36,9 @@ from storage.models import (
     ResultRow,
     Run,
     SampleRow,
-    Tag,
 )
 from storage.records import (
     SPOILT,
-    Lineage,
-    LineageKind,
     ResultCounts,
     RunNotes,
     RunState,
@@ -58,7 +54,7 @@ Columns = TypeVarTuple("Columns")
 # Row, name, creation and end of a run: all that was recorded before its end.
 RunKey = tuple[int, str, datetime, datetime | None]
 Decoded = tuple[RunRequest, RunResult]
-MOST_DECODED = 48 * 2**20  # pickled; tokens take more in memory, arrays the same
+MOST_DECODED = 6
 
 
 class RunMissingError(StorageError):
@@ -169,16 +165,9 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
 
 
 def load_notes(session: Session, slug: str) -> RunNotes:
-    """Note and tags of a run."""
-    run_id, note = row_of(session, select(Run.id, Run.note), slug)
-    tags = session.scalars(select(Tag.name).where(Tag.run_id == run_id).order_by(Tag.name))
-    return RunNotes(note, tuple(tags))
-
-
-def load_lineage(session: Session, slug: str) -> Lineage | None:
-    """The parent of a run, which may be gone; None for a run that was made from none."""
-    parent, kind = row_of(session, select(Run.parent_slug, Run.lineage), slug)
-    return Lineage(parent, cast("LineageKind", kind)) if parent else None
+    """The note of a run."""
+    (note,) = row_of(session, select(Run.note), slug)
+    return RunNotes(note)
 
 
 def run_owner(session: Session, slug: str) -> str | None:
@@ -318,27 +307,21 @@ def _load_arrays(
 
 
 class DecodedRuns:
-    """The results used last, as many as fit into so many bytes; any thread may call any method.
+    """The results used last; any thread may call any method. Nobody changes what is handed out."""
 
-    A result's size is that of its pickle; what is handed out is shared, and nobody changes it.
-    """
-
-    def __init__(self, most_bytes: int = MOST_DECODED) -> None:
-        self._most = most_bytes
+    def __init__(self, most: int = MOST_DECODED) -> None:
+        self._most = most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[RunKey, tuple[Decoded, int]] = OrderedDict()
+        self._kept: OrderedDict[RunKey, Decoded] = OrderedDict()
 
     def once(self, key: RunKey, decode: Callable[[], Decoded]) -> Decoded:
         """A run's request and result: as kept, or decoded, one at a time."""
         with self._lock:
-            if key not in self._kept:
-                decoded = decode()
-                self._kept[key] = decoded, len(pickle.dumps(decoded))
-                while self._kept and sum(size for _, size in self._kept.values()) > self._most:
-                    self._kept.popitem(last=False)
-                return decoded
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            decoded = self._kept.pop(key, None) or decode()
+            self._kept[key] = decoded
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            return decoded
 
     def forget(self, slug: str) -> None:
         """Let a run go that is deleted; its name and row may come to be another's."""

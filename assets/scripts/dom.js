@@ -125,10 +125,6 @@ export function regimeMark(regime) {
   return regime ? make("span.ckv-regime", { "data-regime": str(regime), text: str(regime) }) : null;
 }
 
-export function tag(text, tone = "") {
-  return make("span", { class: `ckv-tag ${tone ? `ckv-${tone}` : ""}`, text: str(text) });
-}
-
 /** Words of the glossary, written [[KV head]] or [[KV head|heads]], as buttons that terms.js serves; plain words in a report. */
 export function withTerms(text) {
   return str(text)

@@ -119,12 +119,6 @@ def _import(file: FileArgument, name: NameArgument) -> None:
     say(f"{name} is kept: {record.spec} of {record.model.name}.")
 
 
-@command(app, "rename")
-def _rename(name: NameArgument, to: Annotated[str, Argument(metavar="NEW")]) -> None:
-    """Give a cache another name."""
-    KeptFolder().rename(name, to)
-
-
 @command(app, "delete")
 def _delete(name: NameArgument) -> None:
     """Delete a cache."""

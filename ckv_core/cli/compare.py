@@ -26,10 +26,10 @@ from ckv_core.cli.tables import (
 )
 from ckv_core.errors import PromptError
 from ckv_core.experiment.evidence import held
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import summary_table
 from ckv_core.experiment.sweep import curves, sweep_points, sweep_savings
 from ckv_core.records.chain import check_chain
+from ckv_core.records.codec import to_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.grid import cost
 from ckv_core.records.metrics import Group
@@ -70,7 +70,7 @@ def _compare(
         say(cost(request, points, parameters=loaded.parameters).text, to_error=True)
     result = running.run(request, loaded, load_ms)
     show = partial(print_run, result, request.answer, sought)
-    running.deliver(json, lambda: to_json(result, (*sought, request.answer)), show)
+    running.deliver(json, lambda: to_json(result), show)
 
 
 def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> None:

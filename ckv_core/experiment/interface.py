@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import metric_rows
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.experiment.why import Why, why_of
+from ckv_core.records.codec import to_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from ckv_core.records.work_requests import WhyRequest
@@ -44,7 +44,7 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write the result JSON, as `compare --json` does; the app imports it."""
-        document = json.dumps(to_json(self.result, [self.answer]), allow_nan=False)
+        document = json.dumps(to_json(self.result), allow_nan=False)
         Path(path).write_text(f"{document}\n", encoding="utf-8")
 
 

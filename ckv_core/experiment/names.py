@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckv_core.records.external_selection import OWN
-from ckv_core.records.identity import NOT_RECORDED
 from ckv_core.records.records import VariantResult
 from ckv_core.records.variants import VariantSpec, is_named, keys_in_label, written_parameters
 
@@ -45,9 +44,5 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
     """
     shown = {"budget", *keys_in_label(label), *(() if alpha is None else ("alpha",))}
     written = {} if is_named(spec) else written_parameters(spec)
-    settings = [
-        f"{key} {'not recorded' if value == NOT_RECORDED else value}"
-        for key, value in written.items()
-        if key not in shown
-    ]
+    settings = [f"{key} {value}" for key, value in written.items() if key not in shown]
     return " ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])

@@ -5,7 +5,6 @@ Which of them hold is in `verdict.py`, `decide.py` and `decision.py`.
 
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import NamedTuple
 
 from ckv_core.experiment.decide import PointDecision, fewest_sources, least_tolerance
 from ckv_core.experiment.stats import Interval
@@ -44,36 +43,10 @@ NO_TEXT = (
 )
 GENERATE = "Generate text to see the smallest budget that still answers."
 MORE_SAMPLES = "One text only: run more samples before you decide."
-ALL_CUT = "{} was cut before an answer, at every budget."
-NO_POINT = "{} {}, up to {}."
-EVERY_POINT = "{} {} at every budget, down to {}."
-NEEDS_LEAST = "{} needs the smallest budget: it {}"
-NEED_LEAST = "{} need the smallest budget: they {}"
-SAME_BUDGET = "{} need the same budget: they {}"
-FROM_ON = "from {} on"
-NEVER = "{} {} at every budget tried."
-EXCEPTION = "{} {} at {} but not at {}."
-MORE_EXCEPTIONS = "So do {}: there is no clear limit."
-
-
-class Does(NamedTuple):
-    """The verbs of an outcome: one method, several, one negated, and (one, several) of a miss."""
-
-    one: str
-    many: str
-    one_not: str
-    never: tuple[str, str]
-
-
-OF_SWEEP = {  # by answer or text
-    True: Does("answers", "answer", "does not answer", ("misses", "miss")),
-    False: Does(
-        "writes the full cache's text",
-        "write the full cache's text",
-        "does not write the full cache's text",
-        ("differs", "differ"),
-    ),
-}
+ALL_CUT = "Cut before an answer, at every budget: {}."
+NO_BUDGET = "No budget {}, up to {}: {}."
+SMALLEST = "The smallest budget that {}: {}, with {}."
+DOES_AT = {True: "still answers", False: "gives the full cache's text"}  # by answer or text
 
 # --- many samples -------------------------------------------------------------------------
 

@@ -80,14 +80,6 @@ class Line:
         kept = (at for at, point in enumerate(self.points) if point and point.state == "kept")
         return next(kept, None)
 
-    @property
-    def lost_above(self) -> int | None:
-        """Place of the smallest budget above it that does not; None where all do."""
-        if (least := self.smallest) is None:
-            return None
-        above = enumerate(self.points[least:], least)
-        return next((at for at, point in above if point and point.state == "lost"), None)
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -172,9 +164,6 @@ def sizes(receipts: Sequence[Receipt]) -> tuple[int, int, int]:
     return min(own), max(own), max(each.full_cache_bytes for each in receipts)
 
 
-MOST_NAMED = 3  # exceptions in sentences of their own
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """One variant or curve.
@@ -222,7 +211,7 @@ class Verdict:
         regimes: that query-aware and query-agnostic methods stand beside one another; or empty.
         groups: the full cache, then the variants by outcome; the best first.
         causes: what the outcome is due to; at several budgets what the other methods need.
-        findings: whether lower perturbation went with it, and what contradicts itself.
+        findings: whether lower perturbation went with it.
         cautions: what cannot be concluded.
     """
 
@@ -460,71 +449,43 @@ def _of_several_budgets(result: RunResult) -> Verdict | None:
     headline = _smallest_budget(grid, lines)
     return Verdict(
         headline=f"{counts.about_full} {headline}".strip(),
-        causes=(others,) if (others := " ".join(_other_budgets(grid, lines))) else (),
-        findings=(*_exceptions(grid, lines), *_findings(result.variants, states, counts)),
+        causes=tuple(_other_budgets(grid, lines)),
+        findings=tuple(_findings(result.variants, states, counts)),
         cautions=(*_outcome_cautions(result, counts), sentences.MORE_SAMPLES, *_rounding(result)),
     )
 
 
 def _smallest_budget(grid: Grid, lines: Sequence[Line]) -> str:
-    """Which methods need the smallest budget, and how much that is."""
-    states = {state for line in lines for state in line.states}
-    words = sentences.OF_SWEEP[grid.by_answer]
-    who = "Every method" if len(lines) > 1 else lines[0].name
-    if states == {"cut"}:
-        return sentences.ALL_CUT.format(who)
-    if "kept" not in states:
-        who = "No method" if len(lines) > 1 else lines[0].name
-        does = words.one if len(lines) > 1 else words.one_not
-        return sentences.NO_POINT.format(who, does, _at(grid, len(grid.budgets) - 1))
-    if states == {"kept"}:
-        return sentences.EVERY_POINT.format(who, words.one, _at(grid, 0))
-    least = min(at for line in lines if (at := line.smallest) is not None)
-    first = [line for line in lines if line.smallest == least]
-    from_on = sentences.FROM_ON if all(line.lost_above is None for line in first) else "at {}"
-    place = _at(grid, least, from_on)
-    if len(lines) == 1:
-        return f"{who} {words.one} {place}."
-    if len(first) == len(lines):
-        all_of = "Both methods" if len(lines) == 2 else f"All {len(lines)} methods"
-        return f"{sentences.SAME_BUDGET.format(all_of, words.many)} {place}."
-    names = listed([line.name for line in first])
-    needs = sentences.NEEDS_LEAST if len(first) == 1 else sentences.NEED_LEAST
-    return f"{needs.format(names, words.one if len(first) == 1 else words.many)} {place}."
-
-
-def _at(grid: Grid, at: int, words: str = "{}") -> str:
-    """`10 % (8.7 of 86.8 MiB)`; `words` are put around the budget."""
-    place, receipts = words.format(budget_words(grid.budgets[at])), grid.receipts(at)
-    return f"{place} ({sentences.size(*sizes(receipts))})" if receipts else place
+    """The smallest budget that keeps it, and the methods that do at it."""
+    does, every = sentences.DOES_AT[grid.by_answer], listed([line.name for line in lines])
+    if all({*line.states} == {"cut"} for line in lines):
+        return sentences.ALL_CUT.format(every)
+    places = _places(lines)
+    if not places:
+        return sentences.NO_BUDGET.format(does, _at(grid, len(grid.budgets) - 1), every)
+    return sentences.SMALLEST.format(does, _at(grid, places[0]), _names(lines, places[0]))
 
 
 def _other_budgets(grid: Grid, lines: Sequence[Line]) -> Iterator[str]:
     """What the others need, by rising budget; then those that no budget helps."""
-    kept = sorted({at for line in lines if (at := line.smallest) is not None})
-    needs = []
-    for at in kept[1:]:
-        names = [line.name for line in lines if line.smallest == at]
-        does = "needs" if len(names) == 1 else "need"
-        needs.append(f"{listed(names)} {does} {budget_words(grid.budgets[at])}")
+    places = _places(lines)
+    needs = [f"{budget_words(grid.budgets[at])} with {_names(lines, at)}" for at in places[1:]]
+    if places and any(line.smallest is None for line in lines):
+        needs.append(f"none with {_names(lines, None)}")
     if needs:
-        yield f"{', '.join(needs)}."
-    without = [line for line in lines if line.smallest is None] if kept else []
-    words = sentences.OF_SWEEP[grid.by_answer]
-    cut = [line.name for line in without if set(line.states) == {"cut"}]
-    missed = [line.name for line in without if line.name not in cut]
-    for names, one, many in ((missed, *words.never), (cut, "was cut", "were cut")):
-        if names:
-            yield sentences.NEVER.format(listed(names), one if len(names) == 1 else many)
+        yield f"Of the others: {'; '.join(needs)}."
 
 
-def _exceptions(grid: Grid, lines: Sequence[Line]) -> Iterable[str]:
-    """Where a lower budget does and a higher one does not."""
-    words, labels = sentences.OF_SWEEP[grid.by_answer], [*map(budget_words, grid.budgets)]
-    odd = [line for line in lines if line.lost_above is not None]
-    for line in odd[:MOST_NAMED]:
-        places = [labels[at] for at in (line.smallest, line.lost_above) if at is not None]
-        yield sentences.EXCEPTION.format(line.name, words.one, *places)
-    if len(odd) > MOST_NAMED:
-        more = counted(len(odd) - MOST_NAMED, "more method", "more methods")
-        yield sentences.MORE_EXCEPTIONS.format(more)
+def _places(lines: Sequence[Line]) -> list[int]:
+    """The smallest budgets of all methods, rising."""
+    return sorted({at for line in lines if (at := line.smallest) is not None})
+
+
+def _names(lines: Sequence[Line], smallest: int | None) -> str:
+    return listed([line.name for line in lines if line.smallest == smallest])
+
+
+def _at(grid: Grid, at: int) -> str:
+    """`10 % (8.7 of 86.8 MiB)`."""
+    place, receipts = budget_words(grid.budgets[at]), grid.receipts(at)
+    return f"{place} ({sentences.size(*sizes(receipts))})" if receipts else place

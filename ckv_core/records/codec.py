@@ -34,7 +34,7 @@ T = TypeVar("T")
 # --- writing ----------------------------------------------------------------------------
 
 
-def measured_json(result: RunResult) -> dict[str, Any]:
+def to_json(result: RunResult) -> dict[str, Any]:
     """A run, whole or partial, as plain JSON values: all that `from_json` reads."""
     evictable = result.model.evictable_layers if result.model else ()
     return (

@@ -12,9 +12,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.records.records import VariantResult
-from ckv_core.records.variants import NAME, selector_of, spec_without, written_parameters
+from ckv_core.records.variants import NAME, spec_without, written_parameters
 
-NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
 # Of what is protected, `protect` names the texts, `keep_question` the question; a name decides
 # nothing.
@@ -22,7 +21,7 @@ _APART = frozenset({"budget", "preset", "protected", "question_at", NAME})
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
 
-Given = Mapping[str, ParameterValue | None]
+Given = Mapping[str, ParameterValue]
 Pairs = tuple[tuple[str, ParameterValue], ...]
 
 
@@ -32,13 +31,7 @@ class Settings:
 
     name: str  # `snapkv+critical`
     critical: bool  # as recorded beside it
-    # (SPEC key, value) by key; None where the run does not say it.
-    parameters: tuple[tuple[str, ParameterValue | None], ...]
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Parameters that the method reads and the run does not say."""
-        return tuple(key for key, value in self.parameters if value is None)
+    parameters: Pairs  # (SPEC key, value) by key, as far as the run says them
 
     @property
     def alpha(self) -> float | None:
@@ -84,13 +77,7 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     known = next((each for each in METHODS if each.name == method), None)
     name = spec.partition(":")[0].strip()
     written = written_parameters(spec)
-    # What has another method's parts is younger than records that leave parameters out.
-    whole = known is None or not {"rule", "select"}.isdisjoint(dict(params))
-    parameters: dict[str, ParameterValue | None] = dict.fromkeys(
-        () if whole or known is None else known.parameters(selector_of(name))
-    )
-    parameters |= {key: _parsed(key, text) for key, text in written.items()}
-    parameters |= dict(params)
+    parameters = {key: _parsed(key, text) for key, text in written.items()} | dict(params)
     left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())
     kept = {key: value for key, value in parameters.items() if key not in left_out} | dict(more)
     settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
@@ -157,16 +144,11 @@ def _distinguishing(settings: Settings, namesakes: Collection[Settings]) -> Give
     """The values of the parameters in which these settings and their namesakes differ."""
     own = dict(settings.parameters)
     settings_of_all = [dict(each.parameters) for each in namesakes]
-    differing = {
+    return {
         key: value
         for key, value in own.items()
-        if len({each.get(key, "") for each in settings_of_all} - {None}) > 1
+        if len({each.get(key, "") for each in settings_of_all}) > 1
     }
-    if differing or len(namesakes) == 1:
-        return differing
-    # They differ in what is recorded of them; alpha is what readers look for.
-    first = next(key for key in own if any(each.get(key, "") is None for each in settings_of_all))
-    return {first: own[first]} if first == "alpha" or own[first] is None else {}
 
 
 def _with(spec: str, parameters: Given) -> str:
@@ -174,5 +156,5 @@ def _with(spec: str, parameters: Given) -> str:
     if not parameters:
         return spec
     short = spec_without(spec, *parameters)
-    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in parameters.items()]
+    pairs = [f"{key}={value}" for key, value in parameters.items()]
     return short + ("," if ":" in short else ":") + ",".join(pairs)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -84,11 +84,6 @@ class KeptFolder:
 
         write_whole(self.free(name), checked)
 
-    def rename(self, name: str, to: str) -> None:
-        source = self.find(name)
-        with _reported(source, "renamed"):
-            source.rename(self.free(to))
-
     def delete(self, name: str) -> None:
         path = self.find(name)
         with _reported(path, "deleted"):
@@ -105,15 +100,6 @@ class KeptFolder:
                 "a letter or digit."
             )
         return self.folder / f"{name}{SUFFIX}"
-
-
-def unclaimed(owners: Iterable[str]) -> dict[Path, int]:
-    """Folders of users who are none of these, with the bytes of their files."""
-    folder = home_folder() / "caches" / "of"
-    known = {KeptFolder(owner).folder for owner in owners}
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    sizes = {each: _bytes_of(each) for each in found if each not in known}
-    return {each: size for each, size in sizes.items() if size}
 
 
 def _bytes_of(folder: Path) -> int:

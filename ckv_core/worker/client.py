@@ -27,8 +27,7 @@ from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess
 from ckv_core.worker.task import RESTARTS, Task
 
 LOGGER = logging.getLogger(__name__)
-FIRST_BACKOFF_S = 0.25
-MAX_BACKOFF_S = 30.0
+PAUSE_S = 2.0  # before another worker is started after one that could not start
 START_S = 300.0  # importing the engine, on a slow disk
 WARM = "warm"  # id of a job that loads a model ahead
 
@@ -86,12 +85,10 @@ class WorkerClient:
         self._listeners: dict[str, Callable[[Reply], None]] = {}  # by job
         self._callers: dict[str, Context] = {}  # where each job was submitted
         self._wish: Job | None = None  # the model to load ahead
-        self._hung: dict[str, str] = {}  # models that are not loaded ahead any more, and why
         self._worker: WorkerProcess | None = None
         self._is_ready = False  # the worker takes jobs
         self._task: Task | None = None  # what the worker does
         self._loaded: dict[str, ModelStatus] = {}  # models in the worker
-        self._failed_starts = 0  # since a worker last sent anything
         self._start_at = self._started_by = 0.0
 
     # --- public, any thread -------------------------------------------------------------------
@@ -199,15 +196,14 @@ class WorkerClient:
                 self._callers.get(job.job_id, copy_context()).run(self._worker.send, job)
         jobs, task = self._queue.waiting(), self._task
         if jobs and task and task.job.gives_way and not task.is_stopping:
-            self._stop_task("")
+            self._stop_task()
             task.comes_again = True
         elif jobs and task and task.job.loads_ahead and not task.job.loads_as(jobs[0]):
-            self._stop_task("")
+            self._stop_task()
 
-    def _stop_task(self, reason: str) -> None:
-        """Stop the task; it ends with this reason, or as cancelled without one."""
+    def _stop_task(self) -> None:
         if self._task is not None and self._worker is not None and not self._task.is_stopping:
-            self._task.stop(reason, self._cancel_grace_s)
+            self._task.stop(self._cancel_grace_s)
             self._worker.send(Cancel(self._task.job.job_id))
 
     @_posted
@@ -218,7 +214,7 @@ class WorkerClient:
             self._dispatch()
         if self._task is not None and self._task.job.job_id == job_id:
             self._task.comes_again = False
-            self._stop_task("")
+            self._stop_task()
 
     @_posted
     def warm(self, model: str) -> None:
@@ -227,9 +223,6 @@ class WorkerClient:
         ModelStatus replies report it. Runs come first: a load waits for them, and stops for one of
         another model.
         """
-        if model in self._hung:
-            self._report(ModelStatus(model, False, self._hung[model], failed=True))
-            return
         if self._wish is not None and (before := self._wish.request.model) != model:
             self._report(ModelStatus(before, False, f"{before} is loaded when a run needs it."))
         self._wish = Job(WARM, LoadRequest(model))
@@ -243,13 +236,12 @@ class WorkerClient:
             self._report(ModelStatus(model, False, f"Loading {model} was cancelled."))
         job = self._task.job if self._task else None
         if job is not None and job.loads_ahead and job.request.model == model:
-            self._stop_task("")
+            self._stop_task()
 
     def _take(self, worker: WorkerProcess, reply: Reply) -> None:
         """One reply of a worker; those of a replaced one or of an ended task are dropped."""
         if worker is not self._worker:
             return
-        self._failed_starts = 0
         task = self._task
         match reply:
             case WorkerReady():
@@ -298,13 +290,9 @@ class WorkerClient:
 
     def _after_loss(self, reason: str, *, worked: bool) -> None:
         self._worker, self._is_ready = None, False
-        self._failed_starts = 0 if worked else self._failed_starts + 1
-        wait_s = 0.0
-        if self._failed_starts:
-            wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
-            if self._task is None and (job := self._next()) is not None:
-                self._task = Task(job)  # workers that cannot start fail the first job
-        self._start_at = time.monotonic() + wait_s
+        if not worked and self._task is None and (job := self._next()) is not None:
+            self._task = Task(job)  # a worker that cannot start fails the first job
+        self._start_at = time.monotonic() + (0.0 if worked else PAUSE_S)
         gone, self._loaded = self._loaded, {}
         for model in gone:
             self._report(ModelStatus(model, False, _sentence(reason)))
@@ -314,9 +302,7 @@ class WorkerClient:
         # Nothing of this goes to others: it may name what another user wanted to load.
         sentence, model = _sentence(task.reason_of_loss(reason)), task.job.request.model
         if task.job.loads_ahead or not task.has_loaded:
-            self._report(ModelStatus(model, False, sentence, failed=not task.is_cancelled))
-            if task.is_hung:
-                self._hung[model] = sentence
+            self._report(ModelStatus(model, False, sentence, failed=not task.is_stopping))
         if task.job.tries > 1 and not (task.is_hung or task.is_stopping):
             self._task = None
             self._queue.done(task.job.job_id)

@@ -5,7 +5,6 @@ but the end of its process stops it. So it may not do so beside a run.
 """
 
 import threading
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 COUNT_RUNNER = "ckv_core.worker.counting:CountRunner"
 TRIES = 2  # processes that one count may lose; the system may have ended them
-MAX_WAITING = 64
-REFUSED_S = 600.0  # a model whose count hung is not tried again for so long
 KEPT_TOKENIZERS = 4
 COUNT_S = 15.0
 CHARACTERS_PER_S = 50_000
@@ -46,29 +43,20 @@ class TokenCounter:
         self._make_client = make_client
         self._lock = threading.RLock()
         self._client: Any = None
-        self._waiting = 0
-        self._refused: dict[str, tuple[float, str]] = {}
         self._closed = False
 
     def ask(self, request: RunRequest, owner: str | None = None) -> Future[TokensCounted]:
         """Count; failure is in the answer's `error`. Cancel the answer to give it up."""
         answer: Future[TokensCounted] = Future()
         with self._lock:
-            until, reason = self._refused.get(request.model, (0.0, ""))
             if self._closed:
                 answer.set_result(TokensCounted(error=CLOSING))
-            elif time.monotonic() < until:
-                answer.set_result(TokensCounted(error=reason))
-            elif self._waiting >= MAX_WAITING:
-                busy = "Many counts are waiting; the run will count again."
-                answer.set_result(TokensCounted(error=busy, is_busy=True))
             else:
-                self._waiting += 1
                 if self._client is None:
                     self._client = self._make_client(lambda _: None)
                     self._client.start()
                 job = Job(uuid.uuid4().hex, request, owner, TRIES)
-                self._client.submit(job, partial(self._take, request.model, answer))
+                self._client.submit(job, partial(_take, answer))
         return answer
 
     def count(
@@ -92,17 +80,14 @@ class TokenCounter:
         if client is not None:
             client.close(CLOSE_S)
 
-    def _take(self, model: str, answer: Future[TokensCounted], reply: Reply) -> None:
-        """One reply about a count, in the client's thread."""
-        if isinstance(reply, JobEvent) and isinstance(reply.event, TokensCounted):
-            _give(answer, reply.event)
-        elif isinstance(reply, JobEnd):
-            reason = reply.reason or CLOSING
-            with self._lock:
-                self._waiting -= 1
-                if reply.is_hung:
-                    self._refused[model] = (time.monotonic() + REFUSED_S, reason)
-            _give(answer, TokensCounted(error=reason, for_good=reply.for_good, field=reply.field))
+
+def _take(answer: Future[TokensCounted], reply: Reply) -> None:
+    """One reply about a count, in the client's thread."""
+    if isinstance(reply, JobEvent) and isinstance(reply.event, TokensCounted):
+        _give(answer, reply.event)
+    elif isinstance(reply, JobEnd):
+        reason = reply.reason or CLOSING
+        _give(answer, TokensCounted(error=reason, for_good=reply.for_good, field=reply.field))
 
 
 def _give(answer: Future[TokensCounted], counted: TokensCounted) -> None:

@@ -93,7 +93,6 @@ class JobEnd:
     reason: str = ""  # the sentence that the user reads of one that failed
     for_good: bool = False  # the same request fails each time
     field: str = ""  # of the request, that is wrong
-    is_hung: bool = False  # a step took longer than it may
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,17 @@ class Task:
 
     Attributes:
         is_hung: a step took longer than it may.
-        is_cancelled: a user wanted its end, not a limit.
+        is_stopping: it was asked to stop.
         comes_again: it stops for another job, and begins again after that.
     """
 
     def __init__(self, job: Job) -> None:
         """Hand over now."""
         self.job = job
-        self.is_hung = self.is_cancelled = self.comes_again = False
+        self.is_hung = self.is_stopping = self.comes_again = False
         self._step = Deadline(job.job_id, "Handing the run to the worker", TAKE_S)
         self._hangs_at: float | None = time.monotonic() + TAKE_S
         self._kill_at: float | None = None
-        self._stop_reason: str | None = None
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stop_reason is not None
 
     @property
     def has_loaded(self) -> bool:
@@ -41,9 +36,9 @@ class Task:
         self._step = step
         self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
 
-    def stop(self, reason: str, grace_s: float) -> None:
-        """Note that it shall stop, as cancelled without a reason; it may take `grace_s`."""
-        self._stop_reason, self.is_cancelled = reason, not reason
+    def stop(self, grace_s: float) -> None:
+        """Note that it shall stop; it may take `grace_s`."""
+        self.is_stopping = True
         self._kill_at = time.monotonic() + grace_s
 
     def next_deadline(self) -> float | None:
@@ -71,12 +66,10 @@ class Task:
     def lost(self, sentence: str) -> JobEnd:
         """How it ends with its worker, for the reason in the sentence."""
         message = sentence if self.is_hung else f"{sentence} {AGAIN}"
-        return self.end(JobEnd(self.job.job_id, "failed", message, is_hung=self.is_hung))
+        return self.end(JobEnd(self.job.job_id, "failed", message))
 
     def end(self, reply: JobEnd) -> JobEnd:
-        """How it ends for its user: as cancelled or over its time if that came first."""
-        if self._stop_reason is None or reply.state == "done":
-            return reply
-        return JobEnd(
-            self.job.job_id, "failed" if self._stop_reason else "cancelled", self._stop_reason
-        )
+        """How it ends for its user: as cancelled if that came first."""
+        if self.is_stopping and reply.state != "done":
+            return JobEnd(self.job.job_id, "cancelled")
+        return reply

@@ -12,22 +12,19 @@ from storage import bundle
 from storage.database import default_url, open_database
 from storage.models import Run
 from storage.recorder import Recorder
-from storage.records import Lineage
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Five runs, each made from the one before."""
+    """Five runs."""
     use(tmp_path / "old", monkeypatch)
     made: list[str] = []
     with closing(open_database(default_url(tmp_path / "old"))) as database:
         recorder = Recorder(database)
         for number in range(5):
-            lineage = Lineage(made[-1], "rerun") if made else None
-            request = RunRequest(context=f"text {number}")
-            made.append(recorder.create(request, lineage=lineage))
+            made.append(recorder.create(RunRequest(context=f"text {number}")))
             recorder.end(made[-1])
     return made
 
@@ -37,9 +34,9 @@ def use(home: Path, monkeypatch) -> None:
     monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
 
 
-def stored(home: Path) -> list[tuple[str, str | None, str | None]]:
+def stored(home: Path) -> list[tuple[str, str | None]]:
     with closing(open_database(default_url(home))) as database, database.read() as session:
-        rows = session.execute(select(Run.slug, Run.owner, Run.parent_slug).order_by(Run.id))
+        rows = session.execute(select(Run.slug, Run.owner).order_by(Run.id))
         return [tuple(row) for row in rows]
 
 
@@ -62,10 +59,7 @@ def test_all_runs_move_to_another_database_in_several_files(
     use(tmp_path / "new", monkeypatch)
     for file in files:
         assert main(["import", str(file), "--owner", "ann"]) == 0
-    parents = [None, *runs[:-1]]
-    assert stored(tmp_path / "new") == [
-        (slug, "ann", parent) for slug, parent in zip(runs, parents, strict=True)
-    ]
+    assert stored(tmp_path / "new") == [(slug, "ann") for slug in runs]
 
 
 @pytest.mark.parametrize("spoilt", [[1], [0, 1, 2, 3, 4]])

@@ -44,7 +44,7 @@ def slug(home):
         )
         Recorder(database).create(request(question="never run"))
         with database.write() as session:
-            library.annotate(session, slug, "A title", "my note", ["good"])
+            library.annotate(session, slug, "A title", "my note")
     return slug
 
 
@@ -84,12 +84,6 @@ def test_a_report_and_a_bundle_are_written_at_once(slug, tmp_path, said):
     assert f"{report.stat().st_size:,} bytes" in told
 
 
-def test_parts_are_left_out(slug, tmp_path, said):
-    report = tmp_path / "r.html"
-    said("export", slug, "--html", report, "--without", "kept,charts")
-    assert set(opened(report.read_bytes()).files) == {"page"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -97,7 +91,6 @@ def test_parts_are_left_out(slug, tmp_path, said):
         (["abc123def456", "--html", "x.html"], "There is no run"),
         (["SLUG", "--html", "/nowhere/x.html"], "cannot be written"),
         (["--all", "--kvpress", "x.py"], "takes one run or study"),
-        (["SLUG", "--html", "x.html", "--without", "all"], "kept, charts"),
         (["SLUG"], "--out FILE"),
     ],
 )
@@ -125,7 +118,7 @@ def test_runs_are_listed_shown_written_and_deleted(slug, home, tmp_path, said):
             SimpleNamespace(_runs=SimpleNamespace(recorder=recorder)), request(), result
         )
         with database.write() as session:
-            library.annotate(session, other, "[red]Not[/red] markup", "", [])
+            library.annotate(session, other, "[red]Not[/red] markup", "")
     listed = {line.split()[0]: line for line in said("list").splitlines()}
     assert "[red]Not[/red] markup" in listed[other]
     assert "  done  3 variants  " in listed[slug]
@@ -182,7 +175,6 @@ def test_a_user_is_disabled_and_enabled_and_nobody_else_is_known(said):
     assert "ann may log in" in said("users", "enable", "ann")
     assert "no user 'bob'" in said("users", "disable", "bob", status=2)
     assert "no user 'bob'" in said("tokens", "create", "bob", status=2)
-    assert "enabled user" not in said("audit", "--action", "disabled user")
 
 
 def test_what_the_app_writes_is_its_users_alone(tmp_path):

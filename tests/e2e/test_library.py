@@ -5,7 +5,7 @@ import json
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import to_json
 from tests.e2e.steps import PHONE
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
@@ -56,7 +56,7 @@ def test_a_run_is_listed_opened_and_deleted(page, app, faults):
 
 
 def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, page, tmp_path):
-    app.services.library.annotate(slugs["first"], "Kept title", "kept note", ["kept"])
+    app.services.library.annotate(slugs["first"], "Kept title", "kept note")
     page.goto(f"{app.url}/runs")
     row = page.locator("#runs tbody tr", has_text="Kept title")
     row.get_by_role("checkbox").check()
@@ -65,7 +65,7 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, pag
     bundle = tmp_path / download.value.suggested_filename
     assert bundle.name == f"ckv-{slugs['first']}.zip"
     download.value.save_as(bundle)
-    expect(page.locator("#runs")).to_contain_text("with prompts, notes and tags")
+    expect(page.locator("#runs")).to_contain_text("with prompts and notes")
 
     empty(app.services)
     page.goto(f"{app.url}/runs")
@@ -74,7 +74,6 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, pag
     choose.set_input_files(bundle)
     expect(page.locator("#runs")).to_contain_text("Imported 1 of 1 run.")
     expect(row).to_contain_text("kept note")
-    expect(row).to_contain_text("#kept")
     choose.set_input_files(bundle)
     expect(page.locator("#runs")).to_contain_text(f"already here: {slugs['first']}.")
 

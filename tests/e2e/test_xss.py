@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import to_json
 from ckv_core.records.grid import at_points
 from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantResult
 from ckv_core.records.run_request import Kind, RunRequest
@@ -33,14 +33,13 @@ PAYLOADS = (
 )
 HOSTILE = "=1+1 " + " ".join(PAYLOADS)
 STRIP = ("forced_kl", "forced_top1", "forced_rank")
-TAG = "onerror"  # tags are words: markup is refused when they are set
 # Page, and what on it holds hostile text once it is complete: `text` of an element, or the
 # `value` of a field. No word of it is the page's own.
 SEEN = {
     "/run?id={slug}": ("#answers", "text"),
     "/run?id={other}": ("#answers", "text"),
     "/run?id={sweep}": ("#grid", "text"),
-    "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
+    "/runs?text=onload": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
     "/?from={sweep}": ("#context textarea", "value"),
     "/several?ids={slug},{other}": ("#several-beside", "text"),
@@ -72,7 +71,7 @@ def slugs(app, stored) -> Slugs:
         "sweep": store(app, kind="sweep"),
     }
     for slug in stored.values():
-        app.services.library.annotate(slug, HOSTILE[:200], HOSTILE, [TAG])
+        app.services.library.annotate(slug, HOSTILE[:200], HOSTILE)
     return stored
 
 
@@ -201,7 +200,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     return {
         "bomb.zip": (
             sealed("a" * 12, b" " * 20_000_000),
-            "it is compressed too much to be a bundle",
+            "a file in it is not valid JSON (one value is expected)",
         ),
         "path upwards.zip": (
             rewritten(data, {}, [("../../outside-it", b"x")]),

@@ -20,7 +20,7 @@ from ckv_core.records.run_request import FULL, RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus
 from storage.models import ALIVE, Base, Run
-from storage.records import Lineage, RunNotes, RunSummary
+from storage.records import RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests.factories.events import events_of
 from tests.factories.runs import done_result, sweep_result
@@ -158,15 +158,13 @@ class FakeServices:
         self.caches = SimpleNamespace(refusal="")
         self.previews = SimpleNamespace(may_start=lambda: True)
         self.started: list[RunRequest] = []
-        self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []
         self.steps: list[RunSnapshot] = []
         self.status: ModelStatus | None = None
         self.counted = TokensCounted(10, 10, 100)
 
-    def start_run(self, asked: RunRequest, lineage=None) -> str:
+    def start_run(self, asked: RunRequest) -> str:
         self.started.append(asked)
-        self.lineages.append(lineage)
         return SLUG
 
     def cancel_run(self, slug: str) -> None:
@@ -231,22 +229,13 @@ class FakeLibrary:
         return listed[offset : offset + limit], len(listed)
 
     def choices(self) -> dict[str, list[str]]:
-        return {"models": ["tiny"], "methods": ["full", "snapkv"], "tags": ["good"]}
-
-    def relatives(self, slug: str):
-        return None, []
+        return {"models": ["tiny"], "methods": ["full", "snapkv"]}
 
     def notes(self, slug: str) -> RunNotes:
-        return RunNotes("a note", ("good",))
+        return RunNotes("a note")
 
     def annotate(self, *args) -> None:
         self.called.append(("annotate", *args))
-
-    def add_tag(self, *args) -> None:
-        self.called.append(("add_tag", *args))
-
-    def set_pinned(self, slug: str, *, pinned: bool) -> None:
-        self.called.append(("set_pinned", slug, pinned))
 
     def delete(self, slugs) -> None:
         if any(slug not in self.runs for slug in slugs):

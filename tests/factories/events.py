@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import to_json
 from ckv_core.records.events import (
     FollowUpsAnswered,
     Generated,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from ckv_core.records.run_request import RunRequest
 from storage import repository
 from storage.database import MIGRATIONS, Database, open_database, schemas
 from storage.recorder import Recorder, create_run
-from storage.records import Lineage, StoredRun
+from storage.records import StoredRun
 from tests.factories.events import big_events
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -44,13 +45,12 @@ def make(
     database: Database,
     title: str = "Title",
     minutes: int = 0,
-    lineage: Lineage | None = None,
     **request: object,
 ) -> str:
     """A run that waits, created so many minutes after START; its slug."""
     asked = RunRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
-    return database.write_with(create_run, asked, title, now, lineage=lineage)
+    return database.write_with(create_run, asked, title, now)
 
 
 def record(
@@ -62,7 +62,7 @@ def record(
     is_over: bool = True,
 ) -> str:
     """A run of these events, or of a small one's; its slug."""
-    recorder = Recorder(database)
+    recorder = Recorder(database, count().__next__)  # no text follows too soon
     slug = recorder.create(asked, title)
     recorder.start(slug)
     for event in big_events(tokens=16, variants=2) if events is None else events:

@@ -1,7 +1,6 @@
-"""Backups equal the database; a restore keeps the old one and refuses a running server."""
+"""Backups equal the database; a new library is whole or not there."""
 
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -20,8 +19,7 @@ from cli.main import main
 from storage import sqlite
 from storage.database import default_url, open_database
 from storage.recorder import create_run
-from storage.servers import only_server
-from tests.storage.conftest import record, with_next_schema
+from tests.storage.conftest import record
 
 pytestmark = pytest.mark.slow
 
@@ -64,63 +62,12 @@ def slugs(home: Path) -> set[str]:
         return {row[0] for row in found.execute("SELECT slug FROM runs")}
 
 
-def test_a_backup_taken_while_the_database_is_in_use_restores_to_the_same_content(
-    home, slug, tmp_path, capsys
-):
+def test_a_backup_taken_while_the_database_is_in_use_has_what_was_committed(home, slug, tmp_path):
     with closing(open_database(default_url(home))) as database, database.write() as session:
         create_run(session, RunRequest(context="c"), "open", datetime.now(UTC))
-        assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
-    before = dump(tmp_path / "b.sqlite3")
-    assert slugs(home) > {slug}
-    assert main(["restore", str(tmp_path / "b.sqlite3")]) == 0
-    assert dump(home / "ckv.sqlite3") == before
-    assert slugs(home) == {slug}
-    kept = next(home.glob("*.before-restore-*"))
-    assert str(kept) in capsys.readouterr().out
-    assert not list(home.glob(".*.part"))
-
-
-def test_restore_refuses_while_a_server_runs(home, slug, tmp_path, capsys):
-    assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
-    before = dump(home / "ckv.sqlite3")
-    with closing(open_database(default_url(home))) as database, only_server(database):
-        assert main(["restore", str(tmp_path / "b.sqlite3")]) == 1
-    assert "serves" in capsys.readouterr().err
-    assert dump(home / "ckv.sqlite3") == before
-
-
-def test_a_restore_that_fails_at_its_last_step_leaves_the_database_as_it_was(
-    home, slug, tmp_path, monkeypatch, capsys
-):
-    assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
-    before = dump(home / "ckv.sqlite3")
-    replace = Path.replace
-
-    def failing(path: Path, target: Path) -> Path:
-        if path.suffix == ".part" and Path(target).name == "ckv.sqlite3":
-            raise OSError(5, "Input/output error")
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
-    assert main(["restore", str(tmp_path / "b.sqlite3")]) == 1
-    assert "Input/output error; it is as it was" in capsys.readouterr().err
-    assert not list(home.glob("*.before-restore-*"))
-    assert dump(home / "ckv.sqlite3") == before
-
-
-def test_restore_refuses_what_is_no_backup_and_replaces_a_damaged_database(
-    home, slug, tmp_path, capsys
-):
-    (tmp_path / "empty").touch()
-    (tmp_path / "junk").write_bytes(b"junk" * 1000)
-    for name in ("missing", "empty", "junk"):
-        assert main(["restore", str(tmp_path / name)]) == 1
-        assert capsys.readouterr().err.count("\n") == 1
-        assert slugs(home) == {slug}
-    assert main(["backup", str(tmp_path / "b")]) == 0
-    (home / "ckv.sqlite3").write_bytes(b"junk" * 1000)
-    assert main(["restore", str(tmp_path / "b")]) == 0
-    assert slugs(home) == {slug}
+        assert main(["backup", str(tmp_path / "ckv.sqlite3")]) == 0
+    assert slugs(tmp_path) == {slug} < slugs(home)
+    open_database(default_url(tmp_path)).close()
 
 
 def test_a_backup_overwrites_nothing_and_where_it_cannot_be_written_nothing_is_left(
@@ -171,47 +118,6 @@ def killed(step: int, work: Callable[[], object]) -> bool:
     return os.waitpid(process, 0)[1] != 0
 
 
-def test_a_restore_killed_at_any_step_never_leaves_an_empty_library(home, slug, tmp_path):
-    restored = tmp_path / "b"
-    assert main(["backup", str(restored)]) == 0
-    second = make_run(home)
-    (tmp_path / "saved").mkdir()
-    # A log that was not played back, as after a crash: it belongs to the old file.
-    with closing(sqlite3.connect(home / "ckv.sqlite3")) as crashed, crashed:
-        crashed.execute("UPDATE runs SET title = 'in the log'")
-        crashed.commit()
-        for path in home.iterdir():
-            shutil.copy(path, tmp_path / "saved")
-    seen = set()
-    for step in count(1):
-        shutil.rmtree(home)
-        shutil.copytree(tmp_path / "saved", home)
-        over = not killed(step, lambda: main(["restore", str(restored)]))
-        open_database(default_url(home)).close()
-        is_old = whole(home / "ckv.sqlite3") == {slug, second}
-        assert is_old is not over
-        assert is_old or dump(home / "ckv.sqlite3") == dump(restored)
-        seen.add("old" if is_old else "new")
-        old = [path for path in home.glob("ckv.sqlite3*") if whole(path) == {slug, second}]
-        assert old, "what was there before the restore is gone"
-        assert main(["restore", str(restored)]) == 0
-        assert slugs(home) == {slug}
-        assert not list(home.glob(".*.part*"))
-        if over:
-            break
-    assert seen == {"old", "new"}
-
-
-def whole(path: Path) -> set[str]:
-    """Runs of a database with the log beside it; none if it is no database, or without its log."""
-    try:
-        with closing(sqlite3.connect(path)) as found:
-            rows = found.execute("SELECT slug, title FROM runs").fetchall()
-    except sqlite3.Error:
-        return set()
-    return {slug for slug, title in rows if title == "in the log"}
-
-
 def test_an_empty_file_is_no_new_library(home, slug):
     (home / "ckv.sqlite3").write_bytes(b"")
     for command in (["export", "--all", "--out", str(home / "x.zip")], ["backup", str(home / "b")]):
@@ -231,24 +137,6 @@ def test_a_new_library_killed_at_any_step_is_whole_or_not_there(home):
         if over:
             break
     assert step > 3
-
-
-def test_a_database_is_kept_before_it_is_migrated(home, slug, tmp_path, monkeypatch):
-    old = dump(home / "ckv.sqlite3")
-    with monkeypatch.context() as patched:
-        column = "sa.Column('more', sa.Text(), nullable=True)"
-        with_next_schema(tmp_path, patched, f"op.add_column('runs', {column})")
-        for _ in range(2):
-            open_database(default_url(home)).close()
-        assert slugs(home) == {slug}
-    (kept,) = home.glob("*.bak")
-    assert re.fullmatch(r"ckv\.sqlite3\.schema-tables_[0-9a-f]{8}\.bak", kept.name)
-    assert dump(kept) == old
-    assert dump(home / "ckv.sqlite3") != old
-    with pytest.raises(StorageError, match="another version of the app"):
-        open_database(default_url(home))
-    assert main(["restore", str(kept)]) == 0
-    assert dump(home / "ckv.sqlite3") == old
 
 
 def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):

@@ -89,12 +89,6 @@ def test_what_is_no_whole_database_is_refused_and_left_alone(tmp_path, make, sen
     assert content == (path.is_file() and path.read_bytes())
 
 
-@pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_a_url_that_forbids_a_new_file_makes_none(tmp_path, mode):
-    refused(f"sqlite:///file:{tmp_path}/ckv.sqlite3?uri=true&mode={mode}", "cannot be opened")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 @pytest.mark.parametrize("existing", [False, True])

@@ -1,7 +1,5 @@
 """A stored run is decoded once while it is kept, and only what is over is kept."""
 
-import pickle
-
 import pytest
 
 from ckv_core.records.run_request import RunRequest
@@ -39,7 +37,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, deco
         assert_same_result(run.result, folded(STREAM))
         assert run.request.question == "What?"
     assert len(decodes) == 2
-    database.write_with(library.annotate, slug, "Another title", "", ())
+    database.write_with(library.annotate, slug, "Another title", "")
     assert load(database, slug, kept).title == "Another title"
     kept.forget(slug)
     load(database, slug, kept)
@@ -54,19 +52,11 @@ def test_an_unfinished_run_is_read_each_time(database, decodes):
     assert len(decodes) == 4
 
 
-def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database, decodes):
+def test_what_was_not_used_for_longest_goes_first(database, decodes):
     first, second, third = (record(database, REQUEST, STREAM) for _ in range(3))
-    size = len(pickle.dumps((REQUEST, folded(STREAM))))
-    kept = DecodedRuns(most_bytes=2 * size + size // 2)
+    kept = DecodedRuns(most=2)
     for slug in (first, second, first, third, first):
         load(database, slug, kept)
     assert len(decodes) == 6
     load(database, second, kept)
     assert len(decodes) == 8
-
-
-def test_a_run_above_the_limit_is_not_kept(database, decodes):
-    slug, kept = record(database, REQUEST, STREAM), DecodedRuns(most_bytes=1_000)
-    load(database, slug, kept)
-    load(database, slug, kept)
-    assert len(decodes) == 4

@@ -18,7 +18,7 @@ from storage import library, repository
 from storage.database import Database
 from storage.models import AnyText, Array, ResultRow, Run, SampleRow
 from storage.recorder import Recorder
-from storage.records import Lineage, RunFilter, RunNotes
+from storage.records import RunFilter, RunNotes
 from storage.repository import RunMissingError
 from storage.usage import ROW_BYTES, usage_by_owner, usage_of
 from tests.factories.events import big_events
@@ -32,8 +32,8 @@ def found(database, sort="newest", **wanted) -> list[str]:
     return [run.slug for run in runs]
 
 
-def annotate(database, slug: str, title="T", note="", tags=()) -> None:
-    database.write_with(library.annotate, slug, title, note, tags)
+def annotate(database, slug: str, title="T", note="") -> None:
+    database.write_with(library.annotate, slug, title, note)
 
 
 def test_search_finds_title_note_question_and_generation(database):
@@ -77,16 +77,14 @@ def test_every_filter_keeps_its_runs_only(database):
     recorder.start(slug)
     for item in big_events(tokens=16, variants=1)[:2]:
         recorder.apply(slug, item)
-    annotate(database, slug, tags=["good"])
     for wanted in (
         {"model": "SmolLM2-135M-Instruct", "state": "running", "kind": "compare"},
-        {"method": "snapkv", "min_budget": 1, "max_budget": 1},
-        {"tag": "good"},
+        {"method": "snapkv"},
         {"until": START + timedelta(minutes=9)},
     ):
         assert found(database, **wanted) == [slug], wanted
     assert found(database, since=START + timedelta(minutes=6)) == [other]
-    for wanted in ({"min_budget": 2}, {"tag": "goo"}, {"kind": "sweep"}, {"method": "adakv"}):
+    for wanted in ({"kind": "sweep"}, {"method": "adakv"}):
         assert found(database, **wanted) == []
 
 
@@ -123,7 +121,7 @@ def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(databas
     assert len(found(database, answer="else")) == 4
 
 
-def test_pinned_runs_come_first_in_every_sort(database):
+def test_runs_are_listed_in_each_order_page_by_page(database):
     first = make(database, "b", 0)
     second = make(database, "A", 1)
     third = make(database, "c", 2)
@@ -134,66 +132,45 @@ def test_pinned_runs_come_first_in_every_sort(database):
     assert database.read_with(library.list_runs, offset=4) == ([], 4)
     assert found(database, "oldest") == [first, second, third, twin]
     assert found(database, "title") == [second, first, third, twin]
-    database.write_with(library.set_pinned, first, pinned=True)
-    for sort in library.SORTS:
-        assert found(database, sort)[0] == first
-    assert found(database, pinned=True) == [first]
 
 
 def test_annotations_are_listed_and_bounded(database):
     slug = make(database)
-    annotate(database, slug, " New ", "note\x00", ["b", "a", "b"])
+    annotate(database, slug, " New ", "note\x00")
     with database.read() as session:
         (run,), _ = library.list_runs(session)
         notes = repository.load_notes(session, slug)
         with pytest.raises(RunMissingError):
             repository.load_notes(session, "nope")
-    assert (run.title, run.note, run.tags) == ("New", "note\x00", ("a", "b"))
-    assert notes == RunNotes("note\x00", ("a", "b"))
+    assert (run.title, run.note) == ("New", "note\x00")
+    assert notes == RunNotes("note\x00")
     refused = [
         ({"title": "x" * 201}, "1 to 200 characters"),
         ({"title": " "}, "1 to 200 characters"),
         ({"note": "x" * 10_001}, "up to 10,000 characters"),
-        ({"tags": ["x" * 41]}, "A tag has 1 to 40"),
-        ({"tags": ["<b>"]}, "A tag has 1 to 40"),
-        ({"tags": [f"t{i}" for i in range(21)]}, "up to 20 tags"),
     ]
     for changes, sentence in refused:
         with pytest.raises(StorageError, match=sentence):
             annotate(database, slug, **changes)
-    annotate(database, slug, "x" * 200, "x" * 10_000, [f"{i:040}" for i in range(20)])
-
-
-def test_a_tag_is_added_to_several_runs_or_to_none(database):
-    slugs = [make(database), make(database)]
-    database.write_with(library.add_tag, slugs, "new")
-    assert sorted(found(database, tag="new")) == sorted(slugs)
-    with pytest.raises(RunMissingError):
-        database.write_with(library.add_tag, [slugs[0], "nowhere0"], "more")
-    assert found(database, tag="more") == []
+    annotate(database, slug, "x" * 200, "x" * 10_000)
 
 
 def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
     slug = make(database, "Harbour")
-    child = make(database, lineage=Lineage(slug, "rerun"))
+    other = make(database)
     for missing in ("abcdefghijkl", "", "' OR 1=1 --", "x" * 10_000):
         with pytest.raises(RunMissingError, match="There is no run"):
             database.write_with(library.delete_runs, [slug, missing], START)
     database.write_with(library.delete_runs, [slug], START)
-    assert found(database) == [child]
+    assert found(database) == [other]
     assert found(database, text="harbour") == []
     for load in (repository.load_run, repository.run_owner):
         with pytest.raises(RunMissingError), database.read() as session:
             load(session, slug)
-    parent, _ = database.read_with(library.relatives, child)
-    assert (parent.slug, parent.title) == (slug, None)
     with database.write() as session:
         assert library.restore_runs(session, [slug], START) == []
         assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == [slug]
     assert found(database, text="harbour") == [slug]
-    parent, children = database.read_with(library.relatives, slug)
-    assert parent is None
-    assert [(each.slug, each.kind) for each in children] == [(child, "rerun")]
 
 
 def test_only_what_was_deleted_long_enough_ago_is_purged(database):
@@ -216,7 +193,7 @@ def test_a_list_reads_no_table_from_end_to_end(database):
 
     event.listen(database.engine, "before_cursor_execute", keep)
     make(database)
-    for wanted in ({}, {"method": "snapkv"}, {"min_budget": 3}, {"tag": "a"}, {"text": "title"}):
+    for wanted in ({}, {"method": "snapkv"}, {"text": "title"}):
         found(database, **wanted)
     event.remove(database.engine, "before_cursor_execute", keep)
     assert len(statements) > 12
@@ -224,7 +201,7 @@ def test_a_list_reads_no_table_from_end_to_end(database):
         for statement, parameters in statements:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
             for row in plan:
-                is_scan = row.detail.startswith(("SCAN runs", "SCAN results", "SCAN tags"))
+                is_scan = row.detail.startswith(("SCAN runs", "SCAN results"))
                 assert not is_scan or "INDEX" in row.detail, (row.detail, statement)
                 if "EXISTS" in statement and "results" in row.detail:
                     assert "COVERING INDEX" in row.detail, (row.detail, statement)
@@ -255,7 +232,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
         return
     slug = make(here, answer="a\x00", question="Ünï?")
     record(here, RunRequest(context="c" * 999, variants=("full", "snapkv")))
-    here.write_with(library.annotate, slug, "Tïtle", "note \x00", ["tag"])
+    here.write_with(library.annotate, slug, "Tïtle", "note \x00")
     studies = Recorder(here)
     study = studies.save(STUDY, SAMPLES[:2], "ann")
     studies.served_by(study, MODEL, {"torch": "1"})
@@ -263,7 +240,7 @@ def test_what_is_counted_on_the_way_is_what_is_there(here):
     for text in ("ä", "longer"):  # a failed one is written over
         studies.commit(study, results_of(SAMPLES[0], state="failed", text=text))
     studies.commit(study, results_of(SAMPLES[1]))
-    here.write_with(library.annotate, study, "Another nämé", "note", [])
+    here.write_with(library.annotate, study, "Another nämé", "note")
     total = here.read_with(usage_of, None).run_bytes
     assert total == rows_of(here, Run, SampleRow, ResultRow, Array)
     of_ann = here.read_with(usage_of, "ann").run_bytes

@@ -182,7 +182,7 @@ def test_a_clock_that_jumps_forward_prunes_nothing(here, monkeypatch):
 
     def known() -> tuple[int, int]:
         with here.read() as session:
-            entries = audit.list_entries(session, audit.AuditFilter(), 1000)
+            entries = audit.list_entries(session, 1000)
             return len(entries), len(credentials.list_credentials(session))
 
     monkeypatch.setattr(audit, "datetime", Clock)

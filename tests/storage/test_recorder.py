@@ -1,7 +1,9 @@
 """What the recorder writes is what the events fold to, and an end is final."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -45,12 +47,12 @@ def started(recorder: Recorder, count: int = 2) -> str:
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 @given(stream=events())
 def test_a_loaded_run_equals_its_folded_events(opened, stream):
-    recorder = Recorder(opened)
+    recorder = Recorder(opened, count().__next__)  # a second later each time
     slug = recorder.create(REQUEST)
     recorder.start(slug)
     for event in stream:
         assert recorder.apply(slug, event)
-    recorder.end(slug, "cancelled", "Stopped.")  # writes text that was held back
+    recorder.end(slug, "cancelled", "Stopped.")
     assert_same_result(load(opened, slug).result, folded(stream))
 
 
@@ -118,14 +120,10 @@ def test_states_go_forward_and_an_end_is_final(database, state, reason):
     assert load(database, slug) == ended
 
 
-def test_generated_text_is_written_once_a_second_and_with_what_comes_next(database):
+def test_text_that_grows_is_written_once_a_second_and_at_its_end(database):
     clock = Clock()
     recorder = Recorder(database, clock)
     slug = started(recorder)
-
-    def written() -> str:
-        return load(database, slug).result.variants[1].text
-
     for clock.now, word, there in [
         (10.0, "a", "a"),
         (10.4, "ab", "a"),
@@ -134,13 +132,9 @@ def test_generated_text_is_written_once_a_second_and_with_what_comes_next(databa
         (11.5, "y", "abcd"),
     ]:
         recorder.apply(slug, generated(word, word))
-        assert written() == there
-    recorder.apply(slug, VariantFinished(0, 1.0, None, None))
-    assert written() == "y"
-    recorder.apply(slug, generated("z", "z"))
-    assert written() == "y"
-    recorder.end(slug, "failed", "Died.")
-    assert written() == "z"
+        assert load(database, slug).result.variants[1].text == there
+    recorder.apply(slug, replace(generated("z", "z"), stopped=("eos", "length")))
+    assert load(database, slug).result.variants[1].text == "z"
 
 
 def test_a_second_preparation_replaces_the_first(database):

@@ -133,9 +133,8 @@ def test_the_others_are_listed_and_the_bad_one_is_named(here, change, is_waiting
             ((count, _),) = write_bundles(session, [bad, good], left_out.append)
         assert (count, [str(each).startswith(f"Run {bad} ") for each in left_out]) == (1, [True])
     now = here.read_with(repository.load_run, good).created_at
-    here.write_with(library.annotate, bad, "Renamed", "zebra", ["x"])
-    here.write_with(library.add_tag, [bad], "y")
-    assert here.read_with(repository.load_notes, bad) == RunNotes("zebra", ("x", "y"))
+    here.write_with(library.annotate, bad, "Renamed", "zebra")
+    assert here.read_with(repository.load_notes, bad) == RunNotes("zebra")
     (found,), _ = here.read_with(library.list_runs, RunFilter(text="zebra"))
     assert (found.slug, found.title) == (bad, "Renamed")
     link = {"scope": "read", "run_id": here.read_with(key_of, bad)}

@@ -213,13 +213,13 @@ def test_a_list_of_runs_has_those_of_many_samples_and_how_far_they_are(studies, 
 
 def test_a_new_title_is_the_studys_name_and_stays_its_alone(studies, opened):
     slug, other = (studies.save(replace(STUDY, name=each), SAMPLES[:1]) for each in "ab")
-    opened.write_with(library.annotate, slug, "new", "A note", ["tag"])
+    opened.write_with(library.annotate, slug, "new", "A note")
     assert studies.load(slug).study == replace(STUDY, name="new")
-    assert [row.slug for row in listed(opened, text="note", tag="tag")] == [slug]
+    assert [row.slug for row in listed(opened, text="note")] == [slug]
     for title, said in (("b", "is called 'b'"), ("x" * 81, "80"), ("a\nb", "control")):
         with pytest.raises(StorageError, match=said):
-            opened.write_with(library.annotate, slug, title, "", [])
-    opened.write_with(library.annotate, other, "b", "Its own name is no other's.", [])
+            opened.write_with(library.annotate, slug, title, "")
+    opened.write_with(library.annotate, other, "b", "Its own name is no other's.")
 
 
 def test_a_deletion_can_be_undone_unless_another_has_the_name_or_it_is_being_removed(

@@ -16,9 +16,10 @@ from tests.processes import free_port
 from ui.accounts.access import EVERYBODY, Access, Viewer, acting_as
 from ui.build import build_site
 from ui.server.http_server import HttpServer
+from ui.server.identity import SESSION_COOKIE
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.users import HASHER, User, Users
+from ui.users import HASHER, User
 
 USERS = {
     name: User(HASHER.hash(f"{name}-secret"), is_admin=name == "root")
@@ -42,8 +43,9 @@ class Served:
 
     def client(self, user: str = "", **changes: Any) -> httpx.Client:
         """Somebody's HTTP client; nobody's without a name."""
-        login = (user, f"{user}-secret") if user else None
-        return httpx.Client(base_url=self.url, auth=login, timeout=60, **changes)
+        if user:
+            changes["cookies"] = {SESSION_COOKIE: str(self.services.accounts.sign_in(user))}
+        return httpx.Client(base_url=self.url, timeout=60, **changes)
 
     def call(self, client: httpx.Client, name: str, *data: Any, **more: Any) -> httpx.Response:
         """Call the handler of this name as a hostile client would; `event_data` may be given."""
@@ -77,7 +79,7 @@ class Served:
 @contextmanager
 def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterator[Served]:
     """Serve until the end of the block, with changed settings."""
-    users = Users(USERS if with_logins else {})
+    users = USERS if with_logins else {}
     settings = replace(Settings.from_environ({}), port=free_port(), users=users, **changes)
     database = open_database(default_url(folder))
     access = Access(database, users)

@@ -36,7 +36,7 @@ class Viewer:
         is_trusted: may do everything: the server itself, and everybody without logins.
         scope: what the login is good for; `all` is what a password gives.
         is_admin: may see queue, storage, users and the audit log of all.
-        credential: number of the session or token that was shown; None for a password.
+        credential: number of the session or token that was shown; None for none.
     """
 
     user: str | None = None

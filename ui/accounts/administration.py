@@ -1,21 +1,20 @@
 """What an administrator sees and does: queue, storage, users, audit log. Never a text of a run."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ckv_core.base.home import home_folder
 from ckv_core.errors import ConfigError
-from ckv_core.records.kept_folder import KeptFolder, unclaimed
+from ckv_core.records.kept_folder import KeptFolder
 from storage import audit, credentials, library, repository, usage
-from storage.audit import AuditFilter, AuditRecord
+from storage.audit import AuditRecord
 from storage.credentials import AccountRecord
 from storage.database import Database
 from storage.usage import OwnerUsage, WaitingRun
 from ui.accounts.access import DISABLED, Access
-from ui.tables.csv_text import csv_text
 
 STOPPED = "Stopped by an administrator."
 
@@ -27,7 +26,6 @@ class StorageUsage:
     Attributes:
         owners: by user, the biggest first.
         cache_bytes: of kept caches on this machine, by user; None for those without logins.
-        unclaimed: bytes of kept caches of users that the app does not have, by folder.
         database_bytes: of the whole database.
         free_bytes: of the disk on which a SQLite database lies, else of the data folder's.
         is_local: whether that disk is the database's.
@@ -35,7 +33,6 @@ class StorageUsage:
 
     owners: list[OwnerUsage]
     cache_bytes: dict[str | None, int]
-    unclaimed: dict[Path, int]
     database_bytes: int
     free_bytes: int
     is_local: bool
@@ -50,11 +47,6 @@ class UserRow:
     disabled_at: datetime | None
     last_login_at: datetime | None
     tokens: int
-
-
-def audit_csv_text(entries: Sequence[AuditRecord]) -> str:
-    rows = ((e.at.isoformat(), e.actor or "", e.action, e.target) for e in entries)
-    return csv_text(("time", "user", "action", "target"), rows)
 
 
 class Administration:
@@ -93,8 +85,7 @@ class Administration:
         known = {each.owner for each in owners}
         missing = [name for name, kept in caches.items() if kept and name not in known]
         owners += [OwnerUsage(owner=name) for name in missing]
-        gone = unclaimed(self._access.users)
-        return StorageUsage(owners, caches, gone, size, disk.free, is_local)
+        return StorageUsage(owners, caches, size, disk.free, is_local)
 
     def count_of_nobody(self) -> int:
         """How many runs were made without logins, and are hidden by them."""
@@ -144,7 +135,7 @@ class Administration:
                 self._stop(slug, DISABLED)
         return True
 
-    def audit(self, wanted: AuditFilter, limit: int) -> list[AuditRecord]:
-        """The newest entries that pass the filter."""
+    def audit(self, limit: int) -> list[AuditRecord]:
+        """The newest entries."""
         self._access.check_admin()
-        return self._database.read_with(audit.list_entries, wanted, limit)
+        return self._database.read_with(audit.list_entries, limit)

@@ -26,7 +26,7 @@ DISABLED = "This user is disabled; ask the administrator of this app."
 
 
 class Accounts:
-    """Any thread may call any method; all but the first four are for the viewer."""
+    """Any thread may call any method; all but the first three are for the viewer."""
 
     def __init__(self, database: Database, access: Access) -> None:
         self._database = database
@@ -56,21 +56,10 @@ class Accounts:
             credential=record.id,
         )
 
-    def viewer_by_password(self, name: str) -> Viewer | None:
-        """The viewer of a user who gave the password; None for one who is disabled."""
-        user = self._access.users.get(name)
-        if user is None or self._database.read_with(credentials.is_disabled, name):
-            return None
-        return Viewer(user=name, is_admin=user.is_admin)
-
-    def note_password(self, user: str | None, is_right: bool) -> None:
-        """Tell the audit log of a wrong password (None: an unknown name), or a new Basic login."""
+    def note_failure(self, user: str | None) -> None:
+        """Tell the audit log of a wrong password; None for an unknown name."""
         try:
-            with self._database.write() as session:
-                is_in = is_right and user and not credentials.is_disabled(session, user)
-                if user and is_in:
-                    credentials.note_login(session, user, datetime.now(UTC))
-                audit.record(session, user, "signed in" if is_in else "failed to sign in")
+            self._database.write_with(audit.record, user, "failed to sign in")
         except StorageError:
             LOGGER.exception("A login is missing in the audit log.")
 

@@ -1,8 +1,6 @@
-"""Checks passwords: argon2 hashes, verified logins remembered, guessing slowed down."""
+"""Checks passwords: argon2 hashes, guessing slowed down."""
 
 import asyncio
-import base64
-import binascii
 import hmac
 import logging
 import math
@@ -17,18 +15,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from ui.users import HASHER, User
 
-REMEMBERED_S = 600.0
-REMEMBERED = 1024  # verified logins at a time
 FREE_GUESSES = 5
 LONGEST_WAIT_S = 900.0
 WATCHED = 4096  # users and addresses whose wrong guesses are counted
 VERIFYING = 2  # argon2 runs at a time; each takes 64 MiB
-MAX_HEADER_CHARS = 1024
 NAME_CHARS = 64  # of a name in the log
 
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
-OnAttempt = Callable[[str | None, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,74 +46,30 @@ class _Guesses:
     blocked_until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Verified:
-    """A login that was right, of the user as it then was."""
-
-    name: str
-    user: User
-    until: float
-
-
 class Logins:
-    """Checks names and passwords, of HTTP Basic and of the login page; for one event loop."""
+    """Checks names and passwords; for one event loop."""
 
     def __init__(
         self,
         users: Mapping[str, User],
         clock: Callable[[], float] = time.monotonic,
-        on_attempt: OnAttempt | None = None,
+        on_failure: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         """Start without guesses.
 
-        `on_attempt` is called in a thread at each wrong password and each new HTTP Basic login:
-        the user, or None for an unknown name, and whether it was right.
+        `on_failure` is called in a thread at each wrong password: the user, or None for an unknown
+        name.
         """
         self._users = users
         self._clock = clock
-        self._on_attempt = on_attempt or (lambda _user, _is_right: None)
+        self._on_failure = on_failure
         self._key = secrets.token_bytes(32)
-        self._remembered: dict[bytes, _Verified] = {}
         self._guesses: dict[bytes, _Guesses] = {}
-        self._running: dict[bytes, asyncio.Task[LoginResult]] = {}
         self._places = asyncio.Semaphore(VERIFYING)
         # No others' work can use these up.
         self._threads = ThreadPoolExecutor(VERIFYING + 2, "logins")
         # Checked for unknown names, so that they take as long as known ones.
         self._nobody = HASHER.hash(secrets.token_hex())
-
-    async def check(self, header: str, address: str) -> LoginResult:
-        """Who sends this Authorization header from this address."""
-        given = _read_basic(header)
-        if given is None:
-            return LoginResult()
-        digest = self._digest("header", header)
-        known = self._remembered.get(digest)
-        is_same = known is not None and self._users.get(known.name) == known.user
-        if known is not None and is_same and self._clock() < known.until:
-            return LoginResult(known.name)
-        # A page fetches many files at once: one check serves all that carry the same header.
-        # The address is part of it, so that no one waits for, or profits from, another's check.
-        key = self._digest("running", address, header)
-        task = self._running.get(key)
-        if task is None:
-            task = asyncio.create_task(self._check_basic(*given, digest, address))
-            self._running[key] = task
-            task.add_done_callback(lambda _: self._running.pop(key, None))
-        return await asyncio.shield(task)
-
-    async def _check_basic(
-        self, user: str, password: str, digest: bytes, address: str
-    ) -> LoginResult:
-        known = self._users.get(user)
-        result = await self.verify(user, password, address)
-        if known is not None and result.user is not None:
-            if digest not in self._remembered:
-                await self._in_thread(self._on_attempt, user, True)
-            until = self._clock() + REMEMBERED_S
-            self._remembered[digest] = _Verified(user, known, until)
-            _shrink(self._remembered, REMEMBERED)
-        return result
 
     async def verify(self, user: str, password: str, address: str) -> LoginResult:
         """Whether this is the user's password; wrong ones count against name and address."""
@@ -137,7 +87,7 @@ class Logins:
         if known is None or not is_right:
             # What fail2ban and its like read. A name may hold anything, a password typed there too.
             LOGGER.warning("A sign-in failed: name %a from %s.", user[:NAME_CHARS], address)
-            await self._in_thread(self._on_attempt, user if known else None, False)
+            await self._in_thread(self._on_failure, user if known else None)
             return LoginResult()
         for key in guessing:
             self._guesses.pop(key, None)
@@ -159,18 +109,6 @@ class Logins:
     def _digest(self, *parts: str) -> bytes:
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hmac.digest(self._key, text, "sha256")
-
-
-def _read_basic(header: str) -> tuple[str, str] | None:
-    scheme, _, encoded = header.partition(" ")
-    if scheme.lower() != "basic" or len(header) > MAX_HEADER_CHARS:
-        return None
-    try:
-        text = base64.b64decode(encoded, validate=True).decode("utf-8")
-    except (binascii.Error, ValueError):
-        return None
-    user, colon, password = text.partition(":")
-    return (user, password) if colon else None
 
 
 def _is_password(hashed: str, password: str) -> bool:

@@ -21,12 +21,11 @@ from ckv_core.base.json_text import NoJsonError
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.experiment.export import export
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
 from ckv_core.models.catalog import KNOWN, list_models
-from ckv_core.records.codec import measured_json
+from ckv_core.records.codec import to_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.run_request import ARGUMENTS, LISTS, RunRequest, meaning
 from storage.library import SORTS
@@ -116,7 +115,7 @@ def _variants_json(result: RunResult) -> list[Result]:
         replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
         for v in result.variants
     ]
-    rows = measured_json(replace(result, variants=light, prompt=None))["variants"]
+    rows = to_json(replace(result, variants=light, prompt=None))["variants"]
     return [
         {name: row[name] for name in SHORT}
         | {"loops": variant.loops}
@@ -147,7 +146,6 @@ class _List:
     text: ShortText
     model: ShortText
     method: ShortText
-    tag: ShortText
     state: Annotated[str, one_of("", *STATES)]
     sort: Annotated[str, one_of(*SORTS)]
     limit: Annotated[int, within(1, MOST_RUNS)]
@@ -226,26 +224,24 @@ class Api:
         text: str = "",
         model: str = "",
         method: str = "",
-        tag: str = "",
         state: str = "",
         sort: str = "newest",
         limit: int = 20,
         offset: int = 0,
     ) -> Result:
-        """Saved runs, pinned ones first, and how many there are in all.
+        """Saved runs, and how many there are in all.
 
         Args:
             text: Words to find in title, note, question and generated text.
             model: Only runs of this model.
             method: Only runs with a variant of this method, such as snapkv.
-            tag: Only runs with this tag.
             state: Only runs in this state: queued, running, done, failed, cancelled or unfinished.
-            sort: newest, oldest, title, model or tokens.
+            sort: newest, oldest or title.
             limit: Runs to return, up to 100.
             offset: Runs to leave out at the start.
         """
         wanted = read(_List, locals(), WHOLE)
-        names = ("text", "model", "method", "tag", "state")
+        names = ("text", "model", "method", "state")
         runs, total = self._services.library.list_runs(
             RunFilter(**{name: getattr(wanted, name) for name in names}),
             cast("RunSort", wanted.sort),
@@ -274,7 +270,7 @@ class Api:
                 f"/data/{snapshot.slug}/bundle.zip instead."
             )
         self._services.note_export([snapshot.slug])
-        return to_json(snapshot.result, (snapshot.request.answer,))
+        return to_json(snapshot.result)
 
     def list_methods(self) -> Result:
         """All methods with the SPECs that compare takes, and the parameters of a SPEC."""

@@ -62,13 +62,8 @@ def document(routes: list[tuple[str, str, Endpoint]]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "CriticalKV Lab", "version": __version__},
         "paths": paths,
-        "components": {
-            "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer"},
-                "password": {"type": "http", "scheme": "basic"},
-            }
-        },
-        "security": [{}, {"token": []}, {"password": []}],
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
     }
 
 

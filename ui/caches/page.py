@@ -1,4 +1,4 @@
-"""The page /caches: kept compressed caches, questions to them, their names and files."""
+"""The page /caches: kept compressed caches, questions to them, their files."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -123,11 +123,8 @@ class CachesPage:
             self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
             self.notice = Notice(elem_id="cache-notice")
         self.answers = Answers(elem_id="cache-answers")
-        with gr.Accordion("Rename, delete, import", open=False, elem_id="cache-files"):
+        with gr.Accordion("Delete, import", open=False, elem_id="cache-files"):
             with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-                info = "For the cache that is chosen above."
-                self.name = text("cache-name", "New name", info, scale=2, min_width=220)
-                self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
                 self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
             with gr.Row(visible=False, elem_id="confirm") as self.confirm:
                 self.sure = Notice(elem_id="confirm-text")
@@ -148,7 +145,6 @@ class CachesPage:
         started.then(self.tail, [self.job, self.cache], followed, **SHARED)
         self.cancel.click(self.stop, [self.job], [self.notice], **AT_ONCE)
         done = [*listed, self.confirm]
-        self.rename_button.click(self.rename, [self.cache, self.name], done, **AT_ONCE)
         sure = [self.confirm, self.sure]
         self.delete_button.click(self.ask_whether, [self.cache], sure, **AT_ONCE)
         self.yes.click(self.delete, [self.cache], done, **AT_ONCE)
@@ -188,12 +184,6 @@ class CachesPage:
     def stop(self, job_id: object) -> dict[str, Any]:
         return tried(self._services.caches.cancel, job_id)
 
-    def rename(self, name: object, to: object) -> list[Any]:
-        new = str(to or "").strip()
-        return self._changed(
-            lambda: self._services.caches.rename(str(name or ""), new), new, f"Renamed to {new}."
-        )
-
     def ask_whether(self, name: object) -> list[Any]:
         """Before a file is gone for good."""
         if not name:
@@ -201,18 +191,13 @@ class CachesPage:
         return [gr.update(visible=True), notice_value(f"Delete {name} for good?", "warn")]
 
     def delete(self, name: object) -> list[Any]:
-        return self._changed(
-            lambda: self._services.caches.delete(str(name or "")), "", f"{name} is deleted."
-        )
-
-    def _changed(self, act: Callable[[], None], name: str, message: str) -> list[Any]:
         try:
-            act()
+            self._services.caches.delete(str(name or ""))
         except CkvError as error:
-            skipped = [gr.skip(), gr.skip(), gr.skip()]
-            refusal = refused(error, {"name": self.name})
-            return [*skipped, refusal, gr.update(visible=False)]
-        return [*self._listed(name)[:-1], notice_value(message), gr.update(visible=False)]
+            notice = notice_value(str(error), "error")
+            return [gr.skip(), gr.skip(), gr.skip(), notice, gr.update(visible=False)]
+        notice = notice_value(f"{name} is deleted.")
+        return [*self._listed("")[:-1], notice, gr.update(visible=False)]
 
     def _listed(self, name: str) -> list[Any]:
         try:

@@ -48,7 +48,7 @@ from ui.compare.samples import (
 from ui.compare.setup_link import NAME as SETUP
 from ui.compare.setup_link import NO_TEXT, WRONG, form_of, setup_of
 from ui.results import views
-from ui.results.live import OPEN_RUN, count_if_ready, find_run, made_from
+from ui.results.live import OPEN_RUN, count_if_ready, find_run
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Draft, Tone, event_field, notice_value, refused
@@ -84,12 +84,11 @@ class ComparePage:
     ) -> None:
         self._services, self._settings = services, settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
-        self.source = gr.Textbox(visible="hidden", elem_id="parent")
         self._examples = [*examples.values()]
         self.form = build_form(settings, models, [*examples])
         self.notice = self.form.notice
         build_intro()
-        self.draft = Draft("/", [*self.form.inputs(), self.source], self.form.new)
+        self.draft = Draft("/", self.form.inputs(), self.form.new)
         self._described = [self.form.variants_line, self.form.sample_map, self.form.plan[0]]
         self._described.append(self.form.advanced_line)
         self._wire_form()
@@ -97,11 +96,9 @@ class ComparePage:
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = self.form.inputs()
-        outputs = [self.slug, self.notice, self.source]
-        started = self.form.run.click(self.start, [*inputs, self.source], outputs, **SHARED)
-        self.draft.keep_after(started)  # with the run that the form now comes from
+        started = self.form.run.click(self.start, inputs, [self.slug, self.notice], **SHARED)
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
-        filled = [*inputs, self.notice, self.source]
+        filled = [*inputs, self.notice]
         # What the lines say is of the form as it then stands, from the address or as it was typed.
         settled = self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
         bar, origin = self.form.context_bar, self.form.pick("mode", "source")
@@ -164,29 +161,20 @@ class ComparePage:
     # --- handlers -----------------------------------------------------------------------
 
     def start(self, *values: object) -> list[Any]:
-        """Start a run made from the last run but one; or say why not."""
-        *controls, source = values
+        """Start a run, or say why not."""
         try:
-            form = FormValues.from_controls(controls)
-            if form.mode == "text":
-                slug = self._start_text(form, source)
-                return [slug, SILENT, slug]
-            return [self._start_samples(form), SILENT, ""]
+            form = FormValues.from_controls(values)
+            started = self._start_text if form.mode == "text" else self._start_samples
+            return [started(form), SILENT]
         except CkvError as error:
-            return ["", self._refused(error), gr.skip()]
+            return ["", self._refused(error)]
 
-    def _start_text(self, form: FormValues, source: object) -> str:
+    def _start_text(self, form: FormValues) -> str:
         """The slug of the run that was started."""
         request = form.request()
         request.validate()
         self._check_counted(request)
-        lineage = made_from(
-            self._services,
-            source,
-            request,
-            lambda parent: FormValues.from_request(parent).request(),
-        )
-        return self._services.start_run(request, lineage)
+        return self._services.start_run(request)
 
     def _start_samples(self, form: FormValues) -> str:
         """The slug of the run of many samples; an exported one is stored at once."""
@@ -266,7 +254,7 @@ class ComparePage:
                 controls = _only(source=query["source"])
         except CkvError as error:
             notice = notice_value(str(error), "error")
-        return [*controls, notice, parent or ""]
+        return [*controls, notice]
 
     def _of_run(self, slug: str) -> tuple[list[object], dict[str, Any]]:
         """The controls for a run of one text, and what of it they cannot hold."""

@@ -128,7 +128,10 @@ known how much there is.
 """
 
 RunHead = component(__file__, "run_head/run_head")
-"""Shows {"title", "crumbs", "answer"}: what a run is, and the expected answer."""
+"""Shows {"title", "crumbs", "answer"}: what a run is, and the expected answer.
+
+With {"guest": true} the page hides what guests cannot use.
+"""
 
 VerdictStrip = component(__file__, "verdict/verdict")
 """Shows {"headline", "causes", "findings", "cautions", "regimes"}, and of a run that is not over

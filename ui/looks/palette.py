@@ -143,7 +143,7 @@ def _reading_of(variant: VariantResult) -> Reading:
     settings = identify(variant).settings
     if not variant.critical:
         return "plain"
-    if settings.alpha is None and "alpha" not in settings.unknown:
+    if settings.name.endswith("+critical_auto"):
         return "auto"  # it finds its own
     return "pooled" if dict(settings.parameters).get("stage2") == "pooled" else "printed"
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.sweep import sweep_points, sweep_savings
 from storage.records import RunNotes
@@ -106,11 +106,7 @@ def _few_choices(chart: dict[str, Any]) -> dict[str, Any]:
     return {**chart, "csv": "", "controls": controls}
 
 
-Group = Literal["kept", "charts"]
-GROUPS: dict[Group, str] = {"kept": "kept tokens and prompt", "charts": "charts"}
-NO_GROUP = f"A report can be made without {', '.join(GROUPS)}; name some of these."
 SETTINGS = "### Settings and environment"
-LEFT_OUT = "This part was left out of the report."
 Value = dict[str, Any] | None
 Shown = list[tuple[Scripted, Value]]
 
@@ -132,16 +128,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Sections, and what their components fetch: bytes by address, by what can be left out.
+    """Sections, and what their components fetch: bytes by address.
 
-    Attributes:
-        only: names of the sections to make; None for all.
+    `only`: names of the sections to make; None for all.
     """
 
-    without: Collection[Group] = ()
     only: Collection[str] | None = None
     sections: list[Section] = field(default_factory=list)
-    files: dict[Group, dict[str, bytes]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Whether the section is to be made."""
@@ -158,35 +152,15 @@ class Contents:
         """Append a section of charts; nothing where there are no such charts."""
         if value is None or not self.has(name):
             return
-        if "charts" in self.without:
-            self.add(name, f"{markdown.splitlines()[0]}\n{LEFT_OUT}")
-            return
         value, words = embedded_charts(value)
         joint = " " if "\n" in markdown else "\n"
         self.add(name, f"{markdown}{joint}{words}" if words else markdown, (RunCharts, value))
-        self.files.setdefault("charts", {}).update(chart_figures(draw, value))
+        self.files.update(chart_figures(draw, value))
 
 
-def read_groups(text: str) -> list[Group]:
-    """`kept,charts` as an address or a command line gives it; empty for nothing.
-
-    Raises:
-        ConfigError: there is no such group.
-    """
-    named = [name.strip() for name in text.split(",") if name.strip()]
-    if not set(named) <= set(GROUPS):
-        raise ConfigError(NO_GROUP)
-    return [group for group in GROUPS if group in named]
-
-
-def contents_of(
-    run: RunSnapshot,
-    notes: RunNotes,
-    without: Collection[Group],
-    only: Collection[str] | None = None,
-) -> Contents:
-    """Everything of a run that is over, but the groups to leave out; or these sections alone."""
-    contents = Contents(without, only)
+def contents_of(run: RunSnapshot, notes: RunNotes, only: Collection[str] | None = None) -> Contents:
+    """Everything of a run that is over, or these sections alone."""
+    contents = Contents(only)
     draw = partial(figure_of, run.result)
     if (verdict := views.verdict_value(run)) is not None:
         contents.add("verdict", "### Outcome", (VerdictStrip, verdict))
@@ -209,7 +183,7 @@ def contents_of(
         contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
         table = summary_value(run.result, ended=True)
         contents.add("summary", page.FIGURES_TEXT, (DataTable, table))
-    contents.add("run", SETTINGS, (Facts, _facts(run, notes, without)))
+    contents.add("run", SETTINGS, (Facts, _facts(run, notes)))
     return contents
 
 
@@ -244,14 +218,12 @@ def contents_of_samples(
 
 def _add_kept(contents: Contents, run: RunSnapshot, value: Value, text: str) -> None:
     prompt = run.result.prompt
-    if "kept" in contents.without:
-        contents.add("kept", f"{text.splitlines()[0]}\n{LEFT_OUT}")
-        return
     contents.add("kept", text, (KeptTokens, value))
     if value is None or prompt is None or not contents.has("kept"):
         return
     base = f"{value['base']}/{run.slug}"
-    contents.files["kept"] = files = {f"{base}/prompt": _json(views.prompt_value(prompt))}
+    files = contents.files
+    files |= {f"{base}/prompt": _json(views.prompt_value(prompt))}
     for index, variant in enumerate(run.result.variants):
         if variant.retained is not None:
             files[f"{base}/{index}/retained"] = variant.retained.bits
@@ -259,15 +231,13 @@ def _add_kept(contents: Contents, run: RunSnapshot, value: Value, text: str) -> 
             files[f"{base}/{index}/evicted"] = variant.held.evicted
 
 
-def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Value:
+def _facts(run: RunSnapshot, notes: RunNotes) -> Value:
     """The rows of the Run page, and what a page says elsewhere."""
     stages = "\n".join(f"{name}: {ms:,.0f} ms" for name, ms in run.stage_ms.items())
     more = [
         ("State", f"{run.state}. {run.reason}" if run.reason else run.state),
         ("Note", notes.note),
-        ("Tags", ", ".join(notes.tags)),
         ("Wall clock of the stages", stages),
-        ("Left out of the report", ", ".join(GROUPS[name] for name in without)),
     ]
     rows = [{"label": label, "text": text} for label, text in more if text]
     return {"rows": [*rows, *views.details_value(run)["rows"]]}
@@ -315,15 +285,14 @@ class ReportTooBigError(CkvError):
 def build_report(
     run: RunSnapshot,
     notes: RunNotes | None = None,
-    without: Collection[Group] = (),
     limit_bytes: int = LIMIT_BYTES,
 ) -> bytes:
     """The file, UTF-8, of a run that is over.
 
     Raises:
-        ReportTooBigError: it would be longer; the sentence says what to leave out.
+        ReportTooBigError: it would be longer; the sentence says how long.
     """
-    contents = contents_of(run, notes or RunNotes(), without)
+    contents = contents_of(run, notes or RunNotes())
     made = f"{run.created_at:%Y-%m-%d %H:%M} UTC"
     subtitle = f"Report of CriticalKV Lab on run {run.slug}, made {made}"
     return _packed_report({"title": run.title, "subtitle": subtitle}, contents, limit_bytes)
@@ -357,18 +326,14 @@ def _packed_report(page: dict[str, Any], contents: Contents, limit_bytes: int) -
     Raises:
         ReportTooBigError: it would be longer.
     """
-    files = {
-        group: {name: _packed(data) for name, data in members.items()}
-        for group, members in contents.files.items()
-    }
-    if files.get("charts"):
-        files["charts"]["plotly"] = _plotly()[0]
     packed = {"page": _packed(_page_json(page, contents))}
+    packed |= {name: _packed(data) for name, data in contents.files.items()}
+    if any(part is RunCharts for each in contents.sections for part, _ in each.shown):
+        packed["plotly"] = _plotly()[0]
     script = _script(contents)
     tags = [
         f'<script type="text/plain" data-file="{html.escape(name)}">{data}</script>'
-        for members in (packed, *files.values())
-        for name, data in members.items()
+        for name, data in packed.items()
     ]
     text = _PAGE.substitute(
         policy=_POLICY.format(scripts=" ".join((_hash(script.encode()), _plotly()[1]))),
@@ -378,7 +343,10 @@ def _packed_report(page: dict[str, Any], contents: Contents, limit_bytes: int) -
     )
     data = text.encode()
     if len(data) > limit_bytes:
-        raise ReportTooBigError(_too_big(len(data), limit_bytes, files))
+        raise ReportTooBigError(
+            f"The report of this run would take {len(data) / MIB:.1f} MiB and may take "
+            f"{limit_bytes / MIB:.1f} MiB; export it as a bundle or JSON."
+        )
     return data
 
 
@@ -425,14 +393,3 @@ def _packed(data: bytes) -> str:
 
 def _hash(script: bytes) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
-
-
-def _too_big(size: int, limit: int, files: dict[Group, dict[str, str]]) -> str:
-    sizes = {group: sum(map(len, members.values())) / MIB for group, members in files.items()}
-    ordered = sorted(sizes, key=lambda group: -sizes[group]) or ["kept"]
-    named = ", ".join(f"{name} ({GROUPS[name]}) {sizes.get(name, 0):.1f} MiB" for name in ordered)
-    return (
-        f"The report of this run would take {size / MIB:.1f} MiB and may take "
-        f"{limit / MIB:.1f} MiB; leave something out. It holds: {named}. Add "
-        f"?without={ordered[0]} to the address, or --without {ordered[0]} on the command line."
-    )

@@ -19,7 +19,6 @@ from ui.report.report import (
     build_report,
     contents_of,
     contents_of_samples,
-    read_groups,
     report_of_samples,
 )
 from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
@@ -37,14 +36,13 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Read
     """The report of a run, and that of a run of many samples."""
     drawn = _in_turn(services)
 
-    def of_run(run: RunSnapshot, request: Request) -> Response:
+    def of_run(run: RunSnapshot, _: Request) -> Response:
         if not run.is_final:
             raise MissingError(NOT_YET)
         try:
-            without = read_groups(request.query_params.get("without", ""))
             notes = services.library.notes(run.slug)
             name = f"ckv-{run.slug}.html"
-            response = drawn(name, lambda: build_report(run, notes, without))
+            response = drawn(name, lambda: build_report(run, notes))
             services.note_export([run.slug])
         except CkvError as error:
             return PlainTextResponse(str(error), 422, headers=NO_STORE)
@@ -94,7 +92,7 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
 
     def contents(run: RunSnapshot, only: tuple[str, ...]) -> Contents:
         if run.study is None:
-            return contents_of(run, RunNotes(), (), only)
+            return contents_of(run, RunNotes(), only)
         reading = services.studies.reading(run.slug)
         return contents_of_samples(reading, services.studies.facts(run.slug), only)
 

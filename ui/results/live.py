@@ -12,7 +12,7 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
-from storage.records import Lineage, ResultCounts
+from storage.records import ResultCounts
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.turns import in_turn
 from ui.components.modules import imported
@@ -136,33 +136,6 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
     if view.study is not None:
         raise StorageError(UNKNOWN_RUN)
     return view
-
-
-def made_from(
-    services: Services,
-    source: object,
-    request: RunRequest,
-    through_form: Callable[[RunRequest], RunRequest],
-) -> Lineage | None:
-    """Where a request comes from that was typed into a form filled in from a run.
-
-    `source` names that run, and a client may send anything; `through_form` is what the form gives
-    that is filled in from a request.
-
-    Returns:
-        None if there is no such run (any more); else a rerun, or a fork if something was changed.
-    """
-    try:
-        parent = find_run(services, source)
-    except CkvError:
-        return None
-    try:
-        # A form drops what it has no control for, so that is compared with the parent's own.
-        same = [(each.kind, each.own_indices, each.analysis) for each in (parent.request, request)]
-        is_same = same[0] == same[1] and through_form(parent.request) == request
-    except CkvError:
-        is_same = False  # an imported run may hold what no form gives
-    return Lineage(parent.slug, "rerun" if is_same else "fork")
 
 
 async def follow(

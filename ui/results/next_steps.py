@@ -15,7 +15,7 @@ from ckv_core.records.grid import cost
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import spec_without, written_parameters
-from storage.records import Lineage
+from storage.records import RunFilter
 from ui.services.live_runs import RunSnapshot
 from ui.services.previews import is_live
 from ui.services.services import Services
@@ -78,7 +78,7 @@ def searching(services: Services) -> Callable[[str], dict[str, Any] | Any]:
         except CkvError:
             return gr.skip()
         try:
-            return value | {"started": services.start_run(wanted, Lineage(view.slug, "fork"))}
+            return value | {"started": services.start_run(wanted)}
         except CkvError as error:
             return value | {"refused": str(error)}
 
@@ -105,13 +105,14 @@ def at_point(view: RunSnapshot, index: object) -> RunRequest:
     )
 
 
-def opened(services: Services, parent: str, request: RunRequest) -> str:
-    """The slug of a run that is made from another: of one that was made before, or a new one."""
+def opened(services: Services, request: RunRequest) -> str:
+    """The slug of a run of this request: of one that was made before, or a new one."""
     request.validate()
-    _, children = services.library.relatives(parent)
-    known = (child.slug for child in children if child.state != "failed")
+    alike = RunFilter(text=request.question, model=request.model, kind=request.kind)
+    found, _ = services.library.list_runs(alike)
+    known = (run.slug for run in found if run.state != "failed")
     same = (at for at in known if services.snapshot(at).request == request)
-    return next(same, "") or services.start_run(request, Lineage(parent, "fork"))
+    return next(same, "") or services.start_run(request)
 
 
 def _between(view: RunSnapshot) -> list[dict[str, str]]:

@@ -124,7 +124,7 @@ def open_sample(services: Services, study: object, sample: str, budget: str) -> 
     """The slug of a run of one sample with all methods; a client may send anything."""
     reading = services.studies.reading(study)
     samples = services.studies.samples(reading.slug)
-    return opened(services, reading.slug, sample_request(reading.study, samples, sample, budget))
+    return opened(services, sample_request(reading.study, samples, sample, budget))
 
 
 def _verdict(reading: Reading) -> dict[str, Any]:

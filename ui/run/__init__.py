@@ -1,1 +1,1 @@
-"""The Run page: one run by its address, its lineage and share links."""
+"""The Run page: one run by its address, and its share links."""

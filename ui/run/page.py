@@ -12,7 +12,6 @@ from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from storage.credentials import CredentialRecord
-from storage.records import RunRelative
 from storage.repository import is_slug
 from ui.caches.keep_section import KeepSection
 from ui.components.base import Facts, Fold, Notice, RunActions, RunHead, component
@@ -147,7 +146,6 @@ class RunPage:
             self._keep = KeepSection(services)
         with fold_column():
             self.receipts = Fold(elem_id="receipts-line")
-            self._lineage = LineageSection(services)
             self.facts = Facts(elem_id="facts")
         self._tailed: list[Component] = [*self.block.outputs.values(), self.head, self.actions]
         self._tailed += [self.receipts, self.facts]
@@ -159,7 +157,7 @@ class RunPage:
         """
         opened: list[Any] = [self.slug, self.cell, self.notice, self.followed]
         opened += [*self.block.areas, *self._tailed]
-        sections = [*self._lineage.outputs, *self._share.outputs, *self._keep.outputs]
+        sections = [*self._share.outputs, *self._keep.outputs]
         page.load(self.open, None, [*opened, *sections], **AT_ONCE)
         page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
         run = [self.slug, self.cell]
@@ -184,7 +182,7 @@ class RunPage:
             view = find_view(self._services, query.get("id"))
         except CkvError as error:
             untouched = [gr.skip() for _ in range(len(self.block.areas) + len(self._tailed))]
-            rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
+            rest = [*self._share.open(""), *self._keep.open(None)]
             refusal = notice_value(str(error), "error", (TO_RUNS, TO_COMPARE))
             return ["", "", refusal, "", *untouched, *rest]
         return [
@@ -196,7 +194,6 @@ class RunPage:
             *Feed(self._services, cell).updates(view, datetime.now(UTC)),
             *self._around(view),
             self._facts_of(view),
-            *self._lineage.open(view.slug),
             *self._share.open(view.slug),
             *self._keep.open(None if view.study else view),
         ]
@@ -223,7 +220,7 @@ class RunPage:
                 names = (str(event_field(event, name) or "") for name in ("sample", "budget"))
                 return [open_sample(self._services, slug, *names), SILENT]
             run = find_run(self._services, slug)
-            return [opened(self._services, run.slug, at_point(run, index)), SILENT]
+            return [opened(self._services, at_point(run, index)), SILENT]
         except CkvError as error:
             return ["", notice_value(str(error), "error")]
 
@@ -240,36 +237,7 @@ class RunPage:
         """Head, actions and the line above the receipts."""
         may_change = self._services.may_change(view.slug)
         return [
-            views.head_value(view),
+            views.head_value(view) | {"guest": self._services.is_guest},
             views.actions_value(view, may_change=may_change),
             {"title": "Receipts and provenance", "hint": views.receipt_hint(view.result)},
         ]
-
-
-LineageView = component(__file__, "lineage")
-"""Shows {"slug", "parent", "children"}; for {"guest": true} the page hides what guests cannot use.
-"""
-
-
-class LineageSection:
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._view = LineageView(elem_id="lineage")
-        self.outputs: list[Component] = [self._view]
-
-    def open(self, slug: str) -> list[dict[str, Any] | None]:
-        """Where a run comes from, and what was made from it; an empty slug is no run."""
-        if self._services.is_guest:
-            return [{"guest": True}]
-        if not slug:
-            return [None]
-        try:
-            parent, children = self._services.library.relatives(slug)
-        except CkvError:
-            return [None]
-        shown = [_relative(child) for child in children]
-        return [{"slug": slug, "parent": _relative(parent) if parent else None, "children": shown}]
-
-
-def _relative(run: RunRelative) -> dict[str, Any]:
-    return {"slug": run.slug, "title": run.title, "kind": run.kind, "state": run.state}

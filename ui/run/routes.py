@@ -20,10 +20,10 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.export import export
 from ckv_core.experiment.inspect_log import inspect_log
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.study import SampleResult
 from ckv_core.experiment.study_file import write_study
 from ckv_core.experiment.why import why_of
+from ckv_core.records.codec import to_json
 from ckv_core.records.events import (
     Generated,
     Progress,
@@ -203,7 +203,7 @@ class RunRoutes:
         if not run.result.variants:
             return None
         self._services.note_export([run.slug])
-        text = json.dumps(to_json(run.result, (run.request.answer,)))
+        text = json.dumps(to_json(run.result))
         return _file(run, "result.json", text, JSON)
 
     def bundle(self, run: RunSnapshot, _: Request) -> Response | None:

@@ -1,4 +1,4 @@
-"""The Runs page: find, name, tag, pin, compare and delete runs; its address is the view."""
+"""The Runs page: find, name, compare and delete runs; its address is the view."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +43,7 @@ class RunsPage:
 
     def act(self, event: gr.EventData) -> dict[str, Any]:
         """Change some runs as the reader wants, and show the same view again."""
-        names = ("action", "slugs", "query", "pinned", "tag", "title", "note", "tags")
+        names = ("action", "slugs", "query", "title", "note")
         sent = {name: event_field(event, name) for name in names}
         try:
             shown = dict(parse_qsl(str(sent["query"] or "")[:4_000].removeprefix("?")))
@@ -66,15 +66,9 @@ class RunsPage:
                 return f"{_runs(len(slugs))} deleted; undo works for {UNDO_MINUTES} minutes."
             case "undo":
                 return f"{_runs(self._library.restore(slugs))} restored."
-            case "pin":
-                self._library.set_pinned(slugs[0], pinned=sent["pinned"] is True)
-                return "Pinned." if sent["pinned"] is True else "No longer pinned."
-            case "tag":
-                self._library.add_tag(slugs, str(sent["tag"] or "").strip())
-                return f"{_runs(len(slugs))} tagged."
             case "edit":
-                texts = [str(sent[name] or "") for name in ("title", "note", "tags")]
-                self._library.annotate(slugs[0], texts[0], texts[1], texts[2].split())
+                texts = [str(sent[name] or "") for name in ("title", "note")]
+                self._library.annotate(slugs[0], *texts)
                 return "Saved."
             case _:
                 raise StorageError("Nothing was done: the page sent an unknown action.")

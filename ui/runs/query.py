@@ -17,8 +17,8 @@ T = TypeVar("T")
 TEXT_CHARS = 400
 MOST_CHOSEN = 100
 FULL = "full"
-_TEXTS = ("text", "model", "method", "tag", "state", "kind", "answer")
-NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
+_TEXTS = ("text", "model", "method", "state", "kind", "answer")
+NAMES = (*_TEXTS, "since", "until", "sort", "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,8 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
         until += timedelta(days=1)
     wanted = RunFilter(
         **{name: _text(given.get(name, "")) for name in _TEXTS},
-        min_budget=read("min_budget", _number),
-        max_budget=read("max_budget", _number),
         since=read("since", _day),
         until=until,
-        pinned=given.get("pinned") == "1",
     )
     sort = given.get("sort", SORTS[0])
     page = read("page", _number)
@@ -100,8 +97,6 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "tokens": run.prompt_tokens,
         "created": run.created_at.isoformat(),
         "note": run.note,
-        "tags": list(run.tags),
-        "pinned": run.pinned,
         **outcome_line(run),
     }
 

@@ -1,4 +1,4 @@
-"""Who sends a request: password, session, API token or share links; and who may not pass."""
+"""Who sends a request: session, API token or share links; and who may not pass."""
 
 import asyncio
 import re
@@ -40,22 +40,17 @@ class Identity:
         # Its own threads: who somebody is can be found out while all others are busy.
         self.threads = anyio.CapacityLimiter(THREADS)
         self._checks: dict[object, tuple[float, asyncio.Future[Viewer]]] = {}
-        self.logins = Logins(users, on_attempt=accounts.note_password)
+        self.logins = Logins(users, on_failure=accounts.note_failure)
 
     async def identify(self, scope: Scope) -> Response | None:
         """Note the viewer in the scope, or answer why the request is refused."""
         headers = Headers(scope=scope)
-        address = (scope.get("client") or ("",))[0]
-        result = await self.logins.check(headers.get("authorization", ""), address)
-        if result.wait_s:
-            sentence = f"Too many wrong logins; try again in {result.wait_s} s."
-            return PlainTextResponse(sentence, 429, {"Retry-After": str(result.wait_s)})
         try:
-            viewer = await self._viewer_of(result.user, headers)
+            viewer = await self._viewer_of(headers)
         except StorageError as error:
             return PlainTextResponse(str(error), 503, NO_STORE)
         scope[SCOPE_KEY] = viewer
-        return _refusal(scope, headers, viewer)
+        return _refusal(scope, viewer)
 
     def while_welcome(self, scope: Scope, send: Send) -> Send:
         """Send an answer as long as its login is good: one may end in the middle of a stream."""
@@ -78,13 +73,12 @@ class Identity:
 
     async def _is_still_welcome(self, scope: Scope) -> bool:
         before: Viewer = scope[SCOPE_KEY]
-        by_password = before.user if before.credential is None else None
         headers, clock = Headers(scope=scope), asyncio.get_running_loop().time
-        key = (by_password, headers.get("authorization"), headers.get("cookie"))
+        key = (headers.get("authorization"), headers.get("cookie"))
         checked_at, check = self._checks.get(key, (-CHECKED_AGAIN_S, None))
         if check is None or clock() - checked_at >= CHECKED_AGAIN_S:
             # One check serves all streams of a login.
-            check = asyncio.ensure_future(self._viewer_of(by_password, headers))
+            check = asyncio.ensure_future(self._viewer_of(headers))
             self._checks[key] = clock(), check
             while len(self._checks) > MOST_CHECKS:
                 del self._checks[next(iter(self._checks))]
@@ -94,18 +88,14 @@ class Identity:
             return True  # it was good a moment ago
         return now.user == before.user and now.shared >= before.shared
 
-    async def _viewer_of(self, by_password: str | None, headers: Headers) -> Viewer:
-        return await anyio.to_thread.run_sync(
-            self._viewer, by_password, headers, limiter=self.threads
-        )
+    async def _viewer_of(self, headers: Headers) -> Viewer:
+        return await anyio.to_thread.run_sync(self._viewer, headers, limiter=self.threads)
 
-    def _viewer(self, by_password: str | None, headers: Headers) -> Viewer:
+    def _viewer(self, headers: Headers) -> Viewer:
         cookies = cookie_parser(headers.get("cookie", ""))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         viewer = None
-        if by_password is not None:
-            viewer = self._accounts.viewer_by_password(by_password)
-        elif scheme.lower() == "bearer":
+        if scheme.lower() == "bearer":
             viewer = self._accounts.viewer("token", token.strip())
         elif SESSION_COOKIE in cookies:
             viewer = self._accounts.viewer("session", cookies[SESSION_COOKIE])
@@ -122,7 +112,7 @@ def own_path(text: str) -> str:
     return text if _OWN_PATH.fullmatch(text) else "/"
 
 
-def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
+def _refusal(scope: Scope, viewer: Viewer) -> Response | None:
     path = str(scope["path"])
     if viewer.user is not None:
         # Gradio's calls are all POST; what they do is checked by ui/accounts/access.py.
@@ -136,10 +126,7 @@ def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
         query = scope.get("query_string", b"").decode("latin-1")
         target = quote(f"{path}?{query}" if query else path, safe="")
         return RedirectResponse(f"{LOGIN_PATH}?next={target}", 303, NO_STORE)
-    # A browser would ask with a window of its own in the middle of a page.
-    by_page = "sec-fetch-site" in headers
-    basic = {"WWW-Authenticate": 'Basic realm="CriticalKV Lab", charset="UTF-8"'}
-    return PlainTextResponse("Log in to use this app.", 401, {} if by_page else basic)
+    return PlainTextResponse("Log in to use this app.", 401, {"WWW-Authenticate": "Bearer"})
 
 
 def navigates(scope: Scope) -> bool:

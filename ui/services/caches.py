@@ -92,9 +92,6 @@ class Caches:
         folder.add(name, lambda path: path.write_bytes(data))
         return folder.entry(name)
 
-    def rename(self, name: str, to: str) -> None:
-        self._own_folder().rename(name, to)
-
     def delete(self, name: str) -> None:
         self._own_folder().delete(name)
 

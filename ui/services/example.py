@@ -105,7 +105,7 @@ class Example:
 
     def _run(self, request: RunRequest) -> bool:
         """Run it to its end; False if another run came first and it is to be tried again."""
-        slug = self._runs.submit(request, OWNER, None, TITLE.format(request.question))
+        slug = self._runs.submit(request, OWNER, TITLE.format(request.question))
         self._show(slug)
         was_stopped = False
         while (view := self.view()) is not None and not view.is_final:

@@ -9,7 +9,7 @@ from ckv_core.records.kept_folder import KeptFolder
 from storage import audit, credentials, library, repository
 from storage.credentials import CredentialRecord
 from storage.database import Database
-from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
+from storage.records import RunFilter, RunNotes, RunSort, RunSummary
 from storage.repository import key_of
 from storage.usage import usage_of
 from ui.accounts.access import Access
@@ -70,7 +70,7 @@ class Library:
         limit: int = 50,
         offset: int = 0,
     ) -> tuple[list[RunSummary], int]:
-        """One page of the runs that pass the filter, and how many pass; pinned ones first."""
+        """One page of the runs that pass the filter, and how many pass."""
         wanted = replace(wanted or RunFilter(), owner=self._access.user() or "")
         return self._database.read_with(library.list_runs, wanted, sort, limit, offset)
 
@@ -88,30 +88,16 @@ class Library:
         owner = self._access.user()
         return self._database.read_with(library.choices, owner)
 
-    def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
-        self._access.check_run(slug, "own")
-        owner = self._access.user()
-        return self._database.read_with(library.relatives, slug, owner)
-
     def notes(self, slug: str) -> RunNotes:
-        """A run's note and tags; those who may only read the run get none."""
+        """A run's note; those who may only read the run get none."""
         self._access.check_run(slug)
         if not self._access.may(slug, "own"):
             return RunNotes()
         return self._database.read_with(repository.load_notes, slug)
 
-    def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
+    def annotate(self, slug: str, title: str, note: str) -> None:
         self._access.check_run(slug, "change")
-        self._database.write_with(library.annotate, slug, title, note, tags)
-
-    def add_tag(self, slugs: Sequence[str], tag: str) -> None:
-        for slug in slugs:
-            self._access.check_run(slug, "change")
-        self._database.write_with(library.add_tag, slugs, tag)
-
-    def set_pinned(self, slug: str, *, pinned: bool) -> None:
-        self._access.check_run(slug, "change")
-        self._database.write_with(library.set_pinned, slug, pinned=pinned)
+        self._database.write_with(library.annotate, slug, title, note)
 
     def delete(self, slugs: Sequence[str]) -> None:
         """Delete finished runs; all or none."""

@@ -12,7 +12,6 @@ from ckv_core.records.run_request import TOKEN_RANGE, RunRequest
 from ckv_core.records.work_requests import PreviewRequest, WhyRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobEnd, JobEvent, Reply
-from storage.records import Lineage
 from ui.accounts.access import Access, AccessError
 from ui.services.live_runs import RunSnapshot
 
@@ -34,7 +33,7 @@ class Previews:
         access: Access,
         worker: WorkerClient,
         read: Callable[[str], RunSnapshot],
-        start: Callable[[RunRequest, Lineage], str],
+        start: Callable[[RunRequest], str],
     ) -> None:
         """`read` gives a run of one sample, `start` stores and queues one."""
         self._access, self._worker = access, worker
@@ -123,8 +122,8 @@ class Previews:
 
     def save(self, slug: str, given: object) -> str:
         """Start the run that was previewed, and store it; returns its slug."""
-        run, request = self.request(slug, given)
-        return self._start(request, Lineage(run.slug, "fork"))
+        _, request = self.request(slug, given)
+        return self._start(request)
 
 
 def _is_range(value: object) -> bool:

@@ -24,7 +24,7 @@ from storage import repository, servers
 from storage.database import Database
 from storage.library import NOT_OVER
 from storage.recorder import Recorder, title_of
-from storage.records import Lineage, RunState
+from storage.records import RunState
 from storage.repository import DecodedRuns, RunMissingError
 from ui.accounts.access import DISABLED, Access
 from ui.services.library import Room
@@ -169,12 +169,10 @@ class Runs:
 
     # --- of one sample ------------------------------------------------------------------------
 
-    def submit(
-        self, request: RunRequest, owner: str | None, lineage: Lineage | None, title: str = ""
-    ) -> str:
+    def submit(self, request: RunRequest, owner: str | None, title: str = "") -> str:
         """Record a run and queue it; returns its slug. Without a title it makes its own."""
         title = title or title_of(request)
-        slug = self.recorder.create(request, title, owner, lineage)
+        slug = self.recorder.create(request, title, owner)
         view = RunSnapshot(
             slug=slug,
             title=title,

@@ -17,7 +17,6 @@ from storage import audit, repository
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
-from storage.records import Lineage
 from storage.repository import missing_run
 from ui.accounts.access import Access
 from ui.accounts.administration import Administration
@@ -105,7 +104,7 @@ class Services:
 
     # --- runs ---------------------------------------------------------------------------------
 
-    def start_run(self, request: RunRequest, lineage: Lineage | None = None) -> str:
+    def start_run(self, request: RunRequest) -> str:
         """Check, record and queue a run; returns its slug. CkvError if it cannot be taken."""
         owner = self._access.user(change=True)
         request.validate()
@@ -114,7 +113,7 @@ class Services:
                 raise CkvError("The app is closing; start it again first.")
             self._runs.check_queue(owner)
             self._room.check_new(owner)
-            return self._runs.submit(request, owner, lineage)
+            return self._runs.submit(request, owner)
 
     def cancel_run(self, slug: str) -> None:
         """Stop a run; nothing if it is over."""
@@ -174,7 +173,7 @@ class Services:
     def export_bundle(self, slugs: Sequence[str]) -> bytes:
         """These runs as one zip, to be imported elsewhere; docs/how-to/share.md.
 
-        Notes, tags and lineage of a run are left out for those who may only read it.
+        Notes of a run are left out for those who may only read it.
 
         Raises:
             StorageError: a run is not there, not over, or too big.

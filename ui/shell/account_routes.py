@@ -1,8 +1,6 @@
 """Pages of users, which work without scripts: log in and out, one's account, administration."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from urllib.parse import urlencode
 
 import anyio.to_thread
 from starlette.concurrency import run_in_threadpool
@@ -11,9 +9,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
 from ui.accounts.access import SCOPE_KEY, AccessError, Viewer
-from ui.accounts.administration import Administration, audit_csv_text
+from ui.accounts.administration import Administration
 from ui.accounts.credentials import (
     DISABLED,
     EXPIRIES_DAYS,
@@ -23,7 +20,7 @@ from ui.accounts.credentials import (
     Accounts,
 )
 from ui.server.identity import LOGIN_PATH, SESSION_COOKIE, Identity, own_path
-from ui.server.route_answers import CSV, NO_STORE, as_file, give_cookie
+from ui.server.route_answers import NO_STORE, give_cookie
 from ui.shell.plain_pages import plain_page
 
 FIELD_CHARS = 200
@@ -129,7 +126,6 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     """What administrators see and do; the services refuse everybody else."""
 
     def page(request: Request, _: Form, message: str = "") -> Response:
-        wanted = _wanted(request)
         return plain_page(
             "admin",
             "Admin",
@@ -141,12 +137,8 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
             storage=administration.storage(),
             of_nobody=administration.count_of_nobody(),
             users=administration.users(),
-            entries=administration.audit(wanted, SHOWN),
+            entries=administration.audit(SHOWN),
             shown=SHOWN,
-            actions=ACTIONS,
-            wanted=wanted,
-            since=f"{wanted.since:%Y-%m-%d}" if wanted.since else "",
-            query=urlencode(dict(request.query_params)),
         )
 
     def done(section: str, act: Callable[[Form], None]) -> Handler:
@@ -162,15 +154,10 @@ def admin_routes(administration: Administration, *, with_logins: bool) -> list[R
     def disable(form: Form) -> None:
         administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
 
-    def audit_csv(request: Request, _: Form) -> Response:
-        entries = administration.audit(_wanted(request), KEPT_ENTRIES)
-        return as_file("ckv-audit.csv", audit_csv_text(entries), CSV)
-
     cancel = done("queue", lambda form: administration.cancel(form.get("slug", "")[:FIELD_CHARS]))
     routes = [
         _route("/admin", page),
         _route("/admin/cancel", cancel, "POST"),
-        _route("/admin/audit.csv", audit_csv),
     ]
     of_users = [
         _route("/admin/users", done("users", disable), "POST"),
@@ -202,19 +189,3 @@ async def _read_form(request: Request) -> Form:
     """The texts of a form, of which the guard lets only small ones in."""
     fields = await request.form(max_files=0)
     return {name: value for name, value in fields.items() if isinstance(value, str)}
-
-
-def _wanted(request: Request) -> AuditFilter:
-    """The filter of an address, which may hold anything."""
-    given = {name: text.strip()[:FIELD_CHARS] for name, text in request.query_params.items()}
-    action = given.get("action", "")
-    try:
-        since = datetime.strptime(given.get("since", ""), "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError:
-        since = None
-    return AuditFilter(
-        actor=given.get("actor", ""),
-        action=action if action in ACTIONS else "",
-        target=given.get("target", ""),
-        since=since,
-    )

@@ -13,18 +13,11 @@ THEME_SCRIPT = "assets/scripts/pages/theme.js"
 TITLE = "CriticalKV Lab"
 # Path -> title of the page, and what a preview of its address says below it.
 PAGES = {
-    "/": (
-        "Compare",
-        "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
-        "how far that is from the full cache.",
-    ),
-    "/runs": ("Runs", "Saved runs: find, compare, export."),
-    "/caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
-    "/methods": (
-        "Methods",
-        "The methods, their parameters and defaults, and the limits of this app.",
-    ),
-    "/several": ("Several runs", "Saved runs as one table over their prompts, and what differs."),
+    "/": "Compare",
+    "/runs": "Runs",
+    "/caches": "Caches",
+    "/methods": "Methods",
+    "/several": "Several runs",
 }
 _SKIP = '<a class="ckv-skip" href="#run">Skip to Run</a>'
 _HEADER = """<header class="ckv-header">{skip}<h1>{brand}</h1>{nav}
@@ -59,7 +52,7 @@ def header_html(
     """
     links = "".join(
         f'<a href="{target}"{f" aria-current={current}" if target == path else ""}>{name}</a>'
-        for target, (name, _) in PAGES.items()
+        for target, name in PAGES.items()
         if target != "/several"  # which the list of runs leads to
     )
     nav = f'<nav aria-label="Pages">{links}</nav>' if with_links else ""

@@ -1,4 +1,4 @@
-"""What we put in the head of each page of Gradio's: title, previews of links, scripts, the user."""
+"""What we put in the head of each page of Gradio's: title, scripts, the user."""
 
 import html
 import json
@@ -13,7 +13,6 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
-from storage.records import RunSummary
 from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
 from ui.components.modules import address, preloads
@@ -45,12 +44,12 @@ class PageHeads:
         if not is_page or page not in (*PAGES, RUN_PAGE):
             await self._app(scope, receive, send)
             return
-        title_and_text, query = PAGES.get(page), ""
-        if title_and_text is None:
+        title = PAGES.get(page)
+        if title is None:
             given = QueryParams(scope["query_string"])
             slug = given.get("id", "")
             try:
-                title_and_text = await anyio.to_thread.run_sync(self._words_of, slug)
+                title = await anyio.to_thread.run_sync(self._title_of, slug)
             except RunMissingError:
                 answer = missing_page(Request(scope), RunMissingError(UNKNOWN_RUN))
                 await answer(scope, receive, send)
@@ -59,10 +58,8 @@ class PageHeads:
                 address = f"/data/{slug}/embed/{quote(given['embed'], safe='')}"
                 await RedirectResponse(address, 307, NO_STORE)(scope, receive, send)
                 return
-            query = f"id={slug}"
-        url = str(Request(scope).url.replace(query=query, fragment=""))
         user = user_html(scope.get(SCOPE_KEY))
-        lines = tags(*title_and_text, url) + scripts_html()
+        lines = f"<title>{html.escape(f'{title} - {TITLE}')}</title>{scripts_html()}"
         lines += f'<template id="{USER_TEMPLATE}">{user}</template>'
 
         def with_lines(body: bytes) -> bytes:
@@ -70,8 +67,7 @@ class PageHeads:
 
         await self._app(scope, receive, rewriting(send, with_lines))
 
-    def _words_of(self, slug: str) -> tuple[str, str]:
-        """Title and description of a run."""
+    def _title_of(self, slug: str) -> str:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         try:
@@ -79,19 +75,8 @@ class PageHeads:
         except RunMissingError:
             raise
         except CkvError:  # the page itself tells what is wrong
-            return "Run", "A saved run."
-        return words_of(summary, with_text=self._services.is_guest)
-
-
-def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
-    """Title and description of a run; its own words only where its owner shared it by link."""
-    parts = "variants" if run.kind == "compare" else "points"
-    methods = list(dict.fromkeys(spec.partition(":")[0] for spec in run.variant_specs))
-    count = len(run.variant_specs)
-    title = f"Run {run.slug}: {count} {parts if count != 1 else parts[:-1]}"
-    if with_text and run.title:
-        title = run.title
-    return title, f"{', '.join(methods)} on {run.model_name}, {run.created_at:%Y-%m-%d}."
+            return "Run"
+        return summary.title or f"Run {slug}"
 
 
 @cache
@@ -127,20 +112,3 @@ def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
         await send(message)
 
     return send_rewritten
-
-
-def tags(title: str, description: str, url: str) -> str:
-    """Title, description, and what a preview of a link to this address shows."""
-    full = f"{title} - {TITLE}"
-    values = {
-        "og:site_name": TITLE,
-        "og:type": "website",
-        "og:title": full,
-        "og:description": description,
-        "og:url": url,
-    }
-    lines = [f"<title>{html.escape(full)}</title>"]
-    lines.append(f'<meta name="description" content="{html.escape(description)}">')
-    lines += [f'<meta property="{k}" content="{html.escape(v)}">' for k, v in values.items()]
-    lines.append('<meta name="twitter:card" content="summary">')
-    return "".join(lines)

@@ -14,10 +14,9 @@ from ckv_core.engine import compare as comparing
 from ckv_core.engine.compare import compare, prepare
 from ckv_core.engine.memory import Sizes
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.methods import METHODS
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import RunResult, VariantFinished, VariantSelected
 from ckv_core.records.passages import spans_of
 from ckv_core.records.run_request import RunRequest

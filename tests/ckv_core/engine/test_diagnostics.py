@@ -8,8 +8,7 @@ import pytest
 
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
-from ckv_core.experiment.result_json import to_json
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import Progress, VariantAnalysed
 from ckv_core.records.metrics import ANALYSIS_ARRAYS
 from tests.factories.models import tiny_model

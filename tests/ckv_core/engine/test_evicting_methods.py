@@ -13,9 +13,8 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.select import select
 from ckv_core.errors import ModelError
-from ckv_core.experiment.result_json import to_json
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import SCENARIOS
 from ckv_core.records.variants import VariantSpec

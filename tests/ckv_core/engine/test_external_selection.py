@@ -11,8 +11,7 @@ import pytest
 from ckv_core import cli
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.result_json import to_json
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.run_request import SCENARIOS, RunRequest

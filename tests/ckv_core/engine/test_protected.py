@@ -13,9 +13,8 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import CkvError
 from ckv_core.experiment.evidence import held
-from ckv_core.experiment.result_json import to_json
 from ckv_core.methods import METHODS
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.identity import identify
 from ckv_core.records.passages import spans_of

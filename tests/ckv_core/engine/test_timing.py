@@ -8,9 +8,8 @@ import pytest
 from ckv_core.engine import timing
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
-from ckv_core.experiment.result_json import to_json
 from ckv_core.methods.scissorhands import DropLow
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import Progress
 from tests.factories.events import without_times
 from tests.factories.models import tiny_model

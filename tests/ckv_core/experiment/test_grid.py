@@ -31,7 +31,7 @@ def test_lines_are_methods_and_columns_the_budgets_as_requested():
     assert states(result) == {"SnapKV": ["lost", "kept"], "AdaKV": [None, None]}
     snapkv, adakv = grid.lines
     assert [p.index for p in snapkv.points if p] == [2, 1]
-    assert (snapkv.smallest, snapkv.lost_above, adakv.smallest) == (1, None, None)
+    assert (snapkv.smallest, adakv.smallest) == (1, None)
     assert adakv.points[0] is None  # not run at it
 
 

@@ -1,7 +1,9 @@
 """Laws of the one table over several runs: a prompt is one sample, what is the same counts once."""
 
 import json
+import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,6 @@ from ckv_core.experiment.stats import (
 from ckv_core.records.chain import COVERED
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import RoundingFloor, VariantResult
-from tests.ckv_core.experiment.test_result_json import PAGE, documented
 from tests.factories.runs import MODEL, PROMPT, array, measured, on_prompt, variant
 
 SPEC = "snapkv+critical:budget=64"
@@ -247,6 +248,20 @@ def test_without_the_base_there_is_no_pair_with_one():
 
 
 # --- the file -----------------------------------------------------------------------------------
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/result_json.md").read_text(
+    encoding="utf-8"
+)
+
+
+def documented(text: str) -> set[str]:
+    """Members in the first column of tables."""
+    told: set[str] = set()
+    for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
+        first, *others = re.findall(r"`([\w.]+)`", row)
+        told |= {first, *(first.rpartition(".")[0] + each for each in others)}
+    return told
 
 
 def test_every_mean_and_difference_is_in_the_file_and_documented():

@@ -280,72 +280,49 @@ def swept(full: str, lines: dict[str, str], **more: bool) -> RunResult:
 SWEEPS = {
     "each from another budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nny", "knorm": "nnn", "tova": "nnn"}),
-        "SnapKV needs the smallest budget: it answers from 4 tokens on (200.0 of 1000.0 MiB).",
-        "AdaKV needs 8 tokens. Knorm and TOVA miss at every budget tried.",
+        "The smallest budget that still answers: 4 tokens (200.0 of 1000.0 MiB), with SnapKV.",
+        "Of the others: 8 tokens with AdaKV; none with Knorm and TOVA.",
         (
             "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
             "perturbation."
         ),
     ),
-    "two of three from one budget on": (
-        swept("y", {"snapkv": "nyy", "adakv": "nyy", "knorm": "nnn"}),
-        (
-            "SnapKV and AdaKV need the smallest budget: they answer from 4 tokens on (200.0 of "
-            "1000.0 MiB)."
-        ),
-        "Knorm misses at every budget tried.",
-        (
-            "In 4 of 4 head-to-head comparisons the method that answers correctly had the lower "
-            "perturbation."
-        ),
-    ),
-    "all from one budget on": (
-        swept("y", {"snapkv": "nyy", "adakv": "nyy"}),
-        "Both methods need the same budget: they answer from 4 tokens on (200.0 of 1000.0 MiB).",
-    ),
     "a lower one answers and a higher one does not": (
         swept("y", {"snapkv": "nyn", "adakv": "nnn"}),
-        "SnapKV needs the smallest budget: it answers at 4 tokens (200.0 of 1000.0 MiB).",
-        "AdaKV misses at every budget tried.",
-        "SnapKV answers at 4 tokens but not at 8 tokens.",
+        "The smallest budget that still answers: 4 tokens (200.0 of 1000.0 MiB), with SnapKV.",
+        "Of the others: none with AdaKV.",
         L1_OF_ONE,
     ),
-    "none of one": (swept("y", {"snapkv": "nnn"}), f"SnapKV does not answer, up to {MOST}."),
     "none": (
         swept("y", {"snapkv": "nnn", "adakv": "nnc"}),
-        f"No method answers, up to {MOST}.",
+        f"No budget still answers, up to {MOST}: SnapKV and AdaKV.",
         (
             "1 of 7 texts was cut at 0 new tokens before an answer: neither right nor wrong. "
             "Raise New tokens (max_new_tokens)."
         ),
     ),
-    "all of one": (
-        swept("y", {"snapkv": "yyy"}),
-        f"SnapKV answers at every budget, down to {LEAST}.",
-    ),
     "all": (
         swept("y", {"snapkv": "yyy", "adakv": "yyy"}),
-        f"Every method answers at every budget, down to {LEAST}.",
+        f"The smallest budget that still answers: {LEAST}, with SnapKV and AdaKV.",
     ),
     "cut points": (
-        swept("y", {"snapkv": "ccc", "adakv": "cyy"}),
-        "AdaKV needs the smallest budget: it answers from 4 tokens on (200.0 of 1000.0 MiB).",
-        "SnapKV was cut at every budget tried.",
+        swept("y", {"snapkv": "ccc"}),
+        "Cut before an answer, at every budget: SnapKV.",
         (
-            "4 of 7 texts were cut at 0 new tokens before an answer: neither right nor "
+            "3 of 4 texts were cut at 0 new tokens before an answer: neither right nor "
             "wrong. Raise New tokens (max_new_tokens)."
         ),
     ),
     "no reference answer": (
         swept("-", {"snapkv": "---"}),
-        f"SnapKV writes the full cache's text at every budget, down to {LEAST}.",
+        f"The smallest budget that gives the full cache's text: {LEAST}, with SnapKV.",
         "No expected answer was given, so a different output need not be a worse one.",
     ),
     "the full cache misses it": (
         swept("n", {"snapkv": "nnn"}, same=False),
         (
-            "The model gets this wrong even with the full cache. SnapKV does not answer, up to "
-            f"{MOST}."
+            "The model gets this wrong even with the full cache. No budget still answers, up to "
+            f"{MOST}: SnapKV."
         ),
         "Check the expected answer; else use a larger model or an easier question.",
     ),

@@ -1,6 +1,8 @@
 """The result JSON: nothing wrong gets in, a refusal names the place, and older files are read."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.result_json import to_json
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import RunResult
 from tests.factories.events import assert_same_result, big_events, folded, small_run
 from tests.factories.hostile import JUNK, forged, paths
+from tests.factories.strategies import events
 
 BASE = small_run()
 WRONG = [
@@ -90,7 +92,7 @@ def test_a_wrong_value_is_refused_by_its_path(path, value):
     assert len(str(caught.value)) < 300
 
 
-DERIVED = {"readings", "outcome", "loops", "improved_head_share", "worst_head_l1"}
+DERIVED = {"outcome", "loops", "improved_head_share", "worst_head_l1"}
 OF_FULL = ("variants", 0, "perturbation")  # nothing is measured of it
 MEMBERS = [path for path in paths(BASE) if not DERIVED & {*path} and path[:3] != OF_FULL]
 
@@ -146,6 +148,16 @@ def test_junk_anywhere_is_a_config_error_or_a_sound_result(path, junk):
         return
     assert isinstance(result, RunResult)
     assert_same_result(from_json(to_json(result)), result)
+
+
+@given(events(), st.sampled_from(["compare", "sweep"]))
+@example([], "compare")
+def test_any_run_is_written_and_comes_back_the_same(stream, kind):
+    result = replace(folded(stream), kind=kind)
+    written = json.loads(json.dumps(to_json(result), allow_nan=False))
+    again = from_json(written)
+    assert_same_result(again, result)
+    assert to_json(again) == written
 
 
 # What older files have, and what other programs read.

@@ -65,16 +65,6 @@ def test_runs_whose_alphas_differ_under_one_spec_get_unique_specs_by_alpha():
     assert shown(wider, quarter) == ["snapkv+critical:budget=128,alpha=0.5", f"{SPEC},alpha=0.25"]
 
 
-def test_what_is_not_recorded_is_no_guess():
-    bare = variant(SPEC, params={})
-    assert identify(bare) != identify(variant(SPEC))
-    assert "alpha" in identify(bare).settings.unknown
-    assert identify(bare).settings.alpha is None
-    assert shown(bare, variant(SPEC)) == [f"{SPEC},alpha=?", f"{SPEC},alpha=0.25"]
-    assert identify(variant(f"{SPEC},alpha=0.5", params={})).settings.alpha == 0.5
-    assert identify(variant(f"{SPEC},alpha=0.5", params={"alpha": "<b>"})).settings.alpha is None
-
-
 def test_a_spec_that_stands_alone_is_shown_as_it_is():
     specs = (SPEC, "snapkv:budget=64", "snapkv:budget=10%", f"{SPEC},alpha=0.5")
     assert shown(*map(variant, specs)) == list(specs)

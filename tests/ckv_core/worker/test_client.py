@@ -175,15 +175,14 @@ def test_ten_kills_at_random_moments_lose_no_job(client, log):
     assert len(ends) == len(set(ends)) == 11
 
 
-def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(log):
+def test_a_worker_that_cannot_start_fails_each_job(log, monkeypatch):
+    monkeypatch.setattr("ckv_core.worker.client.PAUSE_S", 0.1)
     broken = "tests.ckv_core.worker.scripted_runner:BrokenRunner"
     with closing(made_client(log, runner=broken)) as client:
-        started = time.monotonic()
         for name in "abc":
             client.submit(job("steps 1", name))
         for name in "abc":
             assert "exit code 1" in log.failure_of(name)
-        assert time.monotonic() - started > 0.25 + 0.5
 
 
 def test_a_reply_that_cannot_be_taken_in_stops_nothing(log):
@@ -302,7 +301,7 @@ def test_a_warm_model_is_reported_and_its_loss_too(client, log):
     assert not lost.failed
 
 
-def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(client, log):
+def test_a_model_that_hangs_costs_its_worker(client, log):
     pid = wait_for_worker(client)
     client.warm("stuck")
     failed = log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "stuck" and r.failed)
@@ -312,10 +311,6 @@ def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(client, log)
     assert log.end_of("a") == JobEnd("a")
     assert client.worker_pid != pid
     assert statuses(log, "stuck")[-1] == failed
-    pid = client.worker_pid
-    client.warm("stuck")
-    log.wait(lambda r: isinstance(r, ModelStatus) and r == failed and r is not failed)
-    assert client.worker_pid == pid
 
 
 def test_a_run_whose_model_hangs_fails_with_the_step_and_the_next_one_runs(client, log):

@@ -45,7 +45,7 @@ def pid_of(counter: TokenCounter) -> int:
     return counter._client.worker_pid
 
 
-def test_a_looping_template_ends_is_refused_and_others_are_counted(counter):
+def test_a_looping_template_ends_and_others_are_counted(counter):
     looping = RunRequest(context="one", model="looping")
     assert counter.count(THREE, PATIENCE_S).tokens == 3
     pid = pid_of(counter)
@@ -54,7 +54,6 @@ def test_a_looping_template_ends_is_refused_and_others_are_counted(counter):
         assert counter.count(THREE, PATIENCE_S).tokens == 3
         said = loop.result().error
     assert "took longer than 0 s" in said
-    assert counter.count(looping, PATIENCE_S).error == said
     assert counter.count(THREE, PATIENCE_S).tokens == 3
     assert pid_of(counter) != pid
     assert not psutil.pid_exists(pid)

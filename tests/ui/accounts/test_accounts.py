@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 from ckv_core.errors import CkvError
 from ckv_core.records.run_request import RunRequest
 from storage import audit
-from storage.audit import AuditFilter
 from storage.credentials import hash_token
 from storage.models import Account, Credential
 from tests.factories.app import (
@@ -26,7 +25,7 @@ from tests.factories.app import (
     wait_until,
 )
 from tests.factories.runs import done_result
-from tests.ui.served_app import USERS, Served, by
+from tests.ui.served_app import Served, by
 from ui.accounts.credentials import DISABLED
 from ui.runs.page import HIDDEN, RunsPage
 from ui.server.identity import SESSION_COOKIE, Identity, own_path
@@ -41,7 +40,6 @@ def everybody_is_in(app):
     yield
     with app.services._database.write() as session:
         session.execute(update(Account).values(disabled_at=None))
-    app.services._access.users._users = dict(USERS)
 
 
 @pytest.fixture
@@ -97,10 +95,10 @@ def test_pages_lead_to_the_login_and_programs_get_a_401(app):
         assert page.headers["location"] == "/login?next=%2Fruns%3Ftag%3Da%26text%3Db"
         shown = nobody.get(page.headers["location"])
         assert 'value="/runs?tag=a&amp;text=b"' in shown.text
-        assert "www-authenticate" in nobody.get("/runs").headers
+        assert nobody.get("/runs").headers["www-authenticate"] == "Bearer"
         script = {**READER, "sec-fetch-mode": "cors", "sec-fetch-site": "same-origin"}
         refused = nobody.get("/data/abc123def456/prompt", headers=script)
-        assert (refused.status_code, "www-authenticate" in refused.headers) == (401, False)
+        assert refused.status_code == 401
         assert nobody.get("/api/runs", headers=READER).status_code == 401
 
 
@@ -123,9 +121,6 @@ def test_wrong_passwords_are_one_sentence_and_then_a_wait(app, sign_in):
     answers = [sign_in(f"mallory {i}", "wrong")[1] for i in range(6)]
     assert answers[-1].status_code == 429
     assert "again in" in answers[-1].text
-    with app.client() as eve:
-        program = eve.get("/", auth=("eve", "guess"))
-    assert (program.status_code, int(program.headers["retry-after"]) >= 1) == (429, True)
     time.sleep(int(answers[-1].headers["retry-after"]) + 0.1)
     assert sign_in()[1].status_code == 303
 
@@ -149,24 +144,24 @@ def test_a_disabled_user_is_out_at_once_whatever_was_shown(app, sign_in):
     with by("bob"):
         token = app.services.accounts.make_token("t", "Read", "7 days")
     bearer = {"authorization": f"Bearer {token}"}
-    with app.client() as program, app.client("bob") as basic:
-        for each, headers in ((client, {}), (program, bearer), (basic, {})):
+    with app.client() as program:
+        for each, headers in ((client, {}), (program, bearer)):
             assert each.get("/api/runs", headers=headers).status_code == 200
         disable(app, "bob")
-        for each, headers in ((client, {}), (program, bearer), (basic, {})):
+        for each, headers in ((client, {}), (program, bearer)):
             assert each.get("/api/runs", headers=headers).status_code == 401
     _, answer = sign_in("bob")
     assert (answer.status_code, DISABLED in answer.text) == (403, True)
 
 
-def test_a_removed_user_and_a_changed_password_end_sessions(app, sign_in):
+def test_a_removed_user_and_a_changed_password_end_sessions(app, sign_in, monkeypatch):
     client, _ = sign_in("bob")
-    users = app.services._access.users._users
-    kept = users.pop("bob")
-    assert client.get("/api/runs").status_code == 401
-    users["bob"] = kept
+    users = app.services._access.users
+    with monkeypatch.context() as patched:
+        patched.delitem(users, "bob")
+        assert client.get("/api/runs").status_code == 401
     assert client.get("/api/runs").status_code == 200
-    users["bob"] = User(HASHER.hash("another"))
+    monkeypatch.setitem(users, "bob", User(HASHER.hash("another")))
     assert client.get("/api/runs").status_code == 401
 
 
@@ -231,10 +226,11 @@ def test_what_is_no_token_opens_nothing(app, sign_in):
 # --- the administrator's page and the audit log ---------------------------------------------
 
 
-def entries(app: Served, **wanted: str) -> list[tuple[str | None, str, str]]:
+def entries(app: Served, target: str = "") -> list[tuple[str | None, str, str]]:
     with by("root", is_admin=True):
-        found = app.services.administration.audit(AuditFilter(**wanted), 1000)
-    return [(each.actor, each.action, each.target) for each in reversed(found)]
+        found = app.services.administration.audit(1000)
+    of = [each for each in reversed(found) if target in ("", each.target)]
+    return [(each.actor, each.action, each.target) for each in of]
 
 
 def test_the_audit_log_tells_who_did_what_and_no_text(app, sign_in):
@@ -281,7 +277,6 @@ def test_administrators_see_the_queue_cancel_and_read_no_text(app, monkeypatch):
         with by("ann"):
             assert end_of(app.services, slug).state == "cancelled"
         assert entries(app, target=slug) == [("root", "cancelled", slug)]
-        assert root.get("/admin/audit.csv?action=cancelled").text.count(slug) == 1
         monkeypatch.setattr(app.services._runs, "_begin_turns", lambda: None)
         made = RunRequest(name="s", data={"file": "x"}, variants=("h2o",), budgets=("9%",))
         study = app.services.studies._store.save(made, (), "ann")
@@ -323,4 +318,4 @@ def test_an_administrator_takes_over_what_was_made_without_logins(app):
         assert services.library.summary(own).title == "s"
         assert services.view(study).title == f"s {study}"
         assert not services.library.are_runs_of_nobody()
-    assert entries(app, action="took over") == [("root", "took over", "root")]
+    assert ("root", "took over", "root") in entries(app)

@@ -228,22 +228,19 @@ def page_of(services: Services) -> CachesPage:
         return CachesPage(services, Settings.from_environ({}))
 
 
-def test_the_page_lists_renames_and_deletes(services, home):
+def test_the_page_lists_and_deletes(services, home):
     page = page_of(services)
     table, choice, answers, notice = page.refresh("")
     assert (table["rows"], choice["choices"], answers) == ([], [], {"rows": []})
-    KeptFolder().add("b", lambda path: path.write_bytes(kept_bytes()))
+    KeptFolder().add("c d", lambda path: path.write_bytes(kept_bytes()))
     (home / "caches" / "a.safetensors").write_bytes(kept_bytes(kept_record(spec=HOSTILE)))
-    table, choice, _, notice = page.refresh("b")
-    assert [row["cells"]["name"]["text"] for row in table["rows"]] == ["a", "b"]
+    table, choice, _, notice = page.refresh("c d")
+    assert [row["cells"]["name"]["text"] for row in table["rows"]] == ["a", "c d"]
     assert table["rows"][0]["cells"]["variant"]["text"] == HOSTILE  # the component sets text
-    assert (choice["value"], notice["text"]) == ("b", "")
-    assert page.rename("b", "a")[3]["tone"] == "error"
-    *_, told, _ = page.rename("b", " c d ")
-    assert told["text"] == "Renamed to c d."
-    assert page.refresh("c d")[0]["rows"][1]["cells"]["take"]["href"] == "/caches/file?name=c%20d"
+    assert (choice["value"], notice["text"]) == ("c d", "")
+    assert table["rows"][1]["cells"]["take"]["href"] == "/caches/file?name=c%20d"
     assert page.delete("none")[3]["tone"] == "error"
-    page.delete("c d")
+    assert page.delete("c d")[3]["text"] == "c d is deleted."
     assert [entry.name for entry in KeptFolder().entries()] == ["a"]
     KeptFolder().free("x").write_bytes(b"spoilt")
     spoilt = page.refresh("a")[0]["rows"][1]["cells"]

@@ -29,7 +29,7 @@ def field(page: Page, name: str):
     return page.locator(f"#{name} :is(textarea, input)").first
 
 
-def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
+def test_a_runs_cache_is_kept_asked_and_deleted(page, open_app):
     run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
     slug = store_run(open_app.services, run, done_result())
     page.goto(f"{open_app.url}/run?id={slug}&__theme=light")
@@ -56,15 +56,11 @@ def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
         expect(page.locator("#cache-answers section").first).to_contain_text("w1")
         expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     expect(page.locator("#cache-answers section")).to_have_count(2)
-    page.get_by_role("button", name="Rename, delete, import").click()
+    page.get_by_role("button", name="Delete, import").click()
     see_everything(page)
     expect_well_made_everywhere(page)
-    field(page, "cache-name").fill("other")
-    page.get_by_role("button", name="Rename", exact=True).click()
-    expect(page.locator("#cache-notice")).to_contain_text("Renamed to other.")
-    expect(field(page, "cache")).to_have_value("other")
     page.get_by_role("button", name="Delete…").click()
-    expect(page.locator("#confirm-text")).to_contain_text("Delete other for good?")
+    expect(page.locator("#confirm-text")).to_contain_text("Delete report for good?")
     page.get_by_role("button", name="Delete it").click()
     expect(page.locator("#caches")).to_contain_text("No cache is kept yet")
 
@@ -76,7 +72,7 @@ def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(page, open_app, t
     source = tmp_path / "brought.safetensors"
     brought = kept_bytes()  # safetensors orders what it says of a file anew each time
     source.write_bytes(brought)
-    page.get_by_role("button", name="Rename, delete, import").click()
+    page.get_by_role("button", name="Delete, import").click()
     page.locator("#cache-file input[type=file]").set_input_files(source)
     expect(page.locator("#cache-file")).to_contain_text("brought is kept.")
     expect(page.locator("#caches tbody tr")).to_have_count(1)

@@ -18,7 +18,6 @@ from ckv_core.records.events import TokensCounted
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, read_external_selection
 from ckv_core.records.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
-from storage.records import Lineage
 from tests.factories.app import (
     BAD_SLUGS,
     SLUG,
@@ -202,42 +201,38 @@ def test_bad_input_gets_one_sentence_and_changes_nothing():
     page = compare_page(services)
     for name, (changes, sentence) in BAD_FORMS.items():
         values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
-        slug, notice, *rest = page.start(*values.values(), "")
+        slug, notice = page.start(*values.values())
         assert sentence in notice["text"], name
         assert (notice["tone"], slug) == ("error", ""), name
         (control,) = changes
         assert notice["field"] == page.form.controls[control].elem_id, name
-        assert all(map(is_skip, rest)), name
     assert page.describe(*values.values())[:2] == [notice, None]  # the line beside Run says it too
     assert services.started == []
 
 
-def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent():
+def test_a_good_form_starts_one_run():
     services = FakeServices()
     page = compare_page(services)
-    slug, notice, source = page.start(*TYPED.controls(), "")
-    assert (slug, notice["text"], source) == (SLUG, "", SLUG)
-    page.start(*TYPED.controls(), SLUG)
-    assert services.started == [TYPED.request()] * 2
-    assert services.lineages == [None, Lineage(SLUG, "fork")]
+    slug, notice = page.start(*TYPED.controls())
+    assert (slug, notice["text"]) == (SLUG, "")
+    assert services.started == [TYPED.request()]
 
 
-def test_external_selections_of_a_run_are_said_to_be_left_out_and_make_a_fork():
+def test_external_selections_of_a_run_are_said_to_be_left_out():
     asked = dataclasses.replace(TYPED.request(), own_indices=read_external_selection(OWN))
     services = FakeServices(snapshot(request=asked))
     page = compare_page(services)
     opened = page.open(open_request(**{"from": SLUG}))
     assert "external selections are not" in opened[len(CONTROL_NAMES)]["text"]
-    page.start(*opened[: len(CONTROL_NAMES)], SLUG)
+    page.start(*opened[: len(CONTROL_NAMES)])
     assert services.started == [dataclasses.replace(asked, own_indices=())]
-    assert services.lineages == [Lineage(SLUG, "fork")]
 
 
 def test_a_context_over_the_limit_never_becomes_a_run():
     services = FakeServices()
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
     services.counted = TokensCounted(130, 130, 100)
-    _, notice, *_ = compare_page(services).start(*TYPED.controls(), "")
+    _, notice, *_ = compare_page(services).start(*TYPED.controls())
     assert "94 over the model's limit of 100" in notice["text"]
     assert services.started == []
 
@@ -247,18 +242,18 @@ def test_a_share_of_the_prompt_below_what_is_always_kept_never_becomes_a_run():
     services.status = ModelStatus(TYPED.model, ready=True, message="ready")
     page, form = compare_page(services), dataclasses.replace(TYPED, budget="10%")
     services.counted = TokensCounted(300, 300, 1000)
-    _, notice, *_ = page.start(*form.controls(), "")
+    _, notice = page.start(*form.controls())
     assert "a budget of 30 tokens is below the 32" in notice["text"]
     assert notice["field"] == page.form.controls["budget"].elem_id
     own = dataclasses.replace(TYPED, variants=("keydiff:budget=10%",), budget="128")
     services.counted = TokensCounted(300, 300, 1000, question_tokens=40)
-    _, notice, *_ = page.start(*own.controls(), "")
+    _, notice = page.start(*own.controls())
     assert "'keydiff:budget=10%': a budget of 30 tokens is below the 4" in notice["text"]
     assert notice["field"] == page.form.controls["variants"].elem_id
     assert services.started == []
     # What nobody has counted yet is left to the worker.
     services.status = None
-    page.start(*form.controls(), "")
+    page.start(*form.controls())
     assert services.started == [form.request()]
 
 
@@ -340,7 +335,7 @@ def test_an_address_fills_the_form():
     page = compare_page(FakeServices())
     at = len(CONTROL_NAMES)
     filled = page.open(open_request(**{"from": SLUG}))
-    assert (filled[CONTROL_NAMES.index("context")], filled[at + 1]) == ("a long text", SLUG)
+    assert filled[CONTROL_NAMES.index("context")] == "a long text"
     task = page.open(open_request(source="task"))
     assert [task[CONTROL_NAMES.index(name)] for name in ("mode", "source")] == ["many", "task"]
     shown = [update["visible"] for update in shown_areas("many", "task")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import to_json
 from ckv_core.records.run_request import RunRequest
 from tests.factories.app import snapshot
 from tests.factories.models import plain_model

@@ -10,7 +10,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
-from ckv_core.errors import ConfigError
 from storage.records import RunNotes
 from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, running, sweep_snapshot
 from tests.factories.runs import TEN_TOKENS
@@ -18,10 +17,10 @@ from tests.ui.report_reading import BUMP, HOSTILE, hash_of, hostile_run, opened,
 from tests.ui.run.test_routes import client
 from ui.report import report as report_charts
 from ui.report import routes as report_routes
-from ui.report.report import GROUPS, ReportTooBigError, build_report, embedded_charts, read_groups
+from ui.report.report import ReportTooBigError, build_report, embedded_charts
 
 pytestmark = pytest.mark.slow
-NOTES = RunNotes("my note", ("good", "old"))
+NOTES = RunNotes("my note")
 INJECTED = (
     "img, svg[onload], iframe, a[href^='javascript'], body > script:not([data-file]) ~ script"
 )
@@ -51,7 +50,7 @@ def report(file):
 def files(file, tmp_path_factory) -> dict[str, Path]:
     """Reports on disk."""
     folder = tmp_path_factory.mktemp("reports")
-    hostile = build_report(hostile_run(), RunNotes(HOSTILE, (HOSTILE,)))
+    hostile = build_report(hostile_run(), RunNotes(HOSTILE))
     found = {"plain": file, "hostile": hostile, "sweep": build_report(sweep_snapshot())}
     for name, data in found.items():
         (folder / f"{name}.html").write_bytes(data)
@@ -91,7 +90,6 @@ def test_every_choice_of_every_chart_has_its_figure(report):
 def test_it_says_what_was_asked_and_what_every_number_means(report):
     facts = {row["label"]: row["text"] for row in report.value("run")["rows"]}
     assert facts["Note"] == "my note"
-    assert facts["Tags"] == "good, old"
     assert facts["Versions"] == "python 3.11"
     assert "sha256" in facts["Model"]
     columns = report.value("summary")["columns"][2:]  # behind name and SPEC
@@ -137,30 +135,10 @@ def test_the_policy_lets_two_scripts_run_and_nothing_be_fetched(report):
 # --- its size ---------------------------------------------------------------------------------
 
 
-def test_one_byte_over_the_limit_is_refused_by_name(file):
+def test_one_byte_over_the_limit_is_refused(file):
     assert build_report(run(), NOTES, limit_bytes=len(file)) == file
-    told = r"leave something out. It holds: charts .*, kept .*--without charts"
-    with pytest.raises(ReportTooBigError, match=told):
+    with pytest.raises(ReportTooBigError, match="export it as a bundle"):
         build_report(run(), NOTES, limit_bytes=len(file) - 1)
-
-
-@pytest.mark.parametrize(
-    ("groups", "gone"),
-    [(["kept"], {"/retained", "/prompt"}), (["charts"], {"/figure/"})],
-)
-def test_what_is_left_out_is_gone_and_named(groups, gone):
-    report = opened(build_report(run(), without=groups))
-    assert not [name for name in report.files for part in gone if part in name]
-    assert ("plotly" in report.files) == (groups != ["charts"])
-    told = ", ".join(GROUPS[group] for group in groups)
-    assert {"label": "Left out of the report", "text": told} in report.value("run")["rows"]
-    assert "left out" in json.dumps(report.page["sections"])
-
-
-def test_only_known_groups_can_be_left_out():
-    assert read_groups(" charts,kept ,") == ["kept", "charts"]
-    with pytest.raises(ConfigError, match="kept, charts"):
-        read_groups("kept,all")
 
 
 def test_many_choices_are_cut_and_the_cut_is_told(monkeypatch):
@@ -180,11 +158,9 @@ def test_many_choices_are_cut_and_the_cut_is_told(monkeypatch):
 
 def test_what_cannot_be_made_is_one_sentence(monkeypatch):
     routes = client(FakeServices(run()))
-    assert routes.get(f"/data/{SLUG}/report.html?without=x").status_code == 422
-    monkeypatch.setattr("ui.report.report.build_report.__defaults__", (None, (), 1000))
+    monkeypatch.setattr("ui.report.report.build_report.__defaults__", (None, 1000))
     answer = routes.get(f"/data/{SLUG}/report.html")
     assert answer.status_code == 422
-    assert "without=" in answer.text
     early = client(FakeServices(running())).get(f"/data/{SLUG}/report.html")
     assert (early.status_code, early.text) == (404, report_routes.NOT_YET)
     assert routes.get("/data/zzz999zzz999/report.html").status_code == 404

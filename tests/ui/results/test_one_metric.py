@@ -12,7 +12,6 @@ import pytest
 from ckv_core.cli.tables import print_points
 from ckv_core.experiment.points import POINT_METRICS, Points
 from ckv_core.experiment.points_table import points_json, points_table
-from ckv_core.experiment.result_json import derived_json
 from ckv_core.experiment.runs import together
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ANALYSIS_ARRAYS, METRICS, metrics_in
@@ -120,12 +119,6 @@ def in_json(key: str, count: int) -> float:
     return row["metrics"][key]["mean"]
 
 
-def in_result_json(key: str, _: int) -> float:
-    curves = derived_json(runs()[0])["curves"]
-    (own,) = [row for row in curves if row["alpha"] == 0.25]
-    return own["metrics"][key][own["budgets"].index(128)]
-
-
 def in_chart(key: str, count: int) -> float:
     figure = POINTS_CHART.figure(points(count), {"quantity": key})
     (line,) = [trace for trace in figure.data if "alpha 0.25" in trace.name]
@@ -139,7 +132,6 @@ PLACES = {
     "file": in_file,
     "json": in_json,
     "chart": in_chart,
-    "result": in_result_json,
 }
 
 

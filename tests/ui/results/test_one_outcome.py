@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckv_core.cli.tables import print_table, print_verdict
-from ckv_core.experiment.result_json import to_json
 from ckv_core.experiment.summary import summary_table
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, to_json
 from ckv_core.records.events import Generated, RunFinished, RunPrepared, VariantFinished
 from ckv_core.records.outcomes import OUTCOME_WORDS
 from ckv_core.records.records import VariantResult

@@ -129,9 +129,6 @@ def test_a_result_at_one_budget_leads_to_the_smallest_that_still_answers(page, o
     started = open_app.services.snapshot(page.url.partition("id=")[2][:12])
     assert started.request.budgets == ("5%", "10%", "20%", "30%", "40%", "50%")
     assert started.request.variants == asked.variants
-    parent, _ = open_app.services.library.relatives(started.slug)
-    assert parent is not None
-    assert parent.slug == slug
     open_app.services.cancel_run(started.slug)
 
 

@@ -1,6 +1,5 @@
 """Routes of one run: data, files and links; a visit decodes a stored run once."""
 
-import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,12 +14,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ckv_core.records.run_request import RunRequest
 from storage import repository
 from storage.bundle import FROM_RESULT
-from storage.records import Lineage
 from tests.factories.app import (
-    BAD_SLUGS,
     SLUG,
     SWEEP_SLUG,
     FakeServices,
@@ -28,14 +24,11 @@ from tests.factories.app import (
     running,
     snapshot,
     store_run,
-    sweep_snapshot,
 )
 from tests.factories.runs import TEN_TOKENS, done_result
 from ui.charts.catalog import CHARTS
-from ui.compare.form_values import CONTROL_NAMES, FormValues
+from ui.compare.form_values import CONTROL_NAMES
 from ui.compare.page import ComparePage
-from ui.results.live import made_from
-from ui.run.page import LineageSection
 from ui.run.routes import TABLES, build_routes
 from ui.server.guard import Guard
 from ui.server.identity import Identity
@@ -105,11 +98,9 @@ def test_the_prompt_is_kept_by_browsers_only_once_the_run_is_over():
 
 
 def test_exports_are_downloads():
-    routes = client(FakeServices(snapshot(request=request(answer="T3"))))
+    routes = client(FakeServices())
     result = json.loads(routes.get(f"/data/{SLUG}/result.json").text)
     assert result["schema"] == 1
-    (evidence,) = result["readings"]["evidence"]
-    assert (evidence["text"], evidence["spans"]) == ("T3", [[3, 4]])
     for name in ("table", "analysis", "sweep"):
         response = routes.get(f"/data/{SLUG}/{name}.csv")
         assert response.status_code == 200
@@ -140,16 +131,7 @@ def test_a_visit_with_its_charts_and_tables_decodes_a_run_once(open_app, decodes
     assert len(decodes) == 1
 
 
-# --- running again: the same request, told from which run it comes -------------------------
-
-
-def refill(asked):
-    return FormValues.from_request(asked).request()
-
-
-def section(services: FakeServices) -> LineageSection:
-    with gr.Blocks(analytics_enabled=False):
-        return LineageSection(services)
+# --- running again -------------------------
 
 
 def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lacks():
@@ -161,44 +143,3 @@ def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lack
         told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES)]
         assert "run the same again" in told["text"]
         assert ("type it below" in told["text"]) == lacks
-
-
-def form_of_the_run(**changes) -> RunRequest:
-    form = FormValues.from_request(request())
-    return dataclasses.replace(form, **changes).request()
-
-
-def several_budgets(**changes) -> RunRequest:
-    form = FormValues(context="a long text", budget="64, 128", alpha="0, 0.5")
-    return dataclasses.replace(FormValues.from_request(form.request()), **changes).request()
-
-
-@pytest.mark.parametrize(
-    ("slug", "asked", "kind"),
-    [
-        (SLUG, form_of_the_run(), "rerun"),
-        (SLUG, form_of_the_run(budget="5"), "fork"),
-        (SLUG, form_of_the_run(question="why?"), "fork"),
-        (SLUG, form_of_the_run(max_new_tokens=9), "fork"),
-        (SLUG, form_of_the_run(budget="64, 128"), "fork"),
-        (SWEEP_SLUG, several_budgets(), "rerun"),
-        (SWEEP_SLUG, several_budgets(budget="64, 99"), "fork"),
-        (SWEEP_SLUG, several_budgets(question="why?"), "fork"),
-    ],
-)
-def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork(slug, asked, kind):
-    services = FakeServices(snapshot(), sweep_snapshot(request=several_budgets()))
-    assert made_from(services, slug, asked, refill) == Lineage(slug, kind)
-
-
-@pytest.mark.parametrize("source", [*BAD_SLUGS, None, 3, ["x"]])
-def test_a_form_filled_in_by_hand_has_no_parent(source):
-    assert made_from(FakeServices(), source, form_of_the_run(), refill) is None
-
-
-def test_a_guest_is_told_to_be_one_and_anybody_else_of_the_relatives():
-    services = FakeServices()
-    (value,) = section(services).open(SLUG)
-    assert (value["parent"], value["children"]) == (None, [])
-    services.is_guest = True
-    assert section(services).open(SLUG) == [{"guest": True}]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.experiment.result_json import to_json
+from ckv_core.records.codec import to_json
 from storage.bundle import entry_name
 from storage.records import RunFilter
 from tests.factories.app import SLUG, FakeServices, finished
@@ -46,28 +46,25 @@ def test_any_page_number_shows_a_page(asked):
 
 def test_an_address_names_search_filters_and_sort():
     query = read_query(
-        {"text": " harbour ", "method": "snapkv", "min_budget": "64", "until": "2026-03-01"}
-        | {"tag": "good", "pinned": "1", "sort": "title", "page": "2"}
+        {"text": " harbour ", "method": "snapkv", "until": "2026-03-01"}
+        | {"sort": "title", "page": "2"}
     )
     assert query.wanted == RunFilter(
         text="harbour",
         method="snapkv",
-        min_budget=64,
         until=datetime(2026, 3, 2, tzinfo=UTC),
-        tag="good",
-        pinned=True,
     )
     assert (query.sort, query.page, query.notice) == ("title", 2, "")
     assert read_query({"until": "9999-12-31"}).notice == "", "there is no day after it"
-    no_database_takes = {"tag": "\x00", "text": "a\x00b\ud800"}
+    no_database_takes = {"model": "\x00", "text": "a\x00b\ud800"}
     assert read_query(no_database_takes).wanted == RunFilter(text="ab")
 
 
 @pytest.mark.parametrize("bad", ["x", "-1", "1e3", "9" * 400, "\u0663", "2026-13-01", "<b>"])
 def test_what_cannot_be_read_is_left_out_and_told(bad):
-    query = read_query({"max_budget": bad, "since": bad, "sort": bad})
+    query = read_query({"until": bad, "since": bad, "sort": bad})
     assert query.wanted == RunFilter()
-    assert query.notice == "Left out, because it cannot be read: max budget, since."
+    assert query.notice == "Left out, because it cannot be read: until, since."
 
 
 def test_a_deleted_run_comes_back_by_undo():
@@ -110,14 +107,8 @@ def test_a_wrong_event_is_one_sentence_and_changes_nothing(data):
 def test_edits_reach_the_library_as_text():
     services = FakeServices()
     page = runs_page(services)
-    act(page, action="edit", slugs=[SLUG], title="T", note="<b>", tags=" one  two ")
-    act(page, action="tag", slugs=[SLUG], tag=" good ")
-    act(page, action="pin", slugs=[SLUG], pinned=True)
-    assert services.library.called == [
-        ("annotate", SLUG, "T", "<b>", ["one", "two"]),
-        ("add_tag", [SLUG], "good"),
-        ("set_pinned", SLUG, True),
-    ]
+    act(page, action="edit", slugs=[SLUG], title="T", note="<b>")
+    assert services.library.called == [("annotate", SLUG, "T", "<b>")]
 
 
 # --- import and export of the list of runs over HTTP: whose runs, which files, which requests ---
@@ -128,7 +119,7 @@ TYPE = {"content-type": IMPORT_TYPE}
 def made(app, user: str) -> str:
     with by(user):
         slug = finished(app.services, "steps 1")
-        app.services.library.annotate(slug, "A title", "My secret note", ["good"])
+        app.services.library.annotate(slug, "A title", "My secret note")
     return slug
 
 

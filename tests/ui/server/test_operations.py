@@ -83,7 +83,7 @@ def say_the_mark_everywhere(client):
     client.post("/api/runs", content=MARK)
     client.get("/api/runs", params={"text": MARK})
     client.get(f"/{MARK}")
-    edit = {"action": "edit", "slugs": slugs[:1], "title": MARK, "note": MARK, "tags": MARK}
+    edit = {"action": "edit", "slugs": slugs[:1], "title": MARK, "note": MARK}
     act = {"data": [], "fn_index": 0, "event_data": edit, "session_hash": MARK}
     for number in range(60):
         client.post("/gradio_api/run/predict", json=act | {"fn_index": number})

@@ -1,6 +1,5 @@
 """No way in without a login, from another site, or by a path that climbs out of its folder."""
 
-import base64
 import http.client
 from urllib.parse import urlsplit
 
@@ -10,6 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 from tests.factories.app import SLUG, FakeServices, script
 from tests.ui.run.test_routes import client
 from tests.ui.served_app import Served, by
+from ui.server.identity import SESSION_COOKIE
 from ui.server.rules import RULES, rule_of
 from ui.services.library import COOKIES
 from ui.settings import Settings
@@ -230,11 +230,10 @@ PATHS = [
 
 def fetched(app: Served, path: str, redirects: int = 2) -> tuple[int, str]:
     """Status and text of one path as ann gets it; http.client sends it as it stands."""
-    address = urlsplit(app.url)
-    login = base64.b64encode(b"ann:ann-secret").decode()
+    address, session = urlsplit(app.url), app.services.accounts.sign_in("ann")
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=20)
     try:
-        connection.request("GET", path, headers={"Authorization": f"Basic {login}"})
+        connection.request("GET", path, headers={"Cookie": f"{SESSION_COOKIE}={session}"})
         answer = connection.getresponse()
         text = answer.read().decode("utf-8", "replace")
     finally:

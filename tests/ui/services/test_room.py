@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.kept_folder import KeptFolder, unclaimed
+from ckv_core.records.kept_folder import KeptFolder
 from tests.factories.app import end_of, finished, script, states_of
 from tests.factories.kept import kept_bytes
 from tests.ui.served_app import by
@@ -96,14 +96,9 @@ def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
     assert "delete runs first" in view.reason
 
 
-def test_administrators_see_caches_of_all_and_of_users_who_are_gone(app):
+def test_administrators_see_caches_of_all(app):
     KeptFolder("ann").add("mine", lambda path: path.write_bytes(kept_bytes()))
-    KeptFolder("gone").add("old", lambda path: path.write_bytes(kept_bytes()))
     size = len(kept_bytes())
     with by("root", is_admin=True):
         storage = app.services.administration.storage()
     assert storage.cache_bytes["ann"] == size
-    assert storage.unclaimed == {KeptFolder("gone").folder: size}
-    assert unclaimed(["ann", "gone"]) == {}
-    with app.client("root") as root:
-        assert KeptFolder("gone").folder.name in root.get("/admin").text

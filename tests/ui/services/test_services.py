@@ -22,7 +22,7 @@ from ckv_core.worker.messages import ModelStatus
 from storage import repository
 from storage.library import list_runs
 from storage.records import RunFilter
-from storage.repository import RunMissingError, load_lineage
+from storage.repository import RunMissingError
 from tests.factories.app import (
     ENDLESS,
     collect,
@@ -46,7 +46,7 @@ from ui.services.example import OWNER
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.previews import NOT_LIVE, REPLACED
 from ui.services.services import CLOSED, Services
-from ui.users import User, Users
+from ui.users import User
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services):
@@ -386,8 +386,6 @@ def test_a_preview_is_saved_as_a_run_made_from_the_one_shown(services):
     saved = services.previews.save(slug, {"budget": "25%"})
     run = end_of(services, saved)
     assert run.request == replace(services.snapshot(slug).request, budgets=("25%",))
-    lineage = services._database.read_with(load_lineage, saved)
-    assert (lineage.parent, lineage.kind) == (slug, "fork")
 
 
 def test_who_may_not_start_runs_gets_no_preview(limited):
@@ -418,9 +416,7 @@ def teams(make_services, file_database, monkeypatch):
     monkeypatch.setattr(example, "LOOK_S", 0.02)
 
     def make():
-        return make_services(
-            access=Access(file_database, Users({"ann": User(""), "bob": User("")}))
-        )
+        return make_services(access=Access(file_database, {"ann": User(""), "bob": User("")}))
 
     return make
 

@@ -12,7 +12,6 @@ from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import failed_sample
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker import counting
 from storage import library, repository
 from tests.factories.app import end_of
 from tests.processes import PATIENCE_S, wait_for
@@ -306,18 +305,10 @@ def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(lim
         admin.set_disabled("ann", disabled=False)
 
 
-def test_counting_that_is_slow_or_has_no_room_is_waited_for(services, monkeypatch):
+def test_counting_that_is_slow_is_waited_for(services, monkeypatch):
     monkeypatch.setattr(study_jobs, "COUNT_S", 0.0)
     monkeypatch.setattr(study_jobs, "LOOK_S", 0.02)
-    monkeypatch.setattr(counting, "MAX_WAITING", 0)
     slug = services.studies.start(STUDY, samples(2))
-    wait_until(services, slug, lambda view: view.state == "running")
-    cancel(services, slug)
-    services.studies.resume(slug)
-    wait_until(services, slug, lambda view: view.state == "running")
-    time.sleep(0.1)
-    assert services.view(slug).study.counts.failed == 0
-    monkeypatch.setattr(counting, "MAX_WAITING", 64)
     view = wait_until(services, slug, over)
     assert (view.study.counts.done, view.study.counts.failed) == (4, 0)
 

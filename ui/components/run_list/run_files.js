@@ -22,7 +22,7 @@ export function runFiles(imported, most) {
       const answer = await answerOf(`/runs/export?ids=${slugs.map(encodeURIComponent).join(",")}`);
       const name = /filename="([\w.-]+)"/.exec(answer.headers.get("content-disposition") ?? "")?.[1] ?? "ckv-runs.zip";
       saveFile(await answer.blob(), name);
-      return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`;
+      return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts and notes as ${name}.`;
     });
   open[0].title = "A bundle (zip) or a result file (JSON)";
   const started = make("a.ckv-button.ckv-primary", { href: "/", text: "New run" });

@@ -1,19 +1,6 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
-import {
-  button,
-  fetchOk,
-  list,
-  make,
-  menu,
-  onValue,
-  quietButton,
-  setText,
-  str,
-  tableHead,
-  tag,
-  whole,
-} from "../../../assets/scripts/dom.js";
+import { button, fetchOk, list, make, menu, onValue, quietButton, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
 import { marker, outcomeMark } from "../../../assets/scripts/marks.js";
 import { runFiles } from "./run_files.js";
 import { filterForm, KINDS } from "./run_filters.js";
@@ -112,16 +99,13 @@ export default function mount(host) {
     const slugs = [...chosen];
     // Kept with the entry of the browser's history, so "Back" finds them chosen.
     if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
-    const name = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
     const named = slugs.map(encodeURIComponent).join(",");
     const several = `/several?ids=${named}`;
     const link = (text, href, title, hidden = false) => make("a.ckv-button", { text, href, title, hidden });
     bulk.replaceChildren(
       make("span", { role: "status" }, `${slugs.length} ${slugs.length === 1 ? "run" : "runs"} selected`),
       quietButton("Clear", clear),
-      name,
-      quietButton("Tag", () => act("tag", slugs, { tag: name.value })),
-      quietButton("Export", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
+      quietButton("Export", () => files.take([...chosen]), { title: "One bundle (zip) with prompts and notes" }),
       quietButton("Delete", () => act("delete", slugs)),
       link("Run on these samples", `/?runs=${named}`, "Their texts as the samples of one run"),
       link("As one table", `${several}&view=table`, "Means over the prompts of the runs", slugs.length < 2),
@@ -143,7 +127,6 @@ export default function mount(host) {
   function editor(row, line) {
     const field = (label, node) => make("label.ckv-field", make("span", { text: label }), node);
     const title = make("input.ckv-input", { type: "text", maxlength: "200", value: str(row.title) });
-    const tags = make("input.ckv-input", { type: "text", value: list(row.tags).join(" ") });
     const note = make("textarea.ckv-input", { rows: "3", maxlength: "10000", value: str(row.note) });
     const close = () => {
       form.remove();
@@ -151,13 +134,12 @@ export default function mount(host) {
     };
     const save = (event) => {
       event.preventDefault();
-      act("edit", [row.slug], { title: title.value, note: note.value, tags: tags.value });
+      act("edit", [row.slug], { title: title.value, note: note.value });
     };
     const form = make("tr.ckv-editor", { onkeydown: (event) => event.key === "Escape" && close() }, [
       make("td", { colspan: String(COLUMNS) }, [
         make("form.ckv-stack", { onsubmit: save }, [
           field("Title", title),
-          field("Tags, separated by spaces", tags),
           field("Note", note),
           make("span.ckv-row", make("button.ckv-button", { type: "submit", text: "Save" }), quietButton("Cancel", close)),
         ]),
@@ -182,7 +164,6 @@ export default function mount(host) {
     const actions = menu(
       make("summary.ckv-button.ckv-quiet", { "aria-label": `Actions of ${name}` }, "⋯"),
       make("div.ckv-pop", [
-        quietButton(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned })),
         quietButton("Edit", () => {
           actions.open = false;
           if (!line.nextSibling?.classList.contains("ckv-editor")) editor(row, line);
@@ -199,10 +180,8 @@ export default function mount(host) {
       make("td", box),
       make("td.ckv-num", { text: timeOf(row), title: `${str(row.created).slice(0, 16).replace("T", " ")} UTC` }),
       make("th", { scope: "row" }, [
-        row.pinned ? tag("Pinned") : null,
         make("a", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
         make("span.ckv-hint", model.filter(Boolean).join(" · ")),
-        ...list(row.tags).map((each) => tag(`#${each}`)),
         row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
       ]),
       make("td", { title: list(row.specs).join("\n") }, marks(row)),
@@ -217,8 +196,8 @@ export default function mount(host) {
   function byDay(rows, sort) {
     if (!["", "newest", "oldest"].includes(sort)) return rows.map(item);
     return rows.flatMap((row, at) => {
-      const day = row.pinned ? "Pinned" : dayOf(row);
-      const before = at && (rows[at - 1].pinned ? "Pinned" : dayOf(rows[at - 1]));
+      const day = dayOf(row);
+      const before = at && dayOf(rows[at - 1]);
       const head = make("tr.ckv-day", make("th", { colspan: String(COLUMNS), scope: "colgroup", text: day }));
       return day === before ? [item(row)] : [head, item(row)];
     });
