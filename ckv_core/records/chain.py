@@ -1,7 +1,6 @@
 """Whether the chain of bounds held: L1 <= theta <= theta-hat <= relaxed theta. No torch.
 
-Everything is read per query head, but for the tightness, which is known per KV head too: one kept
-set serves all query heads that share one, so what it can control is the sum of their bounds.
+Everything is read per query head.
 """
 
 from dataclasses import dataclass
@@ -53,40 +52,25 @@ def mean_head_l1(variant: VariantResult) -> float | None:
 
 
 def over_half(variant: VariantResult, name: str) -> float | None:
-    """Share of heads in which a mass, `sigma_stage1` or `sigma_oracle`, is over 0.5.
-
-    None if it was not measured.
-    """
+    """Share of heads in which a mass is over 0.5; None if it was not measured."""
     mass = variant.analysis.get(name)
     if mass is None or np.isnan(mass).all():
         return None
     return float((mass[~np.isnan(mass)] > ASSUMED_MASS).mean())
 
 
-def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
-    """L1 / theta [layers, heads], of a KV head both summed; NaN where it is not defined."""
+def tightness_of(variant: VariantResult) -> Float32Array | None:
+    """L1 / theta [layers, query_heads]; NaN where it is not defined."""
     theta = variant.analysis.get("theta")
     if theta is None or variant.perturbation is None:
         return None
-    bound = _sums(theta, kv_heads)
-    moved = _sums(variant.perturbation.head_l1, kv_heads)
-    return np.divide(moved, bound, out=np.full_like(bound, np.nan), where=bound > 0)
+    moved = variant.perturbation.head_l1
+    return np.divide(moved, theta, out=np.full_like(theta, np.nan), where=theta > 0)
 
 
-def mean_tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
+def mean_tightness(variant: VariantResult) -> float | None:
     """Mean of L1 / theta over heads; None if it is defined in none."""
-    return mean_of_known(tightness_of(variant, kv_heads))
-
-
-def group_tightness(variant: VariantResult) -> float | None:
-    """The mean tightness over KV heads; None too where each query head has its own."""
-    theta, retained = variant.analysis.get("theta"), variant.retained
-    if theta is None or retained is None:
-        return None
-    kv_heads, query_heads = retained.kv_heads, theta.shape[1]
-    if kv_heads == query_heads or query_heads % kv_heads:  # an imported run may say anything here
-        return None
-    return mean_tightness(variant, kv_heads)
+    return mean_of_known(tightness_of(variant))
 
 
 def chain_of(variant: VariantResult) -> Float32Array | None:
@@ -128,11 +112,3 @@ def covered_means(variant: VariantResult) -> dict[str, float]:
 def _known(chain: Float32Array, sigma: Float32Array) -> NDArray[np.bool_]:
     """[layers, heads] with all bounds."""
     return np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
-
-
-def _sums(values: Float32Array, kv_heads: int | None) -> Float32Array:
-    """[layers, kv_heads] over the query heads of each, which lie side by side; None leaves them."""
-    if kv_heads is None:
-        return values
-    groups = values.reshape(len(values), kv_heads, -1)
-    return np.asarray(groups.sum(axis=-1, dtype=np.float64), np.float32)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from ckv_core.records.chain import (
     COVERED,
     covered_means,
-    group_tightness,
     mean_head_l1,
     mean_of_known,
     mean_tightness,
@@ -341,19 +340,6 @@ _MECHANISMS: Numbers = {
         "Mean over query heads of the head L1 / its bound theta.",
         mean_tightness,
         _BOUND,
-    ),
-    "group_tightness": (
-        "Tightness per KV head: group L1 / theta",
-        "The same over KV heads, both summed over the query heads that share one.",
-        group_tightness,
-        _BOUND,
-    ),
-    "oracle_over_half": (
-        "Oracle sigma over 0.5",
-        "Share of query heads in which as many entries as in stage 1 could hold over half of the "
-        "attention.",
-        lambda variant: over_half(variant, "sigma_oracle"),
-        _MASS,
     ),
     "covered_l1": (
         "Head L1, covered heads",
