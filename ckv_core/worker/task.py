@@ -15,7 +15,7 @@ class Task:
 
     Attributes:
         is_hung: a step took longer than it may.
-        is_stopping: it was asked to stop.
+        is_stopping: it shall stop.
         comes_again: it stops for another job, and begins again after that.
     """
 

@@ -152,7 +152,7 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
             drop_connections(postgresql)
             session.execute(text("UPDATE runs SET state = 'running'"))
 
-    with pytest.raises(StorageError, match="ended the connection"):
+    with pytest.raises(StorageError, match="terminating connection"):
         start_twice()
     for database in (first, second):
         assert load(database, slug).state == "queued"
