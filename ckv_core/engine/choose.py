@@ -152,16 +152,20 @@ def resolved(run: Run, spec: VariantSpec, selection: Selection) -> dict[str, Par
 
 def row_plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
     """How one variant's row is held, and what goes on evicting from it."""
-    parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
+    info, policy = prefilled.loaded.info, spec.policy
+    parameters = {**spec.params, "budget": selection.budget}
+    parameters["query_group"] = info.query_heads // info.kv_heads
     read = selection.own or prefilled
     views = [PromptLayer(read, layer) for layer in range(len(read.layers))]
+    place_of = {layer: place for place, layer in enumerate(info.evictable_layers)}
+    stores = [spec.store.of_layer(place_of.get(view.layer, 0), parameters) for view in views]
     keeps = [
-        Keep(mask, spec.store, parameters, spec.store.weights(view, parameters))
-        for mask, view in zip(selection.keep_masks, views, strict=True)
+        Keep(mask, store, parameters, store.weights(view, parameters))
+        for mask, store, view in zip(selection.keep_masks, stores, views, strict=True)
     ]
     if policy is None:
         return RowPlan(keeps, own=selection.own)
-    evictable = prefilled.loaded.info.evictable_layers
+    evictable = info.evictable_layers
     carried = {layer: policy.begins_with(views[layer], parameters) for layer in evictable}
     chooser = Chooser(spec, prefilled.loaded)
     rotaries = movers(prefilled.loaded, evictable) if policy.moves(parameters) else {}

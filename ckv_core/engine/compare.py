@@ -332,7 +332,15 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
         specs=specs,
         prompt=prompt,
         budgets=budgets,
-        shows_kept=_shows_kept(request, info, prompt.compressed_tokens, budgets),
+        shows_kept=_shows_kept(
+            request,
+            info,
+            prompt.compressed_tokens,
+            [
+                spec.holds(each, prompt.compressed_tokens)
+                for spec, each in zip(specs, budgets, strict=True)
+            ],
+        ),
         stopwatch=Stopwatch(loaded.device),
         follow_up_prompts=further,
         own_masks=own_masks,

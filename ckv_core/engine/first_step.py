@@ -219,7 +219,10 @@ def perturbations(
 def _head_l1(
     decoder: Decoder, prefill: Prefill, reference: int, selections: Sequence[Selection]
 ) -> list[Float32Array]:
-    """Per selection [layers, query_heads]; NaN in layers that are not evictable."""
+    """Per selection [layers, query_heads]; NaN in layers that are not evictable.
+
+    And where a step reads a part of what is held.
+    """
     info = prefill.loaded.info
     shape = (len(selections), info.layers, info.query_heads)
     result = np.full(shape, np.nan, dtype=np.float32)
@@ -227,6 +230,9 @@ def _head_l1(
         full = FullLayer.of(decoder, prefill, layer, reference)
         masks = [full.extend(chosen.keep_masks[layer]) for chosen in selections]
         result[:, layer] = full.head_l1(masks).cpu().numpy()
+    # What is held says nothing of a step that reads a part of it.
+    reads_part = [kept.held is not None and kept.held > kept.budget for kept in selections]
+    result[reads_part] = np.nan
     return list(result)
 
 

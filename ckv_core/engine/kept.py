@@ -44,6 +44,9 @@ def keep(
         RunCancelledError: should_stop returned true; there is no file then.
     """
     run, prefills = prepare(request.comparison(), loaded, should_stop), prefills or PrefillCache(0)
+    if run.specs[0].store.reads_part:
+        label = run.specs[0].label
+        raise ConfigError(f"{label} saves no memory, so no cache of it is kept; choose another.")
     check_memory(run, prefills)
     prefilled = None
     if not run.reading_in_blocks:

@@ -28,6 +28,7 @@ from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import FLOAT, KEPT_QUERIES, activation_bytes, part_bytes
 from ckv_core.records.records import ModelInfo
+from ckv_core.records.variants import VariantSpec
 
 INDEX, ORDER = 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
@@ -38,6 +39,15 @@ THREAD_OVERHEAD_BYTES = 8 * 2**20
 # 36 to 63 MiB where not, depending on what ran before it. The share is what long runs hold beside.
 HEAP_OVERHEAD_BYTES = 32 * 2**20
 _HELD_SHARE = 8
+
+
+def _held(spec: VariantSpec, budget: int, tokens: int, entry: int) -> int:
+    """Entries of a head that a row holds; `tokens` where it shares the prefill's own tensors."""
+    held = spec.holds(budget, tokens)
+    if not spec.store.reads_part:
+        return held
+    nbytes = spec.store.head_bytes(held, entry, 1, spec.params) // 2
+    return max(tokens + 1, -(-nbytes // entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +93,16 @@ class Sizes:
     def of(cls, run: Run) -> Self:
         loaded, info = run.loaded, run.loaded.info
         rows, masks = run.rows, len(run.specs) + sum(spec.critical for spec in run.specs)
-        budgets = sorted(run.budgets, reverse=True)
+        tokens, entry = (
+            run.prompt.compressed_tokens,
+            2 * info.head_dim * loaded.model.dtype.itemsize,
+        )
+        pairs = zip(run.specs, run.budgets, strict=True)
+        budgets = sorted((_held(*pair, tokens, entry) for pair in pairs), reverse=True)
         if run.request.kind == "sweep":
             rows, budgets, masks = min(rows, GROUP_ROWS), budgets[:GROUP_ROWS], min(masks, 64)
         vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
         sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
-        tokens = run.prompt.compressed_tokens
         return cls(
             run=run,
             info=info,
@@ -168,7 +182,7 @@ class Sizes:
 
     @property
     def _kept(self) -> int:
-        kept = sum(min(budget, self.tokens) for budget in self.budgets if budget < self.tokens)
+        kept = sum(budget for budget in self.budgets if budget != self.tokens)
         return kept * self.own_evictable * self.info.kv_heads * self.entry
 
     @property

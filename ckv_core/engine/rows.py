@@ -268,6 +268,11 @@ class PromptRows:
         place = 0 if row in self.alone else self.steady.index(row)
         return self.slots(layer, row).row_bytes(place)
 
+    def read_bytes(self, layer: int, row: int) -> int:
+        """Bytes of those that a step of one token reads."""
+        place = 0 if row in self.alone else self.steady.index(row)
+        return self.slots(layer, row).row_bytes(place, read=True)
+
     def let_go(self) -> None:
         """Leave the entries to the decoding that has begun; no other can begin."""
         self.layers.clear()

@@ -37,6 +37,7 @@ class Selection:
     elapsed_ms: float = 0.0  # what choosing took
     # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
+    held: int | None = None  # entries per KV head, where a step reads only the budget of them
     at_most: bool = False  # whether it may keep fewer than requested: its rule has a threshold
     # Of a variant that reads the prompt in blocks: what it has read, what that took, and what it
     # held on the way.
@@ -106,13 +107,18 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
     info, prompt_len = prefill.loaded.info, prefill.prompt_len
     masks: list[Tensor | None] = [None] * info.layers
     rule = spec.method.budget_rule
-    if rule is None or budget >= prompt_len:
+    held = spec.holds(budget, prompt_len)
+    if rule is None or held >= prompt_len:
+        what = f"a step reads {budget:,} entries of each KV head" if budget < held else ""
         warnings = (
-            f"The budget of {budget} tokens covers the whole compressed prompt of "
+            f"Everything is held and {what}: head L1 is not known, and bounds are of what is held."
+            if what
+            else f"The budget of {budget} tokens covers the whole compressed prompt of "
             f"{prompt_len} tokens: nothing was evicted.",
         )
-        return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
-    entries, candidates = _candidates(spec, prefill, budget)
+        warnings = warnings if spec.method.evicts else ()
+        return Selection(budget, tuple(masks), warnings, held=held)
+    entries, candidates = _candidates(spec, prefill, held)
     head_budgets = checked_budgets(spec, rule, entries)
     kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
@@ -138,7 +144,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"{int(kept[:, 0].sum()) / max(1, pages * size):.0%} of their room filled; a server "
             "holds them whole."
         )
-    return Selection(budget, tuple(masks), tuple(notes), arrays, at_most=rule.at_most)
+    return Selection(budget, tuple(masks), tuple(notes), arrays, held=held, at_most=rule.at_most)
 
 
 def _candidates(
@@ -187,9 +193,12 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
     requested = selection.requested_entries
     if requested is None:
         requested = len(evictable) * model.kv_heads * min(selection.budget, prompt_len)
-    if retained > requested or (retained < requested and not selection.at_most):
+    wanted = requested
+    if selection.held is not None:
+        wanted = len(evictable) * model.kv_heads * min(selection.held, prompt_len)
+    if retained > wanted or (retained < wanted and not selection.at_most):
         raise EngineError(
-            f"A method kept {retained:,} entries where {requested:,} were requested. This is a "
+            f"A method kept {retained:,} entries where {wanted:,} were requested. This is a "
             "fault of the app: please report it with the run's settings."
         )
     return Receipt(
@@ -197,6 +206,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
         requested_entries=requested,
         retained_entries=retained,
         cache_bytes=sum(rows.row_bytes(layer, row) for layer in model.evictable_layers),
+        read_bytes=sum(rows.read_bytes(layer, row) for layer in model.evictable_layers),
         full_cache_bytes=sum(layer.bytes_of(prompt_len) for layer in evictable),
         warnings=tuple(warnings),
     )

@@ -154,24 +154,26 @@ class RequestSizes:
         """Entries that a KV head keeps by evictable layer; equal where the prompt decides."""
         spec, prompt = self.spec, self.setting.prompt
         protected = sum(map(len, spec.always_kept(prompt)))
-        rule = spec.method.budget_rule
-        if rule is None or self.budget >= prompt:
+        rule, held = spec.method.budget_rule, spec.holds(self.budget, prompt)
+        if rule is None or held >= prompt:
             return [prompt] * self.evictable
         counts = _Counts(self.evictable, self.shape.kv_heads, prompt - protected, protected)
-        spare = self.budget - protected
+        spare = held - protected
         own = rule.layer_budgets(counts, spare, spec.params) or [spare] * self.evictable
         return [protected + each for each in own]
 
-    def held(self, generated: int) -> int:
-        """Bytes in evictable layers with so many generated tokens."""
+    def held(self, generated: int, *, read: bool = False) -> int:
+        """Bytes in evictable layers with so many generated tokens, or that a step reads of them."""
         spec, shape, size = self.spec, self.shape, page_size(self.spec.params)
         parameters, total = {**spec.params, "budget": self.budget}, 0
-        for kept in self.layers():
+        for place, kept in enumerate(self.layers()):
+            store = spec.store.of_layer(place, parameters)
+            size_of = store.read_bytes if read else store.head_bytes
             most = (
                 spec.policy.most(kept, generated, parameters) if spec.policy else kept + generated
             )
             rest = (-(-most // size) * size if size else most) - kept
-            stored = spec.store.head_bytes(kept, shape.head_dim, self.itemsize, parameters)
+            stored = size_of(kept, shape.head_dim, self.itemsize, parameters)
             total += shape.kv_heads * (stored + rest * self.entry)
         return total
 
@@ -265,7 +267,7 @@ class RequestSizes:
         requests = max(0, min(in_prefill, in_decode))
         limit = "prefill" if in_prefill <= in_decode else "decode"
         read, together = (shape.bytes_read_by(n, self.itemsize) for n in (1, requests))
-        entries = self.held(setting.output // 2) + self.slid(setting.prompt, read=True)
+        entries = self.held(setting.output // 2, read=True) + self.slid(setting.prompt, read=True)
         return Planned(
             spec=self.spec.spec,
             label=self.spec.label,

@@ -18,7 +18,7 @@ from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.steps import POLICIES, StepPolicy
-from ckv_core.methods.parts.store import STORES
+from ckv_core.methods.parts.store import PLAIN, STORES, Store
 from ckv_core.methods.parts.top_k import TOP_K
 
 BUDGET = Parameter(
@@ -41,8 +41,8 @@ OWN_PART = "own"  # the word for the part that a method has anyway
 
 
 def budget_rules() -> dict[str, BudgetRule]:
-    """Return the budget rules of all methods, by name."""
-    rules = (method.budget_rule for method in METHODS)
+    """Return the budget rules of all methods but those that go with a store, by name."""
+    rules = (method.budget_rule for method in METHODS if method.store is PLAIN)
     return {rule.name: rule for rule in rules if rule is not None}
 
 
@@ -78,6 +78,7 @@ class Method:
     budget_rule: BudgetRule | None = UNIFORM
     selector: Selector = TOP_K  # which entries a head keeps, without a '+'
     policy: StepPolicy | None = None  # what evicts while generating; None where nothing does
+    store: Store = PLAIN  # how it holds what it keeps, without a `store`
     press: Press | None = None  # its counterpart in kvpress; None where that has none
 
     @property
@@ -169,7 +170,7 @@ class Method:
         first = (BUDGET, *_parameters(scorer), *((KEEP_QUESTION,) if keeps else ()))
         rest = [
             parameter
-            for part in (self.budget_rule, self.policy, *selectors)
+            for part in (self.budget_rule, self.policy, self.store, *selectors)
             for parameter in _parameters(part)
         ]
         differs = any(parameter.kvpress is not None for parameter in (*first, *rest))
@@ -180,16 +181,18 @@ class Method:
         """The SPEC keys of parts that it can have besides; without them it has none of these."""
         if not self.evicts or self.scorer is None:
             return {}
+        stores = STORES if self.store is PLAIN else {}
         fit = [part for part in POLICIES.values() if not (self.policy or part.unfit(self.scorer))]
         parameters = [
-            parameter for part in (*fit, *STORES.values()) for parameter in part.parameters
+            parameter for part in (*fit, *stores.values()) for parameter in part.parameters
         ]
         store = choice("store", tuple(STORES), default="plain").means(
             "How the kept entries are held; left out, in the model's own type."
         )
+        held = [store] if stores else []
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
         prefills = [] if self.unfit_for_blocks() else [blocks.PREFILL]
-        found = (*composing_parameters(), *layouts, *prefills, store, *parameters)
+        found = (*composing_parameters(), *layouts, *prefills, *held, *parameters)
         return {parameter.name: parameter for parameter in found}
 
 

@@ -103,7 +103,7 @@ def _score(key: str) -> Reader:
     return lambda variant: None if is_cut(variant) else variant.answer_scores.get(key)
 
 
-def _receipt(read: Callable[[Receipt], float]) -> Reader:
+def _receipt(read: Callable[[Receipt], float | None]) -> Reader:
     return lambda variant: read(variant.receipt) if variant.receipt else None
 
 
@@ -220,6 +220,13 @@ _MECHANISMS: Numbers = {
         "Bytes of the prompt's keys and values: as requested, and measured in this variant's "
         "tensors.",
         _receipt(lambda receipt: receipt.cache_bytes),
+        _COST | {"unit": "bytes"},
+    ),
+    "read_bytes": (
+        "Read a step",
+        "Bytes of the prompt's keys and values that a step of one token reads: what is held, or "
+        "with Quest the best pages and all bounds.",
+        _receipt(lambda receipt: receipt.read_bytes),
         _COST | {"unit": "bytes"},
     ),
     "full_cache_bytes": (

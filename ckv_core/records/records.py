@@ -348,7 +348,8 @@ class Receipt:
         requested_entries: evictable layers x KV heads x min(budget, compressed prompt).
         retained_entries: entries kept in evictable layers, counted from the kept sets.
         cache_bytes: bytes of the tensors that hold this variant's prompt entries.
-        full_cache_bytes: the same for the full cache.
+        read_bytes: of those that a step of one token reads; None in older files.
+        full_cache_bytes: of the full cache.
         warnings: sentences for the reader, e.g. that nothing was evicted.
     """
 
@@ -357,6 +358,7 @@ class Receipt:
     retained_entries: Count
     cache_bytes: Count
     full_cache_bytes: Count
+    read_bytes: Count | None = None
     warnings: Annotated[tuple[Annotated[str, chars(2000)], ...], many(100)] = ()
 
 

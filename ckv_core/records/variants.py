@@ -20,7 +20,7 @@ from ckv_core.methods.parts.blocks import PREFILL, block_size
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
 from ckv_core.methods.parts.steps import StepPolicy
-from ckv_core.methods.parts.store import PLAIN, Store
+from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
 
 NAME = "name"
@@ -108,7 +108,7 @@ class VariantSpec:
 
     @property
     def store(self) -> Store:
-        return STORES.get(str(self.params.get("store")), PLAIN)
+        return STORES.get(str(self.params.get("store")), self.method.store)
 
     @property
     def block(self) -> int:
@@ -143,6 +143,12 @@ class VariantSpec:
         """Whether its budget is a bound, and what it keeps an outcome."""
         rule = self.method.budget_rule
         return rule is not None and rule.at_most
+
+    def holds(self, budget: int, prompt_len: int) -> int:
+        """Entries of a head that are held on average; more than the budget where it is read."""
+        rule = self.method.budget_rule
+        held = budget if rule is None else rule.holds(budget, prompt_len, self.params)
+        return min(held, prompt_len)
 
     @property
     def budget(self) -> Budget:

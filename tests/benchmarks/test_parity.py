@@ -58,7 +58,7 @@ def test_bars_add_up_to_the_budget(share):
     for name, each in DRAWN["methods"].items():
         heights = figures.unwritten(each["kept"][str(share)]["bars"])
         kept = float(heights @ lengths)
-        budget = figures.budget_of(share, tokens)
-        is_bound = VariantSpec.parse(name).at_most
-        assert is_bound or kept == pytest.approx(budget, abs=tokens / 255), name
+        spec = VariantSpec.parse(name)
+        budget = spec.holds(figures.budget_of(share, tokens), tokens)
+        assert spec.at_most or kept == pytest.approx(budget, abs=tokens / 255), name
         assert kept < budget + tokens / 255

@@ -83,6 +83,7 @@ LATER = {
         "duo_attention:table=golden",
         "simlayerkv",
         "gated_chunkkv",
+        "quest:read_page=8",
     ),
     "sizes and neighbours, context-only": (
         "curdkv",

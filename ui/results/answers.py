@@ -171,7 +171,10 @@ def _costs(variant: VariantResult) -> dict[str, Any]:
     if receipt is None or not receipt.full_cache_bytes:
         return {"mib": None, "share": None}
     share = receipt.cache_bytes / receipt.full_cache_bytes
-    return {"mib": f"{receipt.cache_bytes / MIB:,.1f}", "share": share}
+    mib, read = f"{receipt.cache_bytes / MIB:,.1f}", receipt.read_bytes
+    if read is not None and read < receipt.cache_bytes:
+        mib += f", reads {read / MIB:,.1f}"
+    return {"mib": mib, "share": share}
 
 
 def _times(variant: VariantResult) -> dict[str, Cell]:

@@ -11,7 +11,7 @@ from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import STAGES, Progress, RunResult, Stage, TokensCounted
 from ckv_core.records.grid import duration
-from ckv_core.records.records import PromptInfo, VariantMemory, VariantResult
+from ckv_core.records.records import PromptInfo, Receipt, VariantMemory, VariantResult
 from ckv_core.records.run_request import RunRequest
 from storage.records import ResultCounts
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, MEMORY, PERTURBATION, SWEEP_CURVES
@@ -354,9 +354,18 @@ def _receipts(result: RunResult) -> str:
         if receipt is not None:
             lines.append(
                 f"{name}: {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
-                f"entries, {human_bytes(receipt.cache_bytes)}{_peaks(variant.memory)}"
+                f"entries, {human_bytes(receipt.cache_bytes)}{_read(receipt)}"
+                f"{_peaks(variant.memory)}"
             )
     return "\n".join(lines)
+
+
+def _read(receipt: Receipt) -> str:
+    """What a step reads, where that is less than what is held."""
+    read = receipt.read_bytes
+    if read is None or read >= receipt.cache_bytes:
+        return ""
+    return f", of which a step reads {human_bytes(read)}"
 
 
 def _peaks(memory: VariantMemory | None) -> str:

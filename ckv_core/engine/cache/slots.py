@@ -46,7 +46,8 @@ class Keep:
     @property
     def store_key(self) -> tuple[object, ...]:
         read = [parameter.name for parameter in self.store.parameters]
-        return (self.store.name, *(self.parameters[name] for name in read))
+        own = self.parameters["budget"] if self.store.reads_part else None
+        return (self.store.name, own, *(self.parameters[name] for name in read))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +91,15 @@ class PromptSlots:
         width = sum(each.shape[2] * each.element_size() for each in self.like)
         return self.kv_heads * entries * width
 
-    def row_bytes(self, row: int) -> int:
-        """Bytes of the tensors that hold one row's prompt entries."""
+    def row_bytes(self, row: int, *, read: bool = False) -> int:
+        """Bytes of the tensors that hold one row's prompt entries; or of those a step reads."""
         if row in self.whole_rows:
             return self.bytes_of(self.prompt_len)
         total = 0
         for stack in self.stacks:
             heads = sum(slot // self.kv_heads == row for slot in stack.slots)
-            total += heads * stack.segment.nbytes // max(1, stack.segment.heads)
+            nbytes = stack.segment.read_bytes if read else stack.segment.nbytes
+            total += heads * nbytes // max(1, stack.segment.heads)
         return total
 
     def rows(self, keep: Sequence[int]) -> "PromptSlots":

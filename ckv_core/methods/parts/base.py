@@ -225,6 +225,10 @@ class BudgetRule(Part):
         """
         return [spare] * counts.layers if self.equal else None
 
+    def holds(self, budget: int, prompt_len: int, parameters: Parameters) -> int:
+        """Entries of a head that are held on average, where a step reads only its budget."""
+        return budget
+
     def notes(self, candidates: Candidates, parameters: Parameters) -> tuple[str, ...]:
         """Sentences for the receipt on how the budgets came about."""
         return ()

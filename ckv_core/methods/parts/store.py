@@ -36,6 +36,11 @@ class Segment(ABC):
         """Bytes really held: scales and remainders included."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of them that a step of one token reads."""
+        return self.nbytes
+
     @abstractmethod
     def decoded(self) -> tuple[Tensor, Tensor]:
         """Keys and values [heads, length, dim] in the model's own type."""
@@ -184,6 +189,11 @@ class Store(Part):
     # Entries are held as they come, so that rows that keep all of them can share the prefill's own
     # tensors.
     is_plain: ClassVar[bool] = False
+    reads_part: ClassVar[bool] = False  # whether a step reads less than is held
+
+    def of_layer(self, place: int, parameters: Parameters) -> Store:
+        """What holds the evictable layer in that place."""
+        return self
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:
         """Weigh each channel of keys by the prompt's queries, [kv_heads, head_dim]."""
@@ -198,13 +208,18 @@ class Store(Part):
         Args:
             keys: of heads that keep equally many entries, oldest first.
             values: of the same entries.
-            parameters: of the variant.
+            parameters: of the variant; `budget` in tokens, and `query_group`, the query heads that
+                share a KV head.
             weights: [heads, head_dim], where `weights` of the store gives any.
         """
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         """Bytes of so many entries of one head; never fewer for more."""
         return 2 * entries * head_dim * itemsize
+
+    def read_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        """Bytes of them that a step of one token reads."""
+        return self.head_bytes(entries, head_dim, itemsize, parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def small(text: str) -> VariantSpec:
 def all_compositions() -> list[str]:
     """Every method, budget rule and selector, with and without a '+', whether they fit or not."""
     words = ["", *(f"+{word}" for word in SELECTORS)]
-    evicting = [method.name for method in METHODS if method.evicts]
+    evicting = [method.name for method in METHODS if method.scorer]
     parts = product(evicting, words, budget_rules(), plain_selectors())
     return [f"{method}{word}:rule={rule},select={own}" for method, word, rule, own in parts]
 

@@ -1,0 +1,145 @@
+"""Quest: nothing is evicted; each step reads the pages whose bounds promise the most attention.
+
+A page of positions keeps the least and the largest number of its keys in each channel. With them a
+query's largest possible logit in the page is known, and only the best pages' entries are read, as
+many as the budget holds. So the budget is what a step reads of each KV head, and the memory is the
+full cache's and the bounds' besides: two columns. The entries behind the last whole page are always
+read, as are question and generated text; a pass of several tokens reads everything, and so do the
+first two layers, as in the authors' code. That repeats keys for each query head; here the query
+heads that share a KV head share its pages, by the mean of their softmaxes, or memory would be read
+once for each of them. The authors read no fewer than three pages, here one is the least.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.methods.base import register
+from ckv_core.methods.parameters import integer
+from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.rules import Uniform
+from ckv_core.methods.parts.scaling import Scaling
+from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
+
+PAGE = integer("read_page", 16, (2, 1024)).means(
+    "Quest: positions of a page, which a step reads whole or not at all."
+)
+DENSE = integer("dense_layers", 2, (0, 1024)).means(
+    "Quest: first layers in which a step reads everything."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSegment(PlainSegment):
+    """Plain entries, and of each whole page the bounds of its keys.
+
+    Attributes:
+        least, most: [heads, pages, head_dim], of each channel.
+        page: positions of one.
+        pages: of each head that a single token reads.
+        group: query heads that share a KV head.
+    """
+
+    least: Tensor
+    most: Tensor
+    page: int
+    pages: int
+    group: int
+
+    @property
+    def kind(self) -> None:
+        return None
+
+    @property
+    def read_bytes(self) -> int:
+        pages = self.least.shape[1]
+        left_out = max(0, pages - self.pages) * self.page
+        entries = self.keys.nbytes + self.values.nbytes
+        return self.nbytes - entries // max(1, self.length) * left_out
+
+    def keep(self, places: Tensor) -> Self:
+        kept = PlainSegment(self.keys, self.values).keep(places)
+        return type(self)(
+            kept.keys,
+            kept.values,
+            *_bounds(kept.keys, self.page),
+            self.page,
+            self.pages,
+            self.group,
+        )
+
+    def attend(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
+        if queries.shape[1] != self.group or self.pages >= self.least.shape[1]:
+            return super(PagedSegment, self).attend(queries, scaling)
+        steps = torch.arange(self.page, device=queries.device)
+        whole = self.least.shape[1] * self.page
+        places = (self.best(queries, scaling)[..., None] * self.page + steps).flatten(1)[..., None]
+        read = (
+            torch.cat([torch.take_along_dim(each, places, 1), each[:, whole:]], 1)
+            for each in (self.keys, self.values)
+        )
+        return PlainSegment(*read).attend(queries, scaling)
+
+    def best(self, queries: Tensor, scaling: Scaling) -> Tensor:
+        """The pages that queries [heads, group, head_dim] read, [heads, pages] int64."""
+        asked = queries.float()
+        bounds = asked.clamp(min=0) @ self.most.float().transpose(1, 2)
+        bounds += asked.clamp(max=0) @ self.least.float().transpose(1, 2)
+        shares = (bounds * scaling.factor).softmax(-1).mean(1)
+        return shares.topk(self.pages, sorted=False).indices.sort(-1).values
+
+
+def _bounds(keys: Tensor, page: int) -> tuple[Tensor, Tensor]:
+    """Least and largest numbers of whole pages, [heads, pages, head_dim]."""
+    pages = keys.shape[1] // page
+    cut = keys[:, : pages * page].unflatten(1, (pages, page))
+    return cut.amin(2), cut.amax(2)
+
+
+class Pages(Store):
+    """Everything as it comes, read by pages."""
+
+    name = "pages"
+    parameters = (PAGE, DENSE)
+    reads_part = True
+
+    def of_layer(self, place: int, parameters: Parameters) -> Store:
+        return PLAIN if place < int(parameters[DENSE.name]) else self
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        page, group = int(parameters[PAGE.name]), int(parameters["query_group"])
+        pages = self._pages(keys.shape[1], parameters)
+        return PagedSegment(keys, values, *_bounds(keys, page), page, pages, group)
+
+    def _pages(self, entries: int, parameters: Parameters) -> int:
+        """Whole pages that a step reads of so many entries of a head."""
+        page = int(parameters[PAGE.name])
+        return max(1, (int(parameters["budget"]) - entries % page) // page)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        return 2 * (entries + entries // int(parameters[PAGE.name])) * head_dim * itemsize
+
+    def read_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        page = int(parameters[PAGE.name])
+        left_out = max(0, entries // page - self._pages(entries, parameters)) * page
+        held = self.head_bytes(entries, head_dim, itemsize, parameters)
+        return held - 2 * left_out * head_dim * itemsize
+
+
+class Everything(Uniform):
+    """All entries are held, and a step reads as many as the budget says."""
+
+    def holds(self, budget: int, prompt_len: int, parameters: Parameters) -> int:
+        return prompt_len
+
+
+register(
+    name="quest",
+    label="Quest",
+    summary="Evicts nothing; each step reads the pages whose key bounds promise most attention.",
+    source="Tang et al. 2024, arXiv:2406.10774",
+    budget_rule=Everything(),
+    store=Pages(),
+)
