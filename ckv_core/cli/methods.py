@@ -162,9 +162,9 @@ def _problem(text: str, variant: VariantResult, result: RunResult) -> str:
         return "there is no prompt"
     heads = len(model.evictable_layers) * model.kv_heads
     wanted = heads * spec.holds(receipt.budget_tokens, prompt.compressed_tokens)
-    kept = receipt.retained_entries
-    if kept > wanted or (kept < wanted and not spec.at_most):
-        return f"it kept {kept:,} entries, where {wanted:,} were requested"
+    more = receipt.retained_entries - wanted
+    if more > 0 or (more < 0 and not spec.at_most):
+        return f"it kept {receipt.retained_entries:,} entries, where {wanted:,} were requested"
     kept = variant.retained.mask()[list(model.evictable_layers)]
     always = [at for place in spec.always_kept(prompt.compressed_tokens) for at in place]
     return "" if kept[..., always].all() else f"it evicted what it protects ({spec.protected_text})"

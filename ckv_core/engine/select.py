@@ -110,7 +110,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
     held = spec.holds(budget, prompt_len)
     if rule is None or held >= prompt_len:
         what = f"a step reads {budget:,} entries of each KV head" if budget < held else ""
-        warnings = (
+        warnings: tuple[str, ...] = (
             f"Everything is held and {what}: head L1 is not known, and bounds are of what is held."
             if what
             else f"The budget of {budget} tokens covers the whole compressed prompt of "

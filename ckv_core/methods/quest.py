@@ -82,9 +82,9 @@ class PagedSegment(PlainSegment):
 
     def best(self, queries: Tensor, scaling: Scaling) -> Tensor:
         """The pages that queries [heads, group, head_dim] read, [heads, pages] int64."""
-        asked = queries.float()
-        bounds = asked.clamp(min=0) @ self.most.float().transpose(1, 2)
-        bounds += asked.clamp(max=0) @ self.least.float().transpose(1, 2)
+        exact = queries.float()
+        bounds = exact.clamp(min=0) @ self.most.float().transpose(1, 2)
+        bounds += exact.clamp(max=0) @ self.least.float().transpose(1, 2)
         shares = (bounds * scaling.factor).softmax(-1).mean(1)
         return shares.topk(self.pages, sorted=False).indices.sort(-1).values
 
@@ -92,7 +92,7 @@ class PagedSegment(PlainSegment):
 def _bounds(keys: Tensor, page: int) -> tuple[Tensor, Tensor]:
     """Least and largest numbers of whole pages, [heads, pages, head_dim]."""
     pages = keys.shape[1] // page
-    cut = keys[:, : pages * page].unflatten(1, (pages, page))
+    cut = keys[:, : pages * page].reshape(len(keys), pages, page, -1)
     return cut.amin(2), cut.amax(2)
 
 

@@ -91,8 +91,7 @@ def chips_offer() -> dict[str, Any]:
         "full": look_of(FULL).value,
         "groups": [
             {"does": group.does, "note": group.note, "methods": list(map(_method_value, members))}
-            for group, members in by_class(METHODS)
-            if group.key != FULL
+            for group, members in by_class(each for each in METHODS if each.name != FULL)
         ],
         "parameters": {
             name: {"help": each.help, "choices": list(each.choices)}

@@ -155,7 +155,7 @@ class Capacity:
         )
         specs = _specs(given["variants"], words)
         rows = plan_table(shape, setting, plan(shape, setting, specs)).value()
-        evicting = [spec for spec in specs if spec.method.evicts]
+        evicting = [spec for spec in specs if spec.method.evicts and not spec.store.reads_part]
         if not evicting:
             return [SILENT, rows, None, SILENT]
         equal = [*equal_bytes(shape, setting, evicting[0])]
