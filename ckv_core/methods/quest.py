@@ -92,7 +92,7 @@ class PagedSegment(PlainSegment):
 def _bounds(keys: Tensor, page: int) -> tuple[Tensor, Tensor]:
     """Least and largest numbers of whole pages, [heads, pages, head_dim]."""
     pages = keys.shape[1] // page
-    cut = keys[:, : pages * page].reshape(len(keys), pages, page, -1)
+    cut = keys[:, : pages * page].reshape(len(keys), pages, page, keys.shape[2])
     return cut.amin(2), cut.amax(2)
 
 
