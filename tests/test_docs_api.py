@@ -5,23 +5,19 @@ Those without logins run on the real model in tests/e2e/test_default_model.py.
 
 from pathlib import Path
 
-import pytest
-
 from tests.doc_blocks import blocks, run_as_shown
+from tests.ui.served_app import by
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "programs.md"
-LOGIN = "ann-secret"  # the password of served_app's ann
+LOGIN = "ckv_TOKEN"  # stands for one of served_app's ann
 
 
-@pytest.fixture(scope="module")
-def address(team_app) -> str:
-    return team_app.url
-
-
-def test_the_examples_with_logins_run(address, tmp_path):
+def test_the_examples_with_logins_run(team_app, tmp_path):
+    with by("ann"):
+        token = team_app.services.accounts.make_token("docs", "Read and write", "7 days")
     found = [
-        (language, text.replace("http://127.0.0.1:7860", address))
+        (language, text.replace("http://127.0.0.1:7860", team_app.url).replace(LOGIN, token))
         for language, text in blocks(PAGE)
         if LOGIN in text
     ]
