@@ -1,13 +1,9 @@
 """Quest: nothing is evicted; each step reads the pages whose bounds promise the most attention.
 
-A page of positions keeps the least and the largest number of its keys in each channel. With them a
-query's largest possible logit in the page is known, and only the best pages' entries are read, as
-many as the budget holds. So the budget is what a step reads of each KV head, and the memory is the
-full cache's and the bounds' besides: two columns. The entries behind the last whole page are always
-read, as are question and generated text; a pass of several tokens reads everything, and so do the
-first two layers, as in the authors' code. That repeats keys for each query head; here the query
-heads that share a KV head share its pages, by the mean of their softmaxes, or memory would be read
-once for each of them. The authors read no fewer than three pages, here one is the least.
+The budget is what a step reads of each KV head; the memory is the full cache's and that of the page
+bounds. As in the authors' code the first two layers, the last page, and what follows the prompt are
+read whole. Their code chooses pages for each query head; here heads that share a KV head share its
+pages, by the mean of their softmaxes.
 """
 
 from dataclasses import dataclass
