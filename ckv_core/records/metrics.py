@@ -224,8 +224,8 @@ _MECHANISMS: Numbers = {
     ),
     "read_bytes": (
         "Read a step",
-        "Bytes of the prompt's keys and values that a step of one token reads: what is held, or "
-        "with Quest the best pages and all bounds.",
+        "Bytes of the prompt's keys and values that a step reads: what is held, or with Quest the "
+        "best pages and all bounds.",
         _receipt(lambda receipt: receipt.read_bytes),
         _COST | {"unit": "bytes"},
     ),
