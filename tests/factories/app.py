@@ -25,7 +25,6 @@ from storage.repository import RunMissingError
 from tests.factories.events import events_of
 from tests.factories.runs import done_result, sweep_result
 from tests.processes import wait_for
-from ui.accounts.access import Viewer
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 
@@ -127,14 +126,11 @@ def runs_of(count: int):
 
 
 class FakeAccounts:
-    """Everybody with a password comes in; there is no session and no token."""
+    """There is no session and no token."""
 
     def viewer(self, kind: str, token: str) -> None: ...
 
-    def viewer_by_password(self, name: str) -> Viewer:
-        return Viewer(user=name)
-
-    def note_password(self, user: str | None, is_right: bool) -> None: ...
+    def note_failure(self, user: str | None) -> None: ...
 
 
 class FakeShares:

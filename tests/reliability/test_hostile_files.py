@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from storage.bundle_import import MAX_RATIO
 from tests.e2e.app_runner import scripted_app
 from tests.storage.bundles import sealed
 
@@ -20,7 +19,7 @@ def hostile(filler: bytes) -> bytes:
     """A bundle of about 266 KiB whose run is `filler` again and again."""
     text = b'{"x": [' + filler * (BIG // len(filler))
     packed = sealed("a" * 12, text)
-    assert len(packed) < 2 * BIG // MAX_RATIO
+    assert len(packed) < BIG // 125
     return packed
 
 
