@@ -16,7 +16,7 @@ from ckv_core.engine.first_step import (
     perturbations,
     rounding_floor,
 )
-from ckv_core.engine.generation import Generation, RunningRows, fetches_late, next_tokens
+from ckv_core.engine.generation import Draw, Generation, RunningRows, fetches_late, next_tokens
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prompt import prompt_of
 from ckv_core.engine.rows import PolicyRow, PromptRows
@@ -36,7 +36,7 @@ from ckv_core.records.events import (
     VariantMeasured,
 )
 from ckv_core.records.records import FollowUp, HeldSeries, PromptInfo
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import Repeats, RunRequest
 
 
 def generate(
@@ -90,6 +90,7 @@ def generate(
     if "forced" in request.analysis and (continuation := generation.token_ids[run.reference]):
         yield from teacher_forced(run, rows, continuation)
     yield from follow_ups(run, rows)
+    yield from repetitions(run, rows, generation)
 
 
 def _first_step(
@@ -251,20 +252,51 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
             yield FollowUpsAnswered(row, tuple(found))
 
 
+def repetitions(run: Run, rows: PromptRows, greedy: Generation) -> Iterator[RunEvent]:
+    """Sample texts of every variant, from the rows as selection left them, all in one batch."""
+    repeats, request = Repeats.parse(run.request.repeats), run.request
+    tail = run.prompt.token_ids[run.prompt.compressed_tokens :]
+    same: list[list[float]] = [[] for _ in run.specs]
+    right: list[list[float]] = [[] for _ in run.specs]
+    for number in range(repeats.count):
+        counted = f"sampled text {number + 1} of {repeats.count}"
+        yield Progress("analyse", number / repeats.count, counted)
+        generation, draw = Generation.of(run.loaded, run.rows, request), Draw(repeats, number)
+        with run.stopwatch.measure("repeats"):
+            for _ in answer(run.loaded, rows, tail, generation, run.should_stop, draw):
+                pass
+        for row in range(len(run.specs)):
+            same[row].append(agreement(generation.token_ids[row], greedy.token_ids[row]))
+            found = answer_found(generation.text(row), request.answer)
+            if found is not None and (found or generation.stopped[row] == "eos"):
+                right[row].append(float(found))
+    for row in range(len(run.specs) if repeats.count else 0):
+        figures = {"sampled_agreement": np.mean(same[row])}
+        if right[row]:
+            figures["sampled_answer"] = np.mean(right[row])
+        if len(right[row]) > 1:
+            figures["sampled_spread"] = np.std(right[row], ddof=1)
+        arrays = {name: np.array([value], np.float32) for name, value in figures.items()}
+        yield VariantAnalysed(row, arrays)
+
+
 def answer(
     loaded: LoadedModel,
     rows: PromptRows,
     tail: Sequence[int],
     generation: Generation,
     should_stop: Callable[[], bool],
+    draw: Draw | None = None,
 ) -> Iterator[None]:
     """Have rows read a question and generate; stops after every token.
 
-    Rows stay as selection left them; `tail`, at least one token, is the question and what follows.
+    Rows stay as selection left them; `tail` is the question and what follows, if it was not
+    compressed too. `draw` samples; without it the most likely tokens follow.
     """
     context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
     decoder = Decoder(loaded, context)
-    running = RunningRows(decoder, [generation], next_tokens(decoder.read(tail)))
+    logits = decoder.read(tail) if tail else cast(Tensor, rows.logits)
+    running = RunningRows(decoder, [generation], next_tokens(logits, draw), draw)
     running.append()
     yield
     while generation.running:

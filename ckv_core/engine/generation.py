@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
+from random import Random
 from typing import Literal, Self
 
 import torch
@@ -16,7 +17,7 @@ from ckv_core.engine.rows import Rows
 from ckv_core.errors import EngineError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Generated
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import Repeats, RunRequest
 from ckv_core.records.work_requests import AskRequest
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
@@ -131,14 +132,37 @@ def fetches_late(device: torch.device) -> bool:
     return is_cuda_like(device)
 
 
+class Draw:
+    """Draws tokens of one sampled text.
+
+    All rows of a step share one random number, so that rows of equal logits write the same text.
+    """
+
+    def __init__(self, repeats: Repeats, number: int) -> None:
+        self._repeats = repeats
+        self._random = Random(f"{repeats.seed}/{number}")  # noqa: S311 - no secret
+
+    def tokens(self, logits: Tensor) -> Tensor:
+        """One token per row of [rows, vocabulary], [rows] int64."""
+        likely = (logits.double() / self._repeats.temperature).softmax(-1)
+        shares, tokens = likely.sort(stable=True, dim=-1, descending=True)
+        before = shares.cumsum(-1) - shares
+        mass = shares.where(before < self._repeats.top_p, 0.0).cumsum(-1)
+        at = (mass <= self._random.random() * mass[:, -1:]).sum(-1, keepdim=True)
+        return tokens.gather(-1, at)[:, 0]
+
+
 class Chosen:
     """The most likely token of every row, on its way to the host with the check that there is one.
 
-    From logits [rows, vocabulary] to `tokens` [rows] int64 on the device, which is not waited for.
+    With a draw it is that one's token. From logits [rows, vocabulary] to `tokens` [rows] int64 on
+    the device, which is waited for only with a draw.
     """
 
-    def __init__(self, logits: Tensor) -> None:
+    def __init__(self, logits: Tensor, draw: Draw | None = None) -> None:
         best, self.tokens = logits.max(-1)  # NaN wins over every number
+        if draw is not None and bool(best.isfinite().all()):
+            self.tokens = draw.tokens(logits)
         # One tensor, so that the device is waited for once; float64 holds every token exactly.
         self._found = torch.stack([best.double(), self.tokens.double()])
         self._rows: list[int] | None = None
@@ -165,9 +189,9 @@ class Chosen:
         return [int(ids[row]) for row in self._rows or range(len(ids))]
 
 
-def next_tokens(logits: Tensor) -> list[int]:
-    """The most likely token of every row of [rows, vocabulary]; see `Chosen.read`."""
-    return Chosen(logits).read()
+def next_tokens(logits: Tensor, draw: Draw | None = None) -> list[int]:
+    """The next token of every row of [rows, vocabulary]; see `Chosen`."""
+    return Chosen(logits, draw).read()
 
 
 def check_finite(values: list[float]) -> None:
@@ -188,10 +212,14 @@ class RunningRows:
     """
 
     def __init__(
-        self, decoder: Decoder, generations: Sequence[Generation], tokens: list[int]
+        self,
+        decoder: Decoder,
+        generations: Sequence[Generation],
+        tokens: list[int],
+        draw: Draw | None = None,
     ) -> None:
         """Begin with the rows of one generation after those of another."""
-        self.tokens = tokens
+        self.tokens, self._draw = tokens, draw
         self._decoder, self._generations = decoder, generations
         self._rows = list(range(len(tokens)))
         self._late = fetches_late(decoder.loaded.device)
@@ -215,11 +243,11 @@ class RunningRows:
             if logits is None:
                 last = [[self.tokens[row]] for row in self._rows]
                 logits = self._decoder.feed(torch.tensor(last, device=self._decoder.loaded.device))
-            chosen = Chosen(logits)
+            chosen = Chosen(logits, self._draw)
         # What a row that stops here gets of the next step is thrown away.
         if self._late and max(each.left for each in self._generations) > 1:
             fed = chosen.tokens[:, None].to(self._decoder.loaded.device)  # of a model on several
-            self._coming = Chosen(self._decoder.feed(fed))
+            self._coming = Chosen(self._decoder.feed(fed), self._draw)
         for row, token in zip(self._rows, chosen.read(), strict=True):
             self.tokens[row] = token
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import CkvError
-from ckv_core.records.run_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, RunRequest
+from ckv_core.records.run_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, Repeats, RunRequest
 from ckv_core.records.variants import VariantSpec, spec_without, written_parameters
 
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
@@ -95,7 +95,7 @@ def cost(
     """The cost of a run; `open_points` has each sample's prompt tokens and number of points."""
     has_bounds, new, scale = (
         "bounds" in request.analysis,
-        request.max_new_tokens,
+        request.max_new_tokens * (1 + Repeats.parse(request.repeats).count),
         _scale(parameters),
     )
     timed = request.time * (TIMED_STEPS * STEP * scale + TIMED_BATCHES)

@@ -364,6 +364,9 @@ _APART = ("head_l1", "hidden_l1", "hidden_relative")
 # how long its own text is.
 _OF_TEXTS: dict[str, Attributes] = {
     "length_ratio": {"places": _EVERYWHERE},
+    "sampled_answer": {"better": "higher", "has_own_full": True, "places": _EVERYWHERE},
+    "sampled_spread": {"has_own_full": True, "places": _EVERYWHERE},
+    "sampled_agreement": {"has_own_full": True, "places": _EVERYWHERE},
     "forced_top1": {"better": "higher", "header": "forced_top1_mean", "places": _OF_RUN | _MEANS},
     "forced_kl": {"better": "lower", "header": "forced_kl_mean_nats", "places": _OF_RUN | _MEANS},
     "forced_rank": {"better": "lower", "header": "forced_rank_mean", "places": _CSV_ONLY | _MEANS},
@@ -457,6 +460,26 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
             "cut.",
             "ours",
         )
+    },
+    ("outcome", "model", "1"): {
+        "sampled_answer": (
+            "Answer found, sampled texts",
+            "Share of the sampled texts that hold the expected answer; one that the limit cut "
+            "before an answer is left out.",
+            "ours",
+        ),
+        "sampled_spread": (
+            "Spread of sampled texts",
+            "Standard deviation, over the sampled texts, of whether one holds the expected "
+            "answer (1 or 0).",
+            "ours",
+        ),
+        "sampled_agreement": (
+            "Agreement of sampled texts",
+            "Mean share of the same variant's greedy tokens that a sampled text reproduces "
+            "before its first difference.",
+            "ours",
+        ),
     },
     ("distance", "layer", "L1"): {
         "hidden_norm_l1": (

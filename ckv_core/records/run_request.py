@@ -46,6 +46,7 @@ FULL = "full"
 MAX_SWEEP_POINTS = 256
 MAX_NEW_TOKENS = 1024
 MAX_FOLLOW_UPS = 8
+MAX_REPEATS = 32
 MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter of a record
 MAX_NAME = 80
 MAX_TOLERANCE = 100.0  # points
@@ -53,7 +54,7 @@ DEFAULT_TOLERANCE = 5.0
 _TEXTS = ("context", "question", "answer", "protect", "follow_ups")
 _EARLIER = ("earlier_tolerances", "earlier_variants", "earlier_baselines")
 # Fields that a run of one sample has alone, and those of a run of many.
-_SETTINGS = ("analysis", "answer_prefix", "ignore_eos", "time", "device", "dtype")
+_SETTINGS = ("analysis", "answer_prefix", "repeats", "ignore_eos", "time", "device", "dtype")
 OF_ONE = frozenset((*_TEXTS, *_SETTINGS, "own_indices", "places", "reference"))
 OF_MANY = frozenset(("name", "data", "metric", "baseline", "tolerance", "read_once", *_EARLIER))
 LongText = Annotated[str, chars(MAX_TEXT_CHARS)]
@@ -74,6 +75,47 @@ def _read_tolerance(value: Any, _: Plain) -> float:
     is_right = is_number and 0 <= value <= MAX_TOLERANCE and round(value, 1) == value
     require(is_right, f"a number from 0 to {MAX_TOLERANCE:g} in steps of 0.1 is expected")
     return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Sampled texts of each variant: how many, and from which distribution.
+
+    Attributes:
+        temperature: logits are divided by it.
+        top_p: drawn from the most likely tokens that together reach this share.
+        seed: of the random numbers, which all variants share.
+    """
+
+    count: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Repeats":
+        """Of `8:temperature=0.7,top_p=0.9,seed=0`; ConfigError for anything else."""
+        if not text.strip():
+            return cls()
+        number, _, rest = text.strip().partition(":")
+        pairs = [pair.partition("=")[::2] for pair in rest.split(",") if pair.strip()]
+        given = {key.strip(): value.strip() for key, value in pairs}
+        try:
+            found = cls(
+                int(number),
+                float(given.pop("temperature", 1)),
+                float(given.pop("top_p", 1)),
+                int(given.pop("seed", 0)),
+            )
+        except ValueError:
+            found = cls()
+        is_right = 0 < found.temperature <= 10 and 0 < found.top_p <= 1 and 0 <= found.seed < 2**31
+        if given or not 1 <= found.count <= MAX_REPEATS or not is_right:
+            raise ConfigError(
+                f"{text[:60]!r} must read COUNT:temperature=T,top_p=P,seed=N, with a count of 1 to "
+                f"{MAX_REPEATS}, T over 0 to 10, and P over 0 to 1."
+            )
+        return found
 
 
 Tolerance = Annotated[float, By(_read_tolerance)]
@@ -167,6 +209,12 @@ class RunRequest:
     earlier_tolerances: Annotated[tuple[Tolerance, ...], many(64)] = ()
     earlier_variants: Annotated[tuple[SpecText, ...], many(64)] = ()
     earlier_baselines: Annotated[tuple[SpecText, ...], many(64)] = ()
+    repeats: Annotated[
+        str,
+        loose(80),
+        "sampled texts beside the greedy one, such as 8:temperature=0.7,top_p=0.9,seed=0; what is "
+        "left out is 1, 1 and 0",
+    ] = ""
     ignore_eos: Annotated[
         bool, EXACT, "generate past the end-of-sequence token: equally many tokens per variant"
     ] = False
@@ -225,7 +273,7 @@ class RunRequest:
     @property
     def decodes_again(self) -> bool:
         """Whether the kept entries are decoded from more than once."""
-        return bool(self.follow_ups) or "forced" in self.analysis
+        return bool(self.follow_ups or self.repeats.strip()) or "forced" in self.analysis
 
     def points(self) -> tuple[Point, ...]:
         """Each variant at each alpha and budget.
@@ -303,6 +351,10 @@ class RunRequest:
             with about(field_name):
                 for text in texts:
                     check_text(name, text)
+        with about("repeats"):
+            Repeats.parse(self.repeats)
+            if self.repeats.strip() and not self.max_new_tokens:
+                raise ConfigError("Sampled texts need new tokens; raise max_new_tokens.")
         if not self.data:
             check_context(self.context)
         if not self.model.strip():

@@ -48,6 +48,7 @@ class KeepRequest(OfRun):
             question=self.run.question if self.run.question.strip() else STAND_IN,
             analysis=(),
             follow_ups=(),
+            repeats="",
             time=False,
             reference=False,
         )
@@ -85,6 +86,7 @@ class WhyRequest(OfRun):
             own_indices=(),
             analysis=(),
             follow_ups=(),
+            repeats="",
             time=False,
             reference=True,
         )

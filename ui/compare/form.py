@@ -289,6 +289,8 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
         parts["protect"] = text("protect", "Protected text", info, (1, 6))
         info = info_of("answer_prefix")
         parts["answer_prefix"] = text("answer-prefix", "Answer begins with", info)
+        info = info_of("repeats")
+        parts["repeats"] = text("repeats", "Sampled texts", info, placeholder="8:temperature=0.7")
         info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():

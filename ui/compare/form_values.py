@@ -87,6 +87,7 @@ class FormValues:
     analysis: tuple[str, ...] = ANALYSES
     follow_ups: str = ""
     dtype: str = "auto"
+    repeats: str = ""
     ignore_eos: bool = False
     time: bool = False
     reference: bool = True
@@ -232,6 +233,7 @@ def describe_advanced(form: FormValues) -> str:
         "protected text": form.protect,
         "beginning of the answer given": form.answer_prefix,
         "follow-up questions": form.follow_ups,
+        "sampled texts": form.repeats.strip(),
         "past the end of text": form.ignore_eos,
         "each method timed": form.time,
         "without the full cache": not form.reference,

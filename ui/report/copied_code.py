@@ -61,6 +61,7 @@ def command(request: RunRequest) -> str:
         ("--alpha", ",".join(request.alphas)),
         ("--max-new-tokens", str(request.max_new_tokens)),
         ("--analyse", ",".join(request.analysis)),
+        ("--repeats", request.repeats),
         *(("--follow-up", text) for text in request.follow_ups),
         *(("--protect", text) for text in request.protect),
         ("--device", "" if request.device == "auto" else request.device),

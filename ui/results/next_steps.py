@@ -57,6 +57,7 @@ def at_searched(request: RunRequest) -> RunRequest | None:
         reference=True,
         analysis=(),
         follow_ups=(),
+        repeats="",
         time=False,
     )
     with suppress(CkvError):

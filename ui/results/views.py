@@ -295,6 +295,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
         ("Settings for all", ", ".join(f"{k}={v}" for k, v in settings.items() if v) or "none"),
         ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
+        ("Sampled texts", request.repeats or "none"),
         ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
         ("Receipts", _receipts(result) or "not known"),

@@ -364,7 +364,9 @@ def preview_routes(previews: Previews) -> list[Route]:
         values, until, figures = await _given(request)
         run, wanted = await anyio.to_thread.run_sync(previews.request, read_slug(request), values)
         viewer = previews.viewer(request.client.host if request.client else "")
-        work = PreviewRequest(run=replace(wanted, analysis=(), follow_ups=()), until=until)
+        work = PreviewRequest(
+            run=replace(wanted, analysis=(), follow_ups=(), repeats=""), until=until
+        )
         events = previews.events(work, viewer)
         return _stream(events, preview_values(run, wanted, events, figures))
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +13,19 @@ from transformers import DynamicCache
 
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import READ_CHUNK, Decoder
+from ckv_core.engine.generation import Draw
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.prompt import prompt_of
 from ckv_core.engine.teacher_forced import token_rank
-from ckv_core.errors import PromptError
+from ckv_core.errors import ConfigError, PromptError
 from ckv_core.methods import attention as partial
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import CHUNK
 from ckv_core.records.agreement import answer_scores
 from ckv_core.records.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from ckv_core.records.metrics import METRICS
-from ckv_core.records.records import VariantResult
-from ckv_core.records.run_request import RunRequest, Scenario
+from ckv_core.records.records import PromptInfo, VariantResult
+from ckv_core.records.run_request import Repeats, RunRequest, Scenario
 from tests.factories.decoding import BUDGET, CLOSE, PROMPT_LEN, masked, prefilled, steady_decoder
 from tests.factories.events import folded
 from tests.factories.models import (
@@ -297,6 +299,38 @@ def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos):
                 assert getattr(answer, name) == getattr(fresh, name), name
 
 
+@pytest.mark.parametrize("scenario", ["regular", "context-only"])
+def test_sampled_texts_are_those_of_their_seed_and_greedy_ones_without_heat(scenario):
+    request = replace(BASE, scenario=scenario, answer="the", ignore_eos=True)
+    greedy = tiny_run(request).variants
+    cold, hot, again, other = (
+        tiny_run(replace(request, repeats=f"3:temperature={text}")).variants
+        for text in ("0.0001", "0.1,seed=1", "0.1,seed=1", "0.1,seed=2")
+    )
+    for one, plain in zip(cold, greedy, strict=True):
+        assert one.token_ids == plain.token_ids  # sampling leaves the greedy text as it is
+        assert one.analysis["sampled_agreement"].tolist() == [1.0]
+        if plain.answer_found:
+            assert one.analysis["sampled_answer"].tolist() == [1.0]
+            assert one.analysis["sampled_spread"].tolist() == [0.0]
+    figures = [[v.analysis["sampled_agreement"].tolist() for v in r] for r in (hot, again, other)]
+    assert figures[0] == figures[1]
+    assert figures[0] != figures[2]
+    assert min(figures[0]) < [1.0]
+
+
+def test_a_token_is_drawn_from_the_smallest_set_that_reaches_top_p():
+    logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.25, 0.25, 0.25, 0.25]]))
+    draw = Draw(Repeats(count=1, top_p=0.75), 0)
+    drawn = torch.stack([draw.tokens(logits) for _ in range(4000)])
+    shares = torch.stack([(drawn == token).double().mean(0) for token in range(4)])
+    wanted = torch.tensor([[0, 0.625, 0.375, 0], [1 / 3, 1 / 3, 1 / 3, 0]], dtype=torch.float64)
+    assert torch.allclose(shares.T, wanted, atol=0.03)
+    for text in ("0", "5:top_p=0", "5:temperature=nan", "5:heat=1", "x", "99"):
+        with pytest.raises(ConfigError, match="must read COUNT"):
+            Repeats.parse(text)
+
+
 def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(monkeypatch):
     request = replace(BASE, scenario="context-only", ignore_eos=False, follow_ups=("Where?",))
     free = tiny_run(replace(request, ignore_eos=True))
@@ -332,11 +366,11 @@ def test_follow_ups_come_one_question_at_a_time():
 
 
 def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(monkeypatch):
-    def other(*arguments: object) -> object:
-        prompt = build_prompt(*arguments)
+    def other(*arguments: Any, **texts: str) -> PromptInfo:
+        prompt = prompt_of(*arguments, **texts)
         return replace(prompt, token_ids=(7, *prompt.token_ids[1:]))
 
-    monkeypatch.setattr("ckv_core.engine.generate.build_prompt", other)
+    monkeypatch.setattr("ckv_core.engine.generate.prompt_of", other)
     request = replace(BASE, scenario="context-only", follow_ups=("Who then?",))
     with pytest.raises(PromptError, match="Who then"):
         next(compare(request, tiny_model("llama")))
