@@ -223,7 +223,7 @@ def test_external_selections_of_a_run_are_said_to_be_left_out():
     services = FakeServices(snapshot(request=asked))
     page = compare_page(services)
     opened = page.open(open_request(**{"from": SLUG}))
-    assert "external selections are not" in opened[len(CONTROL_NAMES)]["text"]
+    assert "External selections are left out" in opened[len(CONTROL_NAMES)]["text"]
     page.start(*opened[: len(CONTROL_NAMES)])
     assert services.started == [dataclasses.replace(asked, own_indices=())]
 
