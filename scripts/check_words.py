@@ -38,14 +38,12 @@ _GENERATED = re.compile(r"docs/reference/(parameters|commands|schema|parity)\.md
 _SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
 
 LONGEST = 25  # words of a sentence in a document; numbers are none, code counts as one
-LONGEST_OF_FINDINGS = 36  # until their sentences are mended
-_FINDINGS = re.compile(r"docs/(findings/|explanation/findings\.md)")
 _NO_PROSE = re.compile(r"```.*?```|<!--.*?-->|\A---\n.*?\n---\n", re.DOTALL)
 _BREAK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |[|#])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=[A-Z*\[(])")
 
 
-def long_sentences(text: str, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
+def long_sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield the length and the text of each sentence of a page's prose that is too long."""
     for paragraph in _BREAK.split(_NO_PROSE.sub("", text)):
         if paragraph.startswith(("|", "#", "    ")):
@@ -53,7 +51,7 @@ def long_sentences(text: str, longest: int = LONGEST) -> Iterator[tuple[int, str
         plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "Code", " ".join(paragraph.split())))
         for sentence in _SENTENCE_END.split(plain):
             words = len(re.findall(r"[A-Za-z][\w'-]*", sentence))
-            if words > longest:
+            if words > LONGEST:
                 yield words, sentence
 
 
@@ -68,8 +66,7 @@ def main(arguments: list[str]) -> int:
             continue
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".md" and not _GENERATED.search(name):
-            longest = LONGEST_OF_FINDINGS if _FINDINGS.match(name) else LONGEST
-            for words, sentence in long_sentences(text, longest):
+            for words, sentence in long_sentences(text):
                 found += 1
                 sys.stdout.write(f"{name}: {words} words in a sentence: {sentence[:70]}...\n")
         for number, line in enumerate(text.splitlines(), 1):
