@@ -82,7 +82,7 @@ def summary_table(
     variants = result.variants
     notes = (cut_note(variants), floor_sentence(result), alone_note(variants), *_warnings(result))
     return Table(
-        caption="Receipt and metrics of every variant",
+        caption="Metrics of every variant",
         columns=[
             text_column("variant", "Variant", lambda each: Cell(each.label, spec=each.spec)),
             text_column("spec", "SPEC", lambda each: each.spec, is_hidden=True),

@@ -112,7 +112,7 @@ register(
 register(
     name="gated_chunkkv",
     label="Entropy-gated ChunkKV",
-    summary="ChunkKV, but of chunks whose score lies in few tokens keeps these alone.",
+    summary="ChunkKV, but keeps only the top tokens of a chunk where few carry its score.",
     source="kvpress 2026, pull request 263",
     scorer=WINDOW_SCORER,
     selector=GatedChunks(),

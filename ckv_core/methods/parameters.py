@@ -38,9 +38,11 @@ class Budget:
                 f"Budget {text!r} must be above 0; give tokens (128), a share (10%) or MiB (4MiB)."
             )
         if not suffix and not amount.is_integer():
-            raise ConfigError(f"Budget {text!r} must be a whole number of tokens.")
+            raise ConfigError(
+                f"Budget {text!r} must be a whole number of tokens (128); a share needs % (20%)."
+            )
         if suffix == "%" and amount > 100:
-            raise ConfigError(f"Budget {text!r} is over 100%; give at most 100%.")
+            raise ConfigError(f"Budget {text!r} is too large; give at most 100%.")
         return cls(amount, _UNITS[suffix])
 
     def resolve(self, prompt_len: int, bytes_per_token: int) -> int:

@@ -102,7 +102,7 @@ class CutBuffer(StepPolicy):
 register(
     name="r_kv",
     label="R-KV",
-    summary="At the prompt's end and now and then: attended to, and unlike other keys.",
+    summary="Evicts after the prompt and every few tokens: keeps attended keys that differ.",
     source="Cai et al. 2025, arXiv:2505.24133",
     scorer=ImportanceMinusRedundancy(),
     policy=CutBuffer(),

@@ -16,7 +16,7 @@ from ckv_core.methods.parts.steps import StepPolicy, StepView, most_each_step
 from ckv_core.methods.parts.views import LayerView
 
 ROLLING = choice("rolling", ("off", "on"), kvpress="off").means(
-    "StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates."
+    "StreamingLLM: on keeps evicting the oldest entries, except sinks, while it generates."
 )
 POSITIONS = choice("positions", ("original", "cache"), kvpress="original").means(
     "StreamingLLM: where RoPE puts held keys while it generates: at their places in the text, "

@@ -571,8 +571,8 @@ def no_passage(text: str) -> PromptError:
     """The error for a protected text that does not occur."""
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     return PromptError(
-        f"The protected text {shown!r} does not occur in the compressed prompt; copy the words "
-        "from the context, or give positions (tokens:12-39)."
+        f"The protected text {shown!r} does not occur in the text; copy the words from there, "
+        "or give positions (tokens:12-39)."
     )
 
 

@@ -93,7 +93,7 @@ def test_a_page_on_another_host_name(app, context, elsewhere):
     with acting_as(EVERYBODY):
         assert_nothing_gained(app, context, f"http://evil.test:{elsewhere}/", app.url)
         rebound = f"http://evil.test:{app.url.rpartition(':')[2]}"
-        with page_at(context, f"{rebound}/healthz") as page:
+        with page_at(context, f"{rebound}/methods") as page:
             assert "does not answer to this name" in page.inner_text("body")
             assert attack(page, rebound, finished(app.services, "steps 1"))["got"] == []
 

@@ -1,5 +1,7 @@
 """What columns hold on every database, and how the page of the schema explains them."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
@@ -25,7 +27,8 @@ def test_the_page_of_the_schema_explains_every_column():
     sections = dict(part.split("\n", 1) for part in schema_markdown().split("\n## ")[1:])
     assert sections.keys() == Base.metadata.tables.keys()
     for table in Base.metadata.tables.values():
-        rows = [line.split(" | ") for line in sections[table.name].splitlines() if " | " in line]
-        explained = {row[0].removeprefix("| "): row[3].removesuffix(" |") for row in rows}
+        explained = dict(
+            re.findall(r"^- `(\w+)` [^:\n]+: (.+)$", sections[table.name], re.MULTILINE)
+        )
         for column in table.columns:
             assert explained[column.name].strip()

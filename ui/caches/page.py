@@ -94,7 +94,7 @@ def answers_value(jobs: Sequence[CacheJob]) -> dict[str, Any]:
 
 INTRO = (
     "## Kept caches\n"
-    "Compress once, ask many: the compressed cache of a context, kept under a name. Every question "
+    "Compress a text once, then ask many questions. The cache is kept under a name. Every question "
     "starts from the cache as it was kept, so no answer depends on another."
 )
 DEFAULT_NEW_TOKENS = 64
@@ -123,7 +123,7 @@ class CachesPage:
             self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
             self.notice = Notice(elem_id="cache-notice")
         self.answers = Answers(elem_id="cache-answers")
-        with gr.Accordion("Delete, import", open=False, elem_id="cache-files"):
+        with gr.Accordion("Delete or import", open=False, elem_id="cache-files"):
             with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
                 self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
             with gr.Row(visible=False, elem_id="confirm") as self.confirm:

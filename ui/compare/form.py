@@ -153,17 +153,16 @@ ANALYSIS_CHOICES = [
 BUDGET_RULER = {
     **{"field": "budget", "label": "Budget", "least": 1, "most": 50, "step": 1, "unit": "%"},
     "ticks": ["0", "10", "20", "30", "40", "50 %"],
-    "hint": "Several values make a grid: 10%, 20%, 40%. Tokens (128) and memory (4MiB) work too.",
+    "hint": "Several values are compared: 10%, 20%, 40%. Tokens (128) and memory (4MiB) work too.",
 }
 ALPHA_RULER = {
     **{"field": "alpha", "label": "Alpha", "least": 0, "most": 1, "step": 0.05, "unit": ""},
     **{"ticks": [], "hint": ""},
 }
 ANALYSIS_INFO = (
-    "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
-    "best choice by true attention. It costs about one more decoding step per variant. "
-    "Fidelity: every variant reads the full cache's own text; about one more generation. "
-    "At several budgets or alphas only bounds are measured."
+    "Bounds and oracles: the paper's error bounds, and the best choice by true attention. Costs "
+    "about one decoding step per variant. Fidelity: every variant reads the full cache's own text, "
+    "which takes about as long as generating it. With several budgets or alphas it is not measured."
 )
 # Part of the form -> one text or the sources of samples that it is for.
 AREAS = {
@@ -241,7 +240,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             parts["variants"] = MethodChips(chips, offer=offer, elem_id="variants")
             info = "how much of the KV cache to keep"
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
-            info = "CriticalKV: share chosen by attention alone"
+            info = "CriticalKV: share of the budget chosen by attention"
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
             with gr.Column(elem_id="advanced-area"):
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
@@ -279,7 +278,7 @@ def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, 
 
 def _build_advanced(parts: dict[str, Any], device: str) -> None:
     """Controls that a first run does not need."""
-    info = "Methods that know the question keep what it needs; others serve any question."
+    info = "Before: methods may use the question. After: one compressed cache serves any question."
     label = "When is the question known?"
     parts["scenario"] = segments("scenario", label, SCENARIO_CHOICES, DEFAULTS.scenario, info=info)
     info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens

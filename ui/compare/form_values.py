@@ -37,7 +37,7 @@ from ui.compare.offers import FIRST_CHIPS
 
 ALPHA = str(PARAMETERS["alpha"].default)
 CHARS_PER_TOKEN = 4
-ANSWER_NOT_IN_TEXT = " The text does not contain the expected answer; check it."
+ANSWER_NOT_IN_TEXT = " The expected answer does not occur in the text; check the answer."
 MOST_RUNS = 100  # in an address
 
 

@@ -58,7 +58,7 @@ CLASSES = (
     MethodClass(
         "query-aware",
         "Query-aware",
-        "Use the end of the prompt, with your question, to choose what to keep.",
+        "Use the attention of the prompt, your question included, to choose what to keep.",
         "knows the question",
     ),
     MethodClass(

@@ -56,18 +56,20 @@ class Capacity:
         methods = [(each.label, spec) for spec, each in variant_choices().items() if spec != FULL]
         self.inputs: dict[str, Any] = {}
         with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-            info = "Whose sizes; no weights are read."
+            info = "Only its config is read."
             own: dict[str, Any] = {"scale": 2, "min_width": 260, "allow_custom_value": True}
             model = dropdown("plan-model", "Model", info, names, names[0], **own)
-            memory = text("plan-memory", "Memory", "Of the device: 80GiB.", value="80GiB", **_SMALL)
-            info = "Of its memory: 3.35TB/s."
+            memory = text(
+                "plan-memory", "Memory", "Of the device, such as 80GiB.", value="80GiB", **_SMALL
+            )
+            info = "Of that memory, such as 3.35TB/s."
             speed = text("plan-bandwidth", "Bandwidth", info, value="3.35TB/s", **_SMALL)
-            info = "Of weights and cache."
+            info = "Data type of weights and cache."
             dtype = dropdown("plan-dtype", "Type", info, [*ITEM_BYTES], "bfloat16", **_SMALL)
             prompt = number("plan-prompt", "Prompt", "Tokens.", 131_072)
             output = number("plan-output", "Output", "Tokens.", 256)
         with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-            info = "Beside the full cache; a SPEC of your own can be typed."
+            info = "Compared with the full cache; type your own, such as snapkv:budget=10%."
             variants = gr.Dropdown(
                 methods,
                 value=list(FIRST),

@@ -151,7 +151,7 @@ def _fits(request: RunRequest, tokens: int) -> dict[str, str]:
     return {
         "text": "How many requests fit?",
         "href": f"/methods?{urlencode(query | budgets)}#capacity",
-        "title": "Memory and requests of these methods on a device, computed.",
+        "title": "How many requests fit on a device with these methods, computed.",
     }
 
 

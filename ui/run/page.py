@@ -45,7 +45,7 @@ ShareLinks = component(__file__, "share_links")
 `rows` is a list of {"id", "created", "expires", "state"}. Triggers `issue` with {expiry} and
 `revoke` with {id}. `path` is of the link that was just made.
 """
-PLAIN = "This app has no logins: anyone who can reach it opens this run with its link."
+PLAIN = "This app has no logins: anyone who can reach it can open this run by its link."
 
 
 class ShareSection:

@@ -8,7 +8,7 @@ const KEYS = [
     "Everywhere",
     [
       ["?", "This list"],
-      ["Esc", "Close a list, a menu or an editor; take a choice back"],
+      ["Esc", "Close a list, a menu or an editor; undo a selection"],
     ],
   ],
   ["Compare", [["Ctrl Enter", "Run"]]],
@@ -34,7 +34,7 @@ const KEYS = [
     "Strip under a text",
     [
       ["← → Home End", "Move among positions"],
-      ["Enter", "Open the position"],
+      ["Enter", "Show details of the position"],
     ],
   ],
 ];

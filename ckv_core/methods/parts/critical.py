@@ -31,8 +31,8 @@ STAGE_2 = choice("stage2", tuple(READINGS), default="raw", kvpress="pooled").mea
     "CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score (kvpress)."
 )
 STAGE_1 = choice("stage1_counts_window", ("off", "on"), kvpress="on").means(
-    "CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
-    "sinks, and the floor of AdaKV's safeguard (kvpress)."
+    "CriticalKV: whether stage 1's share counts entries that always stay: window, sinks, and the "
+    "floor of AdaKV's safeguard (kvpress)."
 )
 NORM = choice("norm", ("on", "off")).means(
     "CriticalKV stage 2 multiplies by the value norm; off is a control without it."

@@ -86,12 +86,12 @@ class StepPolicy(Part):
 
 
 EVERY = integer("every", 256, (2, 4096)).means(
-    "Each time so many tokens were generated, their entries are cut down by the variant's own "
-    "score and selector; left out, all stay."
+    "Evicts from the generated entries after every so many tokens, by the variant's own score and "
+    "selector; left out, all stay."
 )
 TO = integer("to", 64, (1, 4096)).means(
-    "With every: generated entries that each KV head keeps then, always those of the last "
-    "tokens, as many as the window has."
+    "With every: generated entries that a KV head keeps. Those of the last tokens, as many as the "
+    "window has, always stay."
 )
 
 

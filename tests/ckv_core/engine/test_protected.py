@@ -159,7 +159,7 @@ def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt():
 @pytest.mark.parametrize(
     ("protect", "said"),
     [
-        (("no such words",), "does not occur in the compressed prompt"),
+        (("no such words",), "does not occur in the text"),
         (("tokens:5-4000",), "give the first and the last position"),
         (("tokens:9-5",), "ends before it begins"),
         ((" ",), "A protected text is empty"),

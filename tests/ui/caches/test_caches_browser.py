@@ -56,7 +56,7 @@ def test_a_runs_cache_is_kept_asked_and_deleted(page, open_app):
         expect(page.locator("#cache-answers section").first).to_contain_text("w1")
         expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     expect(page.locator("#cache-answers section")).to_have_count(2)
-    page.get_by_role("button", name="Delete, import").click()
+    page.get_by_role("button", name="Delete or import").click()
     see_everything(page)
     expect_well_made_everywhere(page)
     page.get_by_role("button", name="Delete…").click()
@@ -72,7 +72,7 @@ def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(page, open_app, t
     source = tmp_path / "brought.safetensors"
     brought = kept_bytes()  # safetensors orders what it says of a file anew each time
     source.write_bytes(brought)
-    page.get_by_role("button", name="Delete, import").click()
+    page.get_by_role("button", name="Delete or import").click()
     page.locator("#cache-file input[type=file]").set_input_files(source)
     expect(page.locator("#cache-file")).to_contain_text("brought is kept.")
     expect(page.locator("#caches tbody tr")).to_have_count(1)

@@ -138,7 +138,7 @@ def test_without_the_full_cache_the_methods_stand_alone_and_nothing_compares():
         ({"context": "a text", "variants": ()}, "1 variant, about 3 s on two CPU cores."),
         ({"context": "a text", "model": "x/y"}, "with the default model on two CPU cores."),
         ({"budget": "10%, 20%"}, "9 points. Add a text"),
-        ({"context": "a text", "answer": "5829"}, "CPU cores. The text does not contain the exp"),
+        ({"context": "a text", "answer": "5829"}, "CPU cores. The expected answer does not occ"),
     ],
 )
 def test_the_line_beside_run_counts_and_says_how_long(changes, told):
@@ -171,7 +171,7 @@ BAD_FORMS = {
     "lone surrogate": ({"context": "a\ud800b"}, "lone surrogate"),
     "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
     "budget is zero": ({"budget": "0"}, "Budget '0' must be above 0"),
-    "budget over 100 %": ({"budget": "120%"}, "over 100%"),
+    "budget over 100 %": ({"budget": "120%"}, "is too large"),
     "listed twice": ({"variants": ["snapkv", "snapkv"]}, "is listed twice"),
     "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
     "alpha is no text": ({"alpha": 0.5}, "not text"),
@@ -183,7 +183,7 @@ BAD_FORMS = {
     "no new tokens": ({"max_new_tokens": 0}, "New tokens must be from 1"),
     "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
     "context is a list": ({"context": ["a"]}, "not text"),
-    "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the compressed"),
+    "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the text"),
     "protected from the end": ({"protect": "tokens:9-3"}, "ends before it begins"),
     "follow-ups without their scenario": ({"follow_ups": "why?"}, "need the scenario context-only"),
     "too many follow-ups": (

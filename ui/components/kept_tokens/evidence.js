@@ -21,7 +21,7 @@ import { linesOf, post } from "../../../assets/scripts/stream.js";
 const BAR = { step: 6, width: 5, height: 26 };
 const MEANINGS = {
   kept: "Mean share of the (layer, KV head) slots of these tokens that are kept",
-  chance: "Share that this budget would keep if all but the protected entries lay anywhere with equal odds",
+  chance: "Share that this budget would keep if the unprotected entries were chosen at random",
   times: "Slots kept / expected at random",
   whole: "(layer, KV head) pairs that keep every one of these tokens",
   layers: "Share kept in each evictable layer; the line is the share expected at random",

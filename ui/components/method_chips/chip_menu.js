@@ -61,8 +61,8 @@ export function chipMenu(method, parts, meanings, act) {
     parameters("Parameters", [["name", ""], ...takes], parts, meanings, act, true),
     parameters("Parts of other methods", method.options, parts, meanings, act, false),
     make("div.ckv-row.ckv-apart", [
-      quietButton("Duplicate", act.duplicate, { title: "Add the same once more, to change one thing" }),
-      method.versions.length ? quietButton("Add its ablation", act.ablate, { title: "Add variants that each change one thing" }) : null,
+      quietButton("Duplicate", act.duplicate, { title: "Copy this method, to change a parameter" }),
+      method.versions.length ? quietButton("Add its ablation", act.ablate, { title: "Add variants with one part each switched off or changed" }) : null,
       quietButton("Remove", act.remove),
     ]),
   ];

@@ -21,12 +21,12 @@ export function filterForm(query, choices) {
   };
   const form = make("form.ckv-filters", { action: "/runs", method: "get", role: "search", "aria-label": "Runs" }, [
     make("label", [
-      make("span.ckv-offscreen", "Search title, note, question and generations"),
+      make("span.ckv-offscreen", "Search title, question, note and output"),
       make("input.ckv-input", {
         name: "text",
         type: "search",
         maxlength: "400",
-        placeholder: "Search question, text, note",
+        placeholder: "Search title, question, note and output",
         value: str(query.text),
       }),
     ]),

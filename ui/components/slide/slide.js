@@ -30,7 +30,7 @@ export default function mount(host) {
     const [first, ...others] = str(text).split(/[,;]/);
     const value = first.trim().endsWith(unit) ? Number.parseFloat(first) : Number.NaN;
     range.disabled = others.length > 0 || Number.isNaN(value) || value > most;
-    range.title = range.disabled ? "Type one value in the field to use the slider." : "";
+    range.title = range.disabled ? "Type one valid value in the field to use the slider." : "";
     if (!Number.isNaN(value)) range.value = String(value);
     fill();
   }
