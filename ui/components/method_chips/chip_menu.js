@@ -62,7 +62,9 @@ export function chipMenu(method, parts, meanings, act) {
     parameters("Parts of other methods", method.options, parts, meanings, act, false),
     make("div.ckv-row.ckv-apart", [
       quietButton("Duplicate", act.duplicate, { title: "Copy this method, to change a parameter" }),
-      method.versions.length ? quietButton("Add its ablation", act.ablate, { title: "Add variants with one part each switched off or changed" }) : null,
+      method.versions.length
+        ? quietButton("Add its ablation", act.ablate, { title: "Add variants with one part each switched off or changed" })
+        : null,
       quietButton("Remove", act.remove),
     ]),
   ];
