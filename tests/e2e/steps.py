@@ -189,7 +189,7 @@ WALK = """async (within) => {
       if (used.has(each) || each.disabled || !each.closest(within)) return false;
       if (each.closest("header, .modebar")) return false;
       const leaves = ["New", "Search", "Find the smallest budget", "Save as run"];
-      if (leaves.includes(each.innerText)) return false;
+      if (leaves.includes(each.innerText) || each.innerText.endsWith("as a result")) return false;
       if (!each.checkVisibility({ visibilityProperty: true })) return false;
       return each.getBoundingClientRect().width > 1;
     });
