@@ -120,8 +120,9 @@ def test_whole_chunks_of_another_methods_scores(processed):
 
 
 def parts_of(kind: str) -> list:
-    found = {part.name: part for each in METHODS if (part := getattr(each, kind)) is not None}
-    return list(found.values())
+    """Of methods that evict: what Quest is made of reads less and goes with nothing else."""
+    parts = [getattr(method, kind) for method in METHODS if method.scorer]
+    return list({part.name: part for part in parts if part is not None}.values())
 
 
 def combinations(count: int) -> list[VariantSpec]:
