@@ -133,8 +133,10 @@ def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_compariso
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_method_is_kept_or_refused_with_a_reason(tmp_path, spec):
-    if VariantSpec.parse(spec, DEFAULTS).policy is not None:
-        with pytest.raises(ConfigError, match="goes on evicting while it generates"):
+    parts = VariantSpec.parse(spec, DEFAULTS)
+    if parts.policy is not None or parts.store.reads_part:
+        reason = "saves no memory" if parts.store.reads_part else "goes on evicting while it"
+        with pytest.raises(ConfigError, match=reason):
             kept_file(tmp_path, spec)
         return
     path = kept_file(tmp_path, spec)
