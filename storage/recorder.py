@@ -69,7 +69,7 @@ class Recorder:
 
     The end of a run of one sample is final: what comes later is passed over and the method returns
     False. One of many samples may be resumed. Text that grows is written once a second, and at its
-    end.
+    end or the run's.
 
     All methods raise StorageError if the database fails; those of many samples RunMissingError
     where there is no such run.
@@ -78,7 +78,8 @@ class Recorder:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self.database = database
         self._clock = clock
-        self._written: dict[str, float] = {}  # when the text of a run was
+        self._written: dict[str, float] = {}  # when the text of a run was, and ...
+        self._waiting: dict[str, Generated] = {}  # ... what came of it since
 
     # --- made -------------------------------------------------------------------------------
 
@@ -200,7 +201,8 @@ class Recorder:
             False if it is gone, or of one sample and over.
         """
         self._written.pop(slug, None)
-        return self.database.write_with(_save_end, slug, state, reason)
+        last = self._waiting.pop(slug, None)
+        return self.database.write_with(_save_end, slug, state, reason, last)
 
     def recover(self, reason: str) -> int:
         """Fail the runs of one sample that dead servers left; on SQLite before any run alone.
@@ -211,14 +213,17 @@ class Recorder:
         return self.database.write_with(fail_unfinished, reason, _now())
 
     def _is_soon(self, slug: str, event: RunEvent) -> bool:
-        """Whether it is text that follows the last within a second, and more is to come."""
-        if not isinstance(event, Generated) or all(event.stopped):
+        """Whether it is text that follows the last within a second: that waits for what comes."""
+        if not isinstance(event, Generated):
             return False
         now = self._clock()
-        is_soon = now - self._written.get(slug, -GENERATED_INTERVAL_S) < GENERATED_INTERVAL_S
-        if not is_soon:
-            self._written[slug] = now
-        return is_soon
+        since = now - self._written.get(slug, -GENERATED_INTERVAL_S)
+        if since < GENERATED_INTERVAL_S and not all(event.stopped):
+            self._waiting[slug] = event
+            return True
+        self._waiting.pop(slug, None)
+        self._written[slug] = now
+        return False
 
 
 def title_of(request: RunRequest) -> str:
@@ -284,7 +289,10 @@ def _save_event(session: Session, slug: str, event: RunEvent) -> bool:
     return run_id is not None
 
 
-def _save_end(session: Session, slug: str, state: RunState, reason: str) -> bool:
+def _save_end(
+    session: Session, slug: str, state: RunState, reason: str, last: Generated | None
+) -> bool:
+    """End a run, with the last text of it that waits."""
     wanted = select(Run.id, Run.kind).where(Run.slug == slug, ALIVE, OF_SAMPLES | _IS_ACTIVE)
     run = session.execute(wanted.with_for_update()).one_or_none()
     if run is None:
@@ -293,6 +301,8 @@ def _save_end(session: Session, slug: str, state: RunState, reason: str) -> bool
         state = _state_at_rest(session, slug)
         _update_run(session, run.id, {"state": state, "reason": reason, "finished_at": _now()})
     else:
+        if last is not None:
+            save_event(session, run.id, last)
         end_run(session, run.id, state, reason, _now())
     return True
 
