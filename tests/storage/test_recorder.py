@@ -136,8 +136,8 @@ def test_text_that_grows_is_written_once_a_second_and_at_its_end(database):
     recorder.apply(slug, replace(generated("z", "z"), stopped=("eos", "length")))
     assert load(database, slug).result.variants[1].text == "z"
     other = started(recorder)
-    for text in ("a", "b"):
-        recorder.apply(other, generated(text, text))
+    for word in ("a", "b"):
+        recorder.apply(other, generated(word, word))
     recorder.end(other, "failed", "Died.")
     assert load(database, other).result.variants[1].text == "b", "what came last is there"
 
