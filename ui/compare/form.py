@@ -240,7 +240,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             parts["variants"] = MethodChips(chips, offer=offer, elem_id="variants")
             info = "how much of the KV cache to keep"
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
-            info = "CriticalKV: share of the budget chosen by attention"
+            info = "CriticalKV: share chosen by attention alone"
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
             with gr.Column(elem_id="advanced-area"):
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
