@@ -55,7 +55,7 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def name_of(spec: str) -> str:
-    """What a figure calls a variant."""
+    """The name of a variant in figures."""
     return READINGS[spec][0] if spec in READINGS else OTHERS[spec]
 
 
@@ -131,7 +131,7 @@ def adjusted(lines: Iterable[Line]) -> list[Line]:
 
 
 def correlations(run: Exported) -> Iterator[Line]:
-    """Of each task: rank correlation of lower head L1 with a right answer (`l1_answers`)."""
+    """Rank correlation of lower head L1 with a right answer, by task (`l1_answers`)."""
     tasks = {sample.id: str(sample.tags["task"]) for sample in run.samples}
     for task in dict.fromkeys(tasks.values()):
         # A cut answer is a wrong one here as in the pairs.
@@ -199,7 +199,7 @@ def read(name: str) -> Rows:
 
 
 def pages() -> dict[Path, str]:
-    """What is made of the tables: the figures, and the page of pairs."""
+    """The files that the tables give: the figures, and the page of pairs."""
     runs = read("runs.csv")
     known = [row for row in runs if row["scenario"] == "regular"]
     before = [row for row in known if row["task"] != BOTH]

@@ -124,7 +124,7 @@ class Cell:
     reason: str = ""
 
     def shown(self, *, with_rows: bool) -> str:
-        """What a table says: milliseconds (times the floor), and what else is worth a word."""
+        """A cell of a table: milliseconds (times the floor), and notes."""
         rows = f"{self.rows:,}: " if with_rows and self.rows else ""
         if self.reason:
             return rows + self.reason

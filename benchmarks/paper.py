@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from ckv_core.experiment.data import numbered_lines, read_file
 from ckv_core.experiment.tasks import TASKS

@@ -28,7 +28,7 @@ _STYLE_DARK = (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a legend names; `color` is one of the palette's in the light."""
+    """One entry of a legend; `color` is the palette's for light pages."""
 
     name: str
     color: str

@@ -76,7 +76,7 @@ def read_file(path: Path) -> str:
 
 def _parquet_lines(path: Path, file: str) -> str:
     try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise ConfigError(
             f"{file} is Parquet: install pyarrow with pip, or save it as JSON Lines with pandas' "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import published, read_file

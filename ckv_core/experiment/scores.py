@@ -99,7 +99,7 @@ def score(text: str, sample: Sample, metric: str) -> float:
 
 
 def _judged(text: str, sample: Sample) -> str:
-    """What of a text a benchmark judges."""
+    """The part of a text that its benchmark judges."""
     benchmark = sample.tags.get("benchmark")
     if benchmark == RULER:
         return re.sub(r"[\x00-\x1f]", "", text.strip()).strip()

@@ -63,7 +63,7 @@ class Sample(Checked):
     max_new_tokens: Annotated[int, within(1, MAX_NEW_TOKENS)] | None = None
 
     def request(self, study: RunRequest, points: Collection[Point] = ()) -> RunRequest:
-        """Of this sample alone, at these points of its study or at all."""
+        """The request of this sample alone, at the given points of its study, or at all of them."""
         return study.of_sample(
             points,
             context=self.context,

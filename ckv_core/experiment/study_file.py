@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from ckv_core.base.checked import (
     By,
@@ -54,7 +54,7 @@ def _read_length(value: Any, _: Plain) -> Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """Of kvpress's results; see `leaderboard`."""
+    """Samples from a folder of kvpress's results; see `leaderboard`."""
 
     folder: Annotated[str, chars(300, r"[^/\\.][^/\\]*")]  # becomes a name on a disk
     config: Annotated[str, chars(MAX_FILE_CHARS)]

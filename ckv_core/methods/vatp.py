@@ -1,7 +1,7 @@
 """VATP: H2O's choice with each entry's accumulated attention times the size of its value.
 
-The authors' code goes on choosing while it generates; this chooses once, at the prompt's end. It
-multiplies by the value itself, CriticalKV by the value after the output projection.
+The authors' code chooses again while it generates. This method chooses once, at the prompt's end.
+It multiplies by the value itself, CriticalKV by the value after the output projection.
 """
 
 from typing import ClassVar

@@ -94,7 +94,7 @@ class Repeats:
 
     @classmethod
     def parse(cls, text: str) -> "Repeats":
-        """Of `8:temperature=0.7,top_p=0.9,seed=0`; ConfigError for anything else."""
+        """Read `8:temperature=0.7,top_p=0.9,seed=0`; ConfigError for anything else."""
         if not text.strip():
             return cls()
         number, _, rest = text.strip().partition(":")

@@ -192,7 +192,7 @@ class Store(Part):
     reads_part: ClassVar[bool] = False  # whether a step reads less than is held
 
     def of_layer(self, place: int, parameters: Parameters) -> Store:
-        """What holds the evictable layer in that place."""
+        """The store of the evictable layer at an index."""
         return self
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:

@@ -57,7 +57,7 @@ def test_errors_are_types_and_places():
 
 
 def test_what_other_packages_say_is_only_placed():
-    line = LineFormatter("app").format(record(f"said {MARK}", name="asyncio"))
+    line = LineFormatter("app").format(record(f"text {MARK}", name="asyncio"))
     assert line.endswith("asyncio A message of another package (c.py:7).")
 
 
