@@ -13,6 +13,7 @@ from ui.accounts.access import EVERYBODY, SCOPE_KEY, acting_as
 from ui.accounts.turns import LINE_KEY, Turns, taking_turns
 from ui.server.gates import Bodies, TurnGate
 from ui.server.identity import Identity
+from ui.server.private import ENDED_KEY
 from ui.server.rules import HEALTH, may_be_framed, rule_of
 from ui.settings import Settings
 
@@ -120,6 +121,8 @@ class Guard:
                 headers.update(self._framed_headers if framed else self._headers)
                 # One that an answer has besides can only forbid more.
                 headers.append("Content-Security-Policy", self._framed if framed else self._policy)
+                if scope.get(ENDED_KEY):
+                    headers["X-Stream-Ended"] = "1"
                 if scope.get("scheme") == "https":
                     headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)

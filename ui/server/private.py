@@ -8,7 +8,6 @@ shown yet; its pages have one head; what it prints of a failed handler quotes wh
 import asyncio
 import inspect
 import logging
-import math
 import re
 import sys
 import time
@@ -47,7 +46,7 @@ from ui.accounts.turns import (
 from ui.server.rules import GUEST_HANDLERS
 
 LOGGER = logging.getLogger(__name__)
-CLOSING_S = 0.2  # in which a page hears that its stream ended
+ENDED_KEY = "ckv.stream_ended"  # of a request's scope: whether it joined after its stream ended
 
 
 def quiet_tracebacks() -> None:
@@ -64,18 +63,6 @@ NOT_YOURS = "There is no such session."
 ACTIVE_EVENTS = 1024
 MOST_UNREAD = 16  # messages of one session
 UNREAD_LOOK_S = 0.1
-
-
-class Messages(asyncio.Queue[Any]):
-    """What waits for a session's stream, and when the stream last took some of it."""
-
-    read_at = -math.inf
-
-    async def get(self) -> Any:
-        """The next message, once there is one."""
-        message = await super().get()
-        self.read_at = time.monotonic()
-        return message
 
 
 _DIFF, _UPDATE_OF = gradio.utils.diff, gradio.blocks.postprocess_update_dict
@@ -110,30 +97,27 @@ class Streams:
             self._forget_one(owner[1])
         if session is not None:
             if is_new:  # before anything is awaited: a page joins several times at once
-                waiting[session] = Messages()
+                waiting[session] = asyncio.Queue()
                 self._owners[waiting[session]] = owner
             if not self._is_owner(waiting[session], owner[0]):
                 raise HTTPException(404, NOT_YOURS)
             self._owners[waiting[session]] = owner[0], self._owners[waiting[session]][1]
+        request.scope[ENDED_KEY] = self._has_ended(session)
         done = await self._push(body=body, request=request, username=username)
         made = body.session_hash  # Gradio's own, for a call that named none
         if session is None and made is not None and made in waiting:
             self._owners[waiting[made]] = owner
         elif is_new and not done[0]:
             waiting.pop(session or "", None)
-        await self._until_closed(session)
         return done
 
-    async def _until_closed(self, session: str | None) -> None:
-        """Let a stream that just ended with its last event reach its page as ended.
+    def _has_ended(self, session: str | None) -> bool:
+        """Whether the stream of a session ended with its last event, or was never opened.
 
-        A page that hears of its new event first opens no other stream, and never sees what the
-        event did: a click on Run would do nothing.
+        A page that hears of a new event before it hears of that end opens no other stream, and
+        never sees what the event did: a click on Run would do nothing. So its joins.js waits.
         """
-        messages = self._queue.pending_messages_per_session.get(session or "")
-        is_alone = len(self._queue.pending_event_ids_session.get(session or "", ())) <= 1
-        if isinstance(messages, Messages) and is_alone:
-            await asyncio.sleep(messages.read_at + CLOSING_S - time.monotonic())
+        return not self._queue.pending_event_ids_session.get(session or "")
 
     def may(self, viewer: Viewer, name: object) -> bool:
         """Whether a session or event of this name is the viewer's, or nobody's."""

@@ -26,6 +26,7 @@ from ui.shell.plain_pages import missing_page
 # What makes leaving a page quiet and loses no draft, words explain themselves, updates cheap, and
 # lists keys and runs that ended.
 SCRIPTS = ("history", "drafts", "terms", "clones", "keys", "toasts")
+JOINS_SCRIPT = "assets/scripts/pages/joins.js"
 RUN_PAGE = "/run"
 
 
@@ -85,6 +86,7 @@ def scripts_html() -> str:
     # No word can end the script early.
     glossary = json.dumps(words()).replace("<", "\\u003c")
     tags = [f'<script src="{address(THEME_SCRIPT)}"></script>']  # before anything is drawn
+    tags += [f'<script src="{address(JOINS_SCRIPT)}"></script>']  # before Gradio joins its queue
     tags += [f'<script type="application/json" id="ckv-words">{glossary}</script>']
     for name in SCRIPTS:
         src = address(f"assets/scripts/pages/{name}.js")

@@ -82,7 +82,8 @@ export default function mount(host) {
     const own = { spec, node };
     node.addEventListener("toggle", () => {
       if (!node.open) return;
-      fill(own, summary, pop);
+      // Once: what is typed into an open menu must not be drawn again by the event of its opening.
+      if (!pop.firstChild) fill(own, summary, pop);
       pop.querySelector("button, input, summary")?.focus();
     });
     return own;
