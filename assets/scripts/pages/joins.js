@@ -10,12 +10,12 @@
   /** @type {Promise<unknown>} */
   let ended = Promise.resolve();
 
-  window.fetch = async (asked, options) => {
-    const { url, signal } = asked instanceof Request ? asked : { url: String(asked), signal: options?.signal };
+  window.fetch = async (request, options) => {
+    const { url, signal } = request instanceof Request ? request : { url: String(request), signal: options?.signal };
     if (signal && url.includes("/queue/data?")) {
       ended = new Promise((done) => signal.addEventListener("abort", done, { once: true }));
     }
-    const answer = await own(asked, options);
+    const answer = await own(request, options);
     if (answer.headers.has("x-stream-ended")) {
       await Promise.race([ended, new Promise((done) => setTimeout(done, MOST_MS))]);
     }
