@@ -10,10 +10,12 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Page,
     Request,
     expect,
     sync_playwright,
 )
+from playwright.sync_api import Error as PlaywrightError
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
@@ -92,6 +94,21 @@ class Faults:
     def _note_failure(self, request: Request) -> None:
         if request.failure != _LEFT:
             self.found.append(f"{request.failure} {request.url}")
+
+
+_FIELDS = "#ask :is(input, textarea, [role=alert])"
+_HELD = f"""() => [...document.querySelectorAll("{_FIELDS}")]
+  .map((each) => [each.closest("[id]")?.id, each.ariaLabel, each.value ?? each.textContent])
+  .map((each) => JSON.stringify(each).slice(0, 160)).join("\\n")"""
+
+
+def seen(page: Page) -> str:
+    """What a page shows and what its form holds, for the report of a test that failed."""
+    try:
+        shown = page.locator("body").aria_snapshot()
+        return f"{page.url}\n{shown[:6_000]}\n{page.evaluate(_HELD)[:3_000]}"
+    except PlaywrightError as error:
+        return str(error)
 
 
 FAULTS = Faults()  # of the one browser that runs

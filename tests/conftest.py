@@ -50,6 +50,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """A test that fails in a browser shows what its page then held: no other machine repeats it."""
+    report = yield
+    page = getattr(item, "funcargs", {}).get("page")
+    if report.when == "call" and report.failed and page is not None and not page.is_closed():
+        from tests.browser import seen
+
+        report.sections.append(("The page", seen(page)))
+    return report
+
+
 def pytest_collection_finish() -> None:
     """Every run of the engine collects garbage, and would look at all that was imported."""
     gc.enable()
