@@ -87,8 +87,8 @@ BUDGETS = ("25%", "50%")
 TEXT = " ".join(f"House {at} has the code {at * 371 % 1000:03}." for at in range(24))
 EPILOG = """\
 Its parts run at two budgets in both scenarios, with each selector, layout and prefill it takes.
-Checked are what its parts give, exact totals, that protected tokens are kept, and that the same
-input gives the same kept set and tokens, alone and among other variants.
+Totals must be exact and protected tokens kept. The same input must give the same kept set and
+tokens, alone and among other variants.
 """
 
 

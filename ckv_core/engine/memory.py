@@ -469,7 +469,8 @@ def _refusal(sizes: Sizes, available: int, device: str) -> str:
         fewer.append(f"choose {count} of the {len(sizes.run.specs)} {points}")
     return (
         f"This run needs about {human_bytes(sizes.total)} of memory and {device} has "
-        f"{human_bytes(available)} left (reading the prompt {human_bytes(sizes.prefill_peak)}, "
-        f"of it the full cache {human_bytes(sizes.cache)}; the variants' caches "
-        f"{human_bytes(sizes.variants)}). Please {' or '.join(fewer) or 'choose a smaller model'}."
+        f"{human_bytes(available)} left. Reading the prompt takes "
+        f"{human_bytes(sizes.prefill_peak)}, of it the full cache {human_bytes(sizes.cache)}; the "
+        f"variants' caches take {human_bytes(sizes.variants)}. Please "
+        f"{' or '.join(fewer) or 'choose a smaller model'}."
     )

@@ -54,9 +54,9 @@ def harness_samples(study: RunRequest) -> tuple[Sample, ...]:
         context, question = _parted(prompt, document.get(field))
         if study.scenario == "context-only" and not question:
             raise ConfigError(
-                f"The prompts of {data[LM_EVAL]!r} do not show a field {field!r} of the document "
-                "once and then a blank line, so nothing says where the context ends. Name another "
-                "field as data.context, or take the scenario regular."
+                f"The prompts of {data[LM_EVAL]!r} do not show the field {field!r} once before a "
+                "blank line, so the context has no end. Name another field as data.context, or "
+                "take the scenario regular."
             )
         check_context(context)
         samples.append(

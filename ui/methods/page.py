@@ -36,7 +36,7 @@ SPEC_TEXT = (
     "the command line."
 )
 LIMITS_TEXT = (
-    "## Limits\nWhat this app takes at most; its operator sets some of them with `CKV_MAX_...`."
+    "## Limits\nWhat this app takes at most. Its operator can set `CKV_MAX_USER_MIB` alone."
 )
 
 

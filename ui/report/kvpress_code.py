@@ -20,8 +20,8 @@ _HEAD = '''"""The variants of a CriticalKV Lab run as kvpress presses.
 
 For kvpress {version}, which needs transformers below 5.3: give it an environment of its own.
 Comments say where a press keeps other entries than the variant did. For all of them:
-- compression_ratio is the share removed; it is chosen so that kvpress keeps as many entries of a
-  prompt of {tokens:,} tokens as the variant did. Another prompt needs another ratio.
+- compression_ratio is the share removed. With it kvpress keeps as many entries of a prompt of
+  {tokens:,} tokens as the variant did; another prompt needs another ratio.
 - kvpress's pipeline compresses the context alone and reads the question afterwards (context-only).
   {scenario}
 - AdaKV's presses only mask what they evict, so they free no memory, and refuse eager attention.

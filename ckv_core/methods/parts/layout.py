@@ -24,8 +24,8 @@ def _parse(text: str) -> ParameterValue:
 
 LAYOUT = Parameter(
     name="layout",
-    help="What shares one kept set: a KV head (head), all heads of a layer (layer), or a layer in "
-    "whole pages of so many positions (page:16).",
+    help="What shares one kept set: a KV head (head) or a layer (layer). page:16 keeps whole pages "
+    "of 16 positions of a layer.",
     default="head",
     parse=_parse,
 )

@@ -111,8 +111,8 @@ class Compaction(StepPolicy):
         if window < to < every:
             return ""
         return (
-            f"window ({window}), to ({to}) and every ({every}) must be ever larger, so that there "
-            "is something to choose from; lower window or to, or raise every."
+            f"window ({window}) must be below to ({to}), and to below every ({every}); lower "
+            "window or to, or raise every."
         )
 
     def queries(self, parameters: Parameters) -> int:
