@@ -118,7 +118,7 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha():
         ("snapkv:name=<b>", "A variant's name has up to 40 letters"),
         ("snapkv:name=a,name=b", "'name' is given twice in 'snapkv'"),
         (f"snapkv:name={'x' * 41}", "A variant's name has up to 40 letters"),
-        ("snapkv:every=64,to=32", "must be below to (32)"),
+        ("snapkv:every=64,to=32", "must be below to"),
         ("snapkv:to=32", "'to' needs 'every'"),
         ("r_kv:window=16,buffer=8", "must be at least the window"),
         ("snapkv:residual=8", "needs 'store=int4'"),
