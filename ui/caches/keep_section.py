@@ -38,7 +38,8 @@ class KeepSection:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        with gr.Accordion("Keep a cache", open=False, visible="hidden", elem_id="keep") as area:
+        # Not "hidden": Gradio loses an update of a component that is drawn while it comes.
+        with gr.Accordion("Keep a cache", open=False, visible=False, elem_id="keep") as area:
             gr.Markdown(HELP_TEXT)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):

@@ -65,8 +65,9 @@ class SweepArea:
 
     def __init__(self) -> None:
         def section(label: str, elem_id: str) -> gr.Accordion:
-            more: Any = {"elem_id": elem_id, "elem_classes": ["ckv-tab-more"]}
-            return gr.Accordion(label, open=False, visible="hidden", **more)
+            # Not "hidden": Gradio loses an update of a component that is drawn while it comes.
+            with gr.Column(elem_classes=["ckv-tab-more"]):
+                return gr.Accordion(label, open=False, visible=False, elem_id=elem_id)
 
         self.outputs: dict[str, Any] = {
             name: make(
@@ -122,7 +123,7 @@ def sweep_values(view: RunSnapshot) -> dict[str, Any]:
         "chosen": chosen_value(view),
         "point_kept": points_kept_value(view),
         **{
-            name: gr.update(visible=True if is_seen else "hidden")
+            name: gr.update(visible=is_seen)
             for name, is_seen in zip(_SECTIONS, seen, strict=True)
         },
     }

@@ -35,6 +35,11 @@ def map_of(variant: int) -> str:
 def open_more(page: Page) -> None:
     page.locator("#kept .ckv-more > summary").click()
     page.locator("#kept .ckv-difference .ckv-map-top").wait_for()
+    page.wait_for_function(
+        """selector => [...document.querySelectorAll(selector)].every((canvas) => canvas
+          .getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))""",
+        arg=DIFFERENCE,
+    )
 
 
 def evidence(page: Page) -> dict[str, list[str]]:
