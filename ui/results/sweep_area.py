@@ -122,10 +122,7 @@ def sweep_values(view: RunSnapshot) -> dict[str, Any]:
         "further": next_value(view),
         "chosen": chosen_value(view),
         "point_kept": points_kept_value(view),
-        **{
-            name: gr.update(visible=is_seen)
-            for name, is_seen in zip(_SECTIONS, seen, strict=True)
-        },
+        **{name: gr.update(visible=is_seen) for name, is_seen in zip(_SECTIONS, seen, strict=True)},
     }
 
 
