@@ -1,10 +1,10 @@
-"""What one app takes at most; one of these limits can be set, the others are constants."""
+"""What one app takes at most: constants, which the Methods page shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError
 from ckv_core.experiment.tasks import listed
 from ckv_core.records.external_selection import MAX_TEXT_CHARS, MAX_VARIANTS
 from ckv_core.records.run_request import (
@@ -17,14 +17,8 @@ class LimitError(CkvError):
     """A request is for more than the app takes."""
 
 
-def _limit(default: int | None, label: str) -> Any:
+def _limit(default: int, label: str) -> Any:
     return field(default=default, metadata={"label": label})
-
-
-# Each limit that can be set and its largest value, by its variable.
-SETTINGS = {
-    "CKV_MAX_USER_MIB": ("user_mib", 1_000_000_000),
-}
 
 
 # What `RunRequest.validate` refuses.
@@ -47,17 +41,6 @@ class Limits:
     user_mib: int = _limit(16_384, "Runs and kept caches on disk")
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, "Size of a request with a context or a file")
-
-    @classmethod
-    def from_environ(cls, given: Mapping[str, str]) -> "Limits":
-        """The constants, and what the environment sets; ConfigError for a wrong value."""
-        return cls(
-            **{
-                name: whole_number(key, given[key], highest)
-                for key, (name, highest) in SETTINGS.items()
-                if key in given
-            }
-        )
 
     @property
     def body_bytes(self) -> int:
@@ -111,16 +94,7 @@ class Limits:
         rows = []
         for f in fields(self):
             value, unit = getattr(self, f.name), " MiB" if f.name.endswith("_mib") else ""
-            text = "no limit" if value is None else f"{value:,}{unit}"
             if with_logins or f.name != "queue_per_user":
-                rows.append((f.metadata["label"] + whose.get(f.name, ""), text))
+                label = f.metadata["label"] + whose.get(f.name, "")
+                rows.append((label, f"{value:,}{unit}"))
         return [*rows, *((label, f"{value:,}") for label, value in OF_A_REQUEST.items())]
-
-
-def whole_number(key: str, text: str, highest: int) -> int:
-    """The value of a variable of the environment, from 1 on; or ConfigError."""
-    # The length stops int() from reading a huge text.
-    valid = text.isascii() and text.isdigit() and len(text) < 12
-    if not (valid and 1 <= int(text) <= highest):
-        raise ConfigError(f"{key} must be a whole number from 1 to {highest:,}.")
-    return int(text)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from ckv_core.errors import ConfigError
 from ckv_core.records.run_request import DEFAULT_MODEL, DEVICES
-from ui.limits import Limits, whole_number
-from ui.users import Users, read_users
+from ui.limits import Limits
+from ui.users import NOBODY, Users, read_users
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-DEFAULT_PORT = "7860"
 HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 
@@ -32,7 +31,7 @@ class Settings:
     # Whose forwarded headers count: addresses and networks with commas between, or *; or empty.
     proxies: str
     space_host: str | None  # public host name on Hugging Face Spaces
-    limits: Limits
+    limits: Limits = field(default_factory=Limits)
     cluster: str | None  # where studies are computed: local, auto or Ray's address; None for here
     example: bool  # run one example after the start, which the Compare page shows
     mcp: bool  # offer the endpoints of ui/api/endpoints.py to MCP clients too
@@ -46,18 +45,17 @@ class Settings:
         host = given.get("CKV_HOST", default_host)
         return cls(
             host=host,
-            port=whole_number("CKV_PORT", given.get("CKV_PORT", DEFAULT_PORT), 65535),
+            port=_port(given.get("CKV_PORT", "7860")),
             model=given.get("CKV_MODEL", DEFAULT_MODEL),
             device=_one_of(given, "CKV_DEVICE", DEVICES),
             database_url=given.get("CKV_DATABASE_URL"),
             users=read_users(given.get("CKV_AUTH")),
             # A Space is guarded by its platform, or public on purpose.
-            allow_anonymous=on_spaces or _flag(given, "CKV_ALLOW_ANONYMOUS"),
+            allow_anonymous=on_spaces or given.get("CKV_AUTH") == NOBODY,
             allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", ""), host),
             # Only the platform's proxy reaches a Space.
             proxies=_proxies(given.get("FORWARDED_ALLOW_IPS", "*" if on_spaces else "")),
             space_host=given.get("SPACE_HOST") if on_spaces else None,
-            limits=Limits.from_environ(given),
             cluster=given.get("CKV_CLUSTER"),
             example=_one_of(given, "CKV_EXAMPLE", ("1", "0")) == "1",
             mcp=_flag(given, "CKV_MCP"),
@@ -68,8 +66,15 @@ class Settings:
         if not (_is_loopback(self.host) or self.users or self.allow_anonymous):
             raise ConfigError(
                 f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH, "
-                "or CKV_ALLOW_ANONYMOUS=1 if that is wanted."
+                f"or CKV_AUTH={NOBODY} if that is wanted."
             )
+
+
+def _port(text: str) -> int:
+    # The length stops int() from reading a huge text.
+    if not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 65535):
+        raise ConfigError("CKV_PORT must be a whole number from 1 to 65,535.")
+    return int(text)
 
 
 def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

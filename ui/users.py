@@ -16,6 +16,7 @@ _HASH = re.compile(
     r"\$argon2(id|i|d)\$v=[0-9]+\$m=[0-9]+,t=[0-9]+,p=[0-9]+\$[\w+/]{11,}\$[\w+/]{43,}", re.ASCII
 )
 ADMIN = "admin"
+NOBODY = "none"  # as CKV_AUTH: without logins, for other machines too
 HOW = "ckv users line NAME"
 
 
@@ -42,13 +43,13 @@ Users = Mapping[str, User]  # by name; none is an app without logins
 
 def read_users(text: str | None) -> Users:
     """Users from the value of CKV_AUTH: those of a file, or one, who is an administrator."""
-    if not text:
+    if not text or text == NOBODY:
         return {}
     if text.startswith("@"):
         return read_file(Path(text[1:]).expanduser())
     name, colon, password = text.partition(":")
     if not (name and colon and password):
-        raise ConfigError("CKV_AUTH must read user:password, or @FILE.")
+        raise ConfigError("CKV_AUTH must read user:password, @FILE, or none.")
     return {name: User(HASHER.hash(password), is_admin=True)}
 
 

@@ -14,7 +14,7 @@ from ui.server.rules import RULES, rule_of
 from ui.services.library import COOKIES
 from ui.settings import Settings
 
-PUBLIC = {"CKV_HOST": "0.0.0.0", "CKV_ALLOW_ANONYMOUS": "1"}
+PUBLIC = {"CKV_HOST": "0.0.0.0", "CKV_AUTH": "none"}
 
 
 def test_what_is_open_tells_nothing(app):
