@@ -224,16 +224,14 @@ def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str
     """What writes each kind of a study."""
     from ckv_core.experiment.inspect_log import inspect_log
     from ckv_core.experiment.leaderboard import write_leaderboard
-    from ckv_core.experiment.reading import Reading
     from ui.report.report import report_of_samples
 
-    stored, samples, results = load_all(database, slug)
-    reading = Reading(stored.study, samples, results, slug)
+    stored, reading = load_all(database, slug)
     return {
         "json": lambda: study_json(database, slug, with_data=with_data),
-        "inspect": lambda: inspect_log(stored.study, samples, results, stored.facts),
+        "inspect": lambda: inspect_log(reading, stored.facts),
         "html": lambda: report_of_samples(reading, stored.facts),
-        LEADERBOARD: partial(write_leaderboard, stored.study, samples, results),
+        LEADERBOARD: partial(write_leaderboard, reading),
     }
 
 

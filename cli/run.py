@@ -18,7 +18,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
-from ckv_core.experiment.study import Key, Sample, SampleResult
+from ckv_core.experiment.study import Key, Sample
 from ckv_core.experiment.study_file import read_study
 from ckv_core.experiment.study_runner import open_samples, part_of, run_study
 from ckv_core.records.grid import cost, duration
@@ -29,6 +29,7 @@ from storage.recorder import Recorder
 from storage.records import StoredStudy
 
 if TYPE_CHECKING:
+    from ckv_core.experiment.reading import Reading
     from ckv_core.experiment.study_engine import LocalEngine
 
 MOST_NEGATIVES = 12  # that are printed
@@ -185,22 +186,22 @@ def _show_cost(
 # --- what a study says ------------------------------------------------------------------
 
 
-def load_all(database: Database, slug: str) -> tuple[StoredStudy, list[Sample], list[SampleResult]]:
-    """A run of many samples, its samples and its results, of one moment."""
+def load_all(database: Database, slug: str) -> "tuple[StoredStudy, Reading]":
+    """A run of many samples, and the same with its samples and results, of one moment."""
+    from ckv_core.experiment.reading import Reading  # scipy takes a second
+
     with database.read() as session:
-        return (
-            repository.load_study(session, slug),
-            repository.load_samples(session, slug),
-            repository.load_results(session, slug),
-        )
+        stored, samples = repository.load_study(session, slug), repository.load_samples
+        results = repository.load_results(session, slug)
+        return stored, Reading(stored.study, samples(session, slug), results, slug)
 
 
 def study_json(database: Database, slug: str, *, with_data: bool = False) -> dict[str, Any]:
     """The whole study as JSON values; see `ckv_core.experiment.export`."""
-    from ckv_core.experiment.export import export  # scipy takes a second
+    from ckv_core.experiment.export import export
 
-    stored, samples, results = load_all(database, slug)
-    return export(stored.study, samples, results, stored.facts, with_data=with_data)
+    stored, reading = load_all(database, slug)
+    return export(reading, stored.facts, with_data=with_data)
 
 
 def print_study(database: Database, slug: str, baseline: str = "") -> None:
@@ -208,21 +209,19 @@ def print_study(database: Database, slug: str, baseline: str = "") -> None:
 
     `baseline`: in place of the study's own.
     """
-    from ckv_core.experiment.behaviour import behaviour_table  # scipy takes a second
+    from ckv_core.experiment.behaviour import behaviour_table
     from ckv_core.experiment.negatives import negatives_table
-    from ckv_core.experiment.reading import Reading
 
-    stored, samples, results = load_all(database, slug)
-    study = stored.study
+    stored, reading = load_all(database, slug)
     if baseline:
-        study = replace(study, baseline=baseline).after(study)
-    reading = Reading(study, samples, results)
+        study = replace(reading.study, baseline=baseline).after(reading.study)
+        reading = replace(reading, study=study)
     say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
     say("\n".join(reading.verdict.lines))
     print_points(reading.points)
     print_table(behaviour_table(reading))
     print_table(replace(table := negatives_table(reading), items=table.items[:MOST_NEGATIVES]))
-    for reason in dict.fromkeys(result.reason for result in results if result.reason):
-        alike = [result for result in results if result.reason == reason]
+    for reason in dict.fromkeys(result.reason for result in reading.results if result.reason):
+        alike = [result for result in reading.results if result.reason == reason]
         each_time = " each time" if alike[0].for_good else ""
         say(f"\n{len(alike):,} failed{each_time}: {reason}")

@@ -96,21 +96,21 @@ def _of_sample(
     passages: tuple[str, ...],
 ) -> WhyRequest:
     """One that the variant lost, unless one is named."""
-    stored, samples, results = load_all(database, slug)
+    _, reading = load_all(database, slug)
     lost = [
         each
-        for each in negatives(samples, results)
+        for each in negatives(reading.samples, reading.results)
         if each.point.variant == variant
         and sample in ("", each.sample.id)
         and budget in ("", each.point.budget)
     ]
     if not lost:
-        known = ", ".join(dict.fromkeys(point.variant for point in stored.study.points()[1:]))
+        known = ", ".join(dict.fromkeys(point.variant for point in reading.study.points()[1:]))
         raise ConfigError(
             f"{variant!r} lost no such sample that the full cache answers; variants: {known}."
         )
     first = [each for each in lost if each.sample == lost[0].sample][-1]  # budgets rise
-    run = sample_request(stored.study, samples, first.sample.id, first.point.budget or "")
+    run = sample_request(reading.study, reading.samples, first.sample.id, first.point.budget or "")
     say(f"{first.sample.id} at {first.point.budget}: {first.sample.question}", to_error=True)
     spec = Point(variant, first.point.budget).spec
     return WhyRequest(run=run, variant=spec, evidence=passages or first.sample.evidence)

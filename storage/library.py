@@ -170,15 +170,8 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
         row, own, counts = by_key[key], specs.get(key, ()), None
         if not own:
             own, counts = _points(session, key, row.kind)
-        found.append(
-            record_of(
-                RunSummary,
-                row,
-                variant_specs=own,
-                outcome=outcomes.get(key, Tally()),
-                counts=counts,
-            )
-        )
+        others = {"variant_specs": own, "outcome": outcomes.get(key, Tally()), "counts": counts}
+        found.append(record_of(RunSummary, row, **others))
     return found
 
 

@@ -168,11 +168,8 @@ def decide(
         at = (method, budget)
         most = _first(lambda step: bool(keeps(step)[at]))
         least = -1 if once else _first(lambda step: not loses(step)[at]) - 1
-        state: State = "undecided"
-        if most <= step and can_show_loss:
-            state = "keeps"
-        elif least >= step:
-            state = "loses"
+        keeps_it, loses_it = most <= step and can_show_loss, least >= step
+        state: State = "keeps" if keeps_it else "loses" if loses_it else "undecided"
         more = None
         if state == "undecided" and not once and (can_show_loss or to_show is not None):
             more = needed((low[at], high[at]), step / STEPS, methods + former)

@@ -1,6 +1,6 @@
 """A study with its results as plain JSON values, as docs/how-to/your_data.md has them. No torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, cast
 
@@ -8,11 +8,12 @@ from ckv_core.base.checked import check_schema, many, read, wrong
 from ckv_core.base.json_text import JsonBounds, NoJsonError
 from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.decision import Decision, decide_study
+from ckv_core.experiment.decision import Decision
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.points import Row, with_bases
 from ckv_core.experiment.points_table import differences_json
-from ckv_core.experiment.runs import l1_answers, point_of, read_results
+from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.runs import l1_answers, point_of
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.stats import CONFIDENCE
 from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult
@@ -30,34 +31,27 @@ BOUNDS = JsonBounds(containers=2**20, values=2**23)
 
 
 def export(
-    study: RunRequest,
-    samples: Sequence[Sample],
-    results: Sequence[SampleResult],
-    facts: Mapping[str, Any],
-    *,
-    with_data: bool = False,
+    reading: Reading, facts: Mapping[str, Any], *, with_data: bool = False
 ) -> dict[str, Any]:
     """Everything that a study says, and what it says it from.
 
     `facts`: joins `study`: state, times, model and versions. `with_data`: everything that
     `read_export` needs, texts and all, as `data`.
     """
-    points = read_results(study, samples, results)
-    moved = l1_answers(results)
-    decision = decision_values(decide_study(study, samples, results))
+    points, moved = reading.points, l1_answers(reading.results)
     data = {
-        "samples": [record_json(sample) for sample in samples],
-        "results": [record_json(result) for result in results],
+        "samples": [record_json(sample) for sample in reading.samples],
+        "results": [record_json(result) for result in reading.results],
     }
     return {
         "schema": SCHEMA,
-        "study": study_values(study) | dict(facts) | {"samples": len(samples)},
+        "study": study_values(reading.study) | dict(facts) | {"samples": len(data["samples"])},
         "samples": [
             {"id": result.sample} | {name: getattr(result, name) for name in _RESULT}
-            for result in results
+            for result in reading.results
         ],
         "table": [_row(row) for row in points.rows],
-        "decision": decision
+        "decision": decision_values(reading.decision)
         | {
             "points": [_named(row) | _costs(row) for row in points.rows],
             "pairs": [

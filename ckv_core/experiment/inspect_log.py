@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckv_core.experiment.points import Row
-from ckv_core.experiment.runs import point_of, read_results
+from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.runs import point_of
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import study_values
 from ckv_core.records.run_request import FULL, Point, RunRequest
@@ -17,17 +18,12 @@ VERSION = 2
 _STOPS = {"eos": "stop", "length": "max_tokens"}
 
 
-def inspect_log(
-    study: RunRequest,
-    samples: Sequence[Sample],
-    results: Sequence[SampleResult],
-    facts: Mapping[str, Any],
-) -> dict[str, Any]:
+def inspect_log(reading: Reading, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What `inspect_ai.log.read_eval_log` reads, of the results that are there."""
+    study, samples = reading.study, reading.samples
     of_sample: dict[str, list[SampleResult]] = {}
-    for result in results:
+    for result in reading.results:
         of_sample.setdefault(result.sample, []).append(result)
-    rows = read_results(study, samples, results).rows
     return {
         "version": VERSION,
         "status": "success" if facts.get("state") == "done" else "started",
@@ -39,7 +35,7 @@ def inspect_log(
         "results": {
             "total_samples": len(samples),
             "completed_samples": len(of_sample),
-            "scores": [_score(study, row) for row in rows if row.mean("score")],
+            "scores": [_score(study, row) for row in reading.points.rows if row.mean("score")],
         },
         "samples": [
             _sample(study, sample, of_sample[sample.id])

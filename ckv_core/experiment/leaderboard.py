@@ -21,6 +21,7 @@ import yaml
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import published, read_file
 from ckv_core.experiment.export import Exported
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.scores import LONGBENCH, RULER, score
 from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult
 from ckv_core.experiment.study_file import load_yaml
@@ -116,16 +117,14 @@ def read_leaderboard(folder: Path) -> Exported:
     )
 
 
-def write_leaderboard(
-    study: RunRequest, samples: Sequence[Sample], results: Sequence[SampleResult], folder: Path
-) -> list[Path]:
+def write_leaderboard(reading: Reading, folder: Path) -> list[Path]:
     """Write a folder per point; returns them.
 
     Raises:
         ConfigError: a method, the samples or a result do not fit, or a folder is there already.
     """
-    ordered = sorted(samples, key=lambda sample: sample.id)
-    by_key = {result.key: result for result in results}
+    study, ordered = reading.study, sorted(reading.samples, key=lambda sample: sample.id)
+    by_key = {result.key: result for result in reading.results}
     leaves = [*_stored_leaves(study)] or [*_own_leaves(study, ordered)]
     written = []
     for leaf in leaves:
@@ -318,10 +317,10 @@ def _own_leaves(study: RunRequest, samples: Sequence[Sample]) -> Iterator[_Leaf]
     (dataset,) = found
     for point, spec in zip(study.points(), study.specs, strict=True):
         press = _press_name(spec)
-        amount = 0.0 if point.budget is None else float(point.budget.rstrip("%"))
         if point.budget and not point.budget.endswith("%"):
             raise ConfigError("Folders of kvpress have a ratio; take budgets in percent.")
-        ratio = 0.0 if point.budget is None else round(1 - amount / 100, 6)
+        kept = float(point.budget.rstrip("%")) if point.budget else 100.0
+        ratio = round(1 - kept / 100, 6)
         config = _config(study, dataset, press, ratio)
         parts = (dataset, config["data_dir"], study.model.replace("/", "--"), press, f"{ratio:.2f}")
         name = "__".join((*parts, *["query_aware"] * (study.scenario == "regular")))

@@ -242,12 +242,14 @@ def differences_json(pair: Pair) -> dict[str, Any]:
 
 
 Line = tuple[Any, ...]
+_CSV_HEAD = (
+    *("spec", "budget", "budget_unit", "metric", "label", "unit", "minus"),
+    *("mean", "low", "high", "samples", "lower", "higher", "level", "p", "holm_p"),
+)
 
 
 def csv_rows(points: Points) -> tuple[Sequence[str], list[Line]]:
     """Head and lines of the long table: every mean, then every difference of a pair."""
-    head = ("spec", "budget", "budget_unit", "metric", "label", "unit", "minus")
-    ends = ("mean", "low", "high", "samples", "lower", "higher", "level", "p", "holm_p")
 
     def line(row: Row, key: str, minus: str, mean: Interval, *more: float | None) -> Line:
         budget = (f"{row.budget.amount:.10g}", row.budget.unit) if row.budget else ("", "")
@@ -265,4 +267,4 @@ def csv_rows(points: Points) -> tuple[Sequence[str], list[Line]]:
         for pair in points.pairs
         for key, d in pair.differences.items()
     ]
-    return (*head, *ends), [*means, *moved]
+    return _CSV_HEAD, [*means, *moved]

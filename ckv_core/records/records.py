@@ -1,6 +1,6 @@
 """Plain results that cross process and package borders: no tensor, no torch.
 
-A field is declared here alone: `codec.py` writes the result JSON by it, `runtime/checked.py` reads
+A field is declared here alone: `codec.py` writes the result JSON by it, `base/checked.py` reads
 that by its type and bounds, and the database stores what is written.
 """
 

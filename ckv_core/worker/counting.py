@@ -108,21 +108,16 @@ class CountRunner:
 
     def load(self, model: str, _device: str, _dtype: str, report: Report) -> str:
         """Have its tokenizer and context limit; may fetch what is needed for that, no weights."""
+        from ckv_core.models import loading
         from ckv_core.models.checkpoint import find_checkpoint
         from ckv_core.models.geometry import context_limit
-        from ckv_core.models.loading import (
-            header_limit_s,
-            kept_conversion,
-            read_config,
-            read_tokenizer,
-        )
 
         if model not in self._kept:
-            checkpoint = kept_conversion(find_checkpoint(model, report, with_weights=False))
-            limit_s = header_limit_s(checkpoint)
+            checkpoint = loading.kept_conversion(find_checkpoint(model, report, with_weights=False))
+            limit_s = loading.header_limit_s(checkpoint)
             report(Step(f"Reading the tokenizer of {model!r}.", limit_s=limit_s))
-            limit = context_limit(read_config(checkpoint)) or 0
-            self._kept[model] = (read_tokenizer(checkpoint), limit)
+            limit = context_limit(loading.read_config(checkpoint)) or 0
+            self._kept[model] = (loading.read_tokenizer(checkpoint), limit)
         self._kept.move_to_end(model)
         while len(self._kept) > KEPT_TOKENIZERS:
             self._kept.popitem(last=False)

@@ -137,15 +137,14 @@ def worker_main(connection: Connection, runner: str) -> None:
     for name, value in CHILD_ENVIRONMENT.items():  # before anything heavy is imported
         os.environ.setdefault(name, value)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
-    code = 0
     try:
         with neutralised():
             WorkerLoop(connection, partial(runner_of, runner), lambda: os._exit(1)).run()
     except BaseException:
         LOGGER.exception("The worker stopped.")
-        code = 1
+        os._exit(1)
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
-    os._exit(code)
+    os._exit(0)
 
 
 def runner_of(name: str) -> Runner:

@@ -12,6 +12,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.export import read_export
 from ckv_core.experiment.leaderboard import read_leaderboard, write_leaderboard
+from ckv_core.experiment.reading import Reading
 from ckv_core.records.run_request import RunRequest
 from cli.main import main
 from tests.factories.scored import scored
@@ -126,8 +127,8 @@ def test_a_study_of_published_samples_is_written_as_folders(tmp_path):
     )
     results = [scored(s.id, p.variant, p.budget, 1.0) for p in study.points() for s in samples]
     with pytest.raises(ConfigError, match="1 results are missing"):
-        write_leaderboard(study, samples, results[1:], tmp_path / "lost")
-    written = write_leaderboard(study, samples, results, tmp_path / "out")
+        write_leaderboard(Reading(study, samples, results[1:]), tmp_path / "lost")
+    written = write_leaderboard(Reading(study, samples, results), tmp_path / "out")
     ends = [path.name.rpartition("Model-8B__")[2] for path in written]
     assert ends == ["no_press__0.00", "critical_snapkv__0.80"]
     again = read_leaderboard(tmp_path / "out")
@@ -135,4 +136,4 @@ def test_a_study_of_published_samples_is_written_as_folders(tmp_path):
     assert [s.answers for s in again.samples] == [s.answers for s in samples]
     wrong = RunRequest(name="x", data={}, variants=("snapkv",), budgets=("20%",))
     with pytest.raises(ConfigError, match="is no press of kvpress's evaluation"):
-        write_leaderboard(wrong, samples, [], tmp_path / "none")
+        write_leaderboard(Reading(wrong, samples, []), tmp_path / "none")

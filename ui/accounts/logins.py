@@ -55,11 +55,7 @@ class Logins:
         clock: Callable[[], float] = time.monotonic,
         on_failure: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """Start without guesses.
-
-        `on_failure` is called in a thread at each wrong password: the user, or None for an unknown
-        name.
-        """
+        """Start without guesses; `on_failure` gets the user of each wrong password, or None."""
         self._users = users
         self._clock = clock
         self._on_failure = on_failure

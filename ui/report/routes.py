@@ -41,8 +41,7 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Read
             raise MissingError(NOT_YET)
         try:
             notes = services.library.notes(run.slug)
-            name = f"ckv-{run.slug}.html"
-            response = drawn(name, lambda: build_report(run, notes))
+            response = drawn(f"ckv-{run.slug}.html", lambda: build_report(run, notes))
             services.note_export([run.slug])
         except CkvError as error:
             return PlainTextResponse(str(error), 422, headers=NO_STORE)

@@ -218,18 +218,18 @@ class RunRoutes:
 
     def samples_json(self, of: Reading, request: Request) -> Response:
         """All of a run of many samples; the texts of the samples where the query has `data`."""
-        studies, with_data = self._services.studies, "data" in request.query_params
-        samples = studies.samples(of.slug) if with_data else of.samples
-        facts = studies.facts(of.slug)
-        values = export(of.study, samples, of.results, facts, with_data=with_data)
+        facts, with_data = self._services.studies.facts(of.slug), "data" in request.query_params
+        values = export(self._whole(of) if with_data else of, facts, with_data=with_data)
         return as_file("ckv-study.json", json.dumps(values, ensure_ascii=False), JSON)
 
     def inspect(self, of: Reading, _: Request) -> Response:
         """A run of many samples as a log of Inspect."""
-        studies = self._services.studies
-        facts, samples = studies.facts(of.slug), studies.samples(of.slug)
-        values = inspect_log(of.study, samples, of.results, facts)
+        values = inspect_log(self._whole(of), self._services.studies.facts(of.slug))
         return as_file("ckv-inspect.json", json.dumps(values), JSON)
+
+    def _whole(self, of: Reading) -> Reading:
+        """The same with the texts of its samples."""
+        return replace(of, samples=self._services.studies.samples(of.slug))
 
 
 def prompt(run: RunSnapshot, _: Request) -> Response | None:

@@ -81,14 +81,13 @@ def decision_line(decision: Decision) -> dict[str, Any]:
 def decision_table(reading: Reading) -> dict[str, Any]:
     """Value of the DataTable of methods, best first, each with its decision and why."""
     lines = list(_lines(reading))
-    columns: list[Column[_Line]] = [
-        text_column("method", "Method", lambda line: line.name),
-        text_column("decision", "Decision", lambda line: line.decision),
-        text_column("why", "Why", lambda line: line.why),
-    ]
-    table = Table(
+    table: Table[_Line] = Table(
         caption="What each method comes to",
-        columns=columns,
+        columns=[
+            text_column("method", "Method", lambda line: line.name),
+            text_column("decision", "Decision", lambda line: line.decision),
+            text_column("why", "Why", lambda line: line.why),
+        ],
         items=lines,
         file="study-decision.csv",
         empty=NO_RESULT,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.export import export, read_export
 from ckv_core.experiment.inspect_log import inspect_log
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import FULL, RunRequest
 from tests.factories.hostile import JUNK, forged, paths
@@ -65,7 +66,8 @@ RESULTS = [
 ]
 
 
-DOCUMENT = export(STUDY, SAMPLES, RESULTS, FACTS, with_data=True)
+READING = Reading(STUDY, SAMPLES, RESULTS)
+DOCUMENT = export(READING, FACTS, with_data=True)
 
 
 def test_it_is_read_back_as_it_was():
@@ -78,7 +80,7 @@ def test_it_is_read_back_as_it_was():
 
 
 def test_without_its_data_it_says_how_to_export_it():
-    values = export(STUDY, SAMPLES, RESULTS, FACTS)
+    values = export(READING, FACTS)
     assert "data" not in values
     with pytest.raises(ConfigError, match="export it with its data"):
         read_export(json.dumps(values))
@@ -126,7 +128,7 @@ def test_no_part_of_it_that_is_another_breaks_it(path, junk):
 
 STORED = {**FACTS, "created_at": datetime(2026, 11, 23, tzinfo=UTC).isoformat()}
 OWN_TEXTS = [each if each.variant == FULL else replace(each, text="") for each in RESULTS]
-LOG = json.dumps(inspect_log(STUDY, SAMPLES, OWN_TEXTS, STORED))
+LOG = json.dumps(inspect_log(replace(READING, results=OWN_TEXTS), STORED))
 
 
 def test_a_sample_has_a_score_for_every_point_and_the_full_caches_text():

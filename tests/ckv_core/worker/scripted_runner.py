@@ -120,16 +120,11 @@ class ScriptedRunner:
 
 
 class ScriptedCounter(ScriptedRunner):
-    """Words of the context; the model `looping` and the script `hang` have no end."""
+    """Words of the context; the script `hang` has no end."""
 
     act = "Counting tokens"
 
-    def prompt_limit_s(self, request: WorkRequest) -> float:
-        return 0.3 if request.model == "looping" else PROMPT_S
-
     def run(self, request: WorkRequest, _: Callable[[], bool]) -> Iterator[TokensCounted]:
-        while request.model == "looping":
-            pass
         if request.question.startswith("hang"):
             _hang(request.question.partition(" ")[2])
         if not request.context.strip():

@@ -45,20 +45,6 @@ def pid_of(counter: TokenCounter) -> int:
     return counter._client.worker_pid
 
 
-def test_a_looping_template_ends_and_others_are_counted(counter):
-    looping = RunRequest(context="one", model="looping")
-    assert counter.count(THREE, PATIENCE_S).tokens == 3
-    pid = pid_of(counter)
-    with ThreadPoolExecutor(2) as pool:
-        loop = pool.submit(counter.count, looping, PATIENCE_S)
-        assert counter.count(THREE, PATIENCE_S).tokens == 3
-        said = loop.result().error
-    assert "took longer than 0 s" in said
-    assert counter.count(THREE, PATIENCE_S).tokens == 3
-    assert pid_of(counter) != pid
-    assert not psutil.pid_exists(pid)
-
-
 def test_a_count_that_takes_too_long_for_who_asked_says_so(counter):
     request = RunRequest(context="a", question="hang", model="tiny")
     assert "longer than 0.2 s" in counter.count(request, 0.2).error
