@@ -244,12 +244,12 @@ class PromptInfo(Checked):
         items(value["pieces"], tokens, "pieces")
         whole_number(self.context_tokens[0], 0, tokens, "context_tokens", 0)
         whole_number(self.context_tokens[1], *(self.context_tokens[0], tokens, "context_tokens", 1))
-        known |= {"tokens": tokens, "compressed_tokens": compressed}
         slots = known.get("layers", 0) * known.get("kv_heads", 0) * compressed
         is_small = slots <= MAX_SLOTS and slots * known.get("kept_sets", 0) <= MAX_ALL_SLOTS
         few = f"layers x KV heads x compressed tokens of at most {MAX_SLOTS}"
         few += f", {MAX_ALL_SLOTS} in all variants, are expected"
         require(is_small, few, "compressed_tokens", got=compressed)
+        known |= {"tokens": tokens, "compressed_tokens": compressed}  # so a mask is made of these
         return self
 
     @property

@@ -35,9 +35,7 @@ SPEC_TEXT = (
     "`+critical_auto` finds one per KV head from the observation window. The same words work on "
     "the command line."
 )
-LIMITS_TEXT = (
-    "## Limits\nWhat this app takes at most. Its operator can set `CKV_MAX_USER_MIB` alone."
-)
+LIMITS_TEXT = "## Limits\nWhat this app takes at most."
 
 
 def build_methods(settings: Settings, page: gr.Blocks) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -135,8 +136,12 @@ def test_a_small_file_cannot_ask_for_a_huge_mask():
     data["prompt"] |= {"tokens": tokens, "compressed_tokens": tokens, "token_ids": [0] * tokens}
     data["prompt"]["pieces"] = [""] * tokens
     data["variants"][1]["retained"] = [None] * 1024
+    tracemalloc.start()
     with pytest.raises(ConfigError, match=r"wrong at prompt\.compressed_tokens"):
         from_json(data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**26  # the mask would take 2**30
 
 
 @example(path=("variants", 0, "token_texts"), junk=None)  # as in older files

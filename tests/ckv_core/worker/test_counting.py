@@ -32,12 +32,8 @@ class HastyCounts(CountRunner):
 @pytest.fixture
 def counter():
     """Counts by script, in a process that the first count starts."""
-    with closing(made(COUNTER)) as counter:
+    with closing(TokenCounter(partial(WorkerClient, runner=COUNTER))) as counter:
         yield counter
-
-
-def made(runner: str) -> TokenCounter:
-    return TokenCounter(partial(WorkerClient, runner=runner))
 
 
 def pid_of(counter: TokenCounter) -> int:
@@ -61,11 +57,6 @@ def test_a_lost_process_is_asked_again_and_then_told(counter, tmp_path):
             os.kill(pid_of(counter), signal.SIGKILL)
         assert "SIGKILL" in counted.result().error
     assert counter.count(THREE, PATIENCE_S).tokens == 3
-
-
-def test_a_process_that_cannot_start_is_one_sentence():
-    with closing(made("tests.ckv_core.worker.scripted_runner:BrokenRunner")) as counter:
-        assert "exit code 1" in counter.count(THREE, PATIENCE_S).error
 
 
 def test_closing_answers_who_waits_and_leaves_no_process(counter, tmp_path):

@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 
+from ckv_core.models.steps import silent
 from ckv_core.records.events import Progress
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.work_requests import KeepRequest, PreviewRequest
@@ -18,6 +19,7 @@ from ckv_core.worker.messages import Job, JobEnd, JobEvent, ModelStatus
 from ckv_core.worker.process import WorkerProcess
 from ckv_core.worker.runner import EngineRunner
 from tests.ckv_core.worker.reply_log import Log
+from tests.factories.events import folded
 from tests.factories.spaces import VISITOR, Spaces
 from tests.processes import assert_gone, wait_for
 
@@ -91,7 +93,7 @@ def test_each_run_has_a_gpu_of_its_own_and_of_its_visitor(client, spaces, log):
     assert not any(isinstance(reply, ModelStatus) for reply in log.replies)  # none stays loaded
 
 
-def test_a_gpu_gives_the_same_result_as_a_process(spaces, model_folder):
+def test_a_gpu_gives_the_same_result_as_this_process(spaces, model_folder):
     request = RunRequest(
         context="The quick brown fox jumps over the lazy dog. " * 20,
         question="Who jumps?",
@@ -99,16 +101,17 @@ def test_a_gpu_gives_the_same_result_as_a_process(spaces, model_folder):
         variants=("full", "snapkv+critical:budget=64"),
         max_new_tokens=4,
     )
-    found = []
-    for make_worker in (WorkerProcess, zero.zero_worker(ZERO)):
-        log, runner = Log(), f"{__name__}:OneThread"
-        with closing(WorkerClient(log, runner=runner, make_worker=make_worker)) as client:
-            client.start()
-            client.submit(Job("a", request))
-            assert log.end_of("a") == JobEnd("a")
-        variants = log.result_of("a").variants
-        found.append([(v.token_ids, v.receipt, v.retained and v.retained.bits) for v in variants])
-    assert found[0] == found[1]
+    log, here = Log(), OneThread()
+    given = {"runner": f"{__name__}:OneThread", "make_worker": zero.zero_worker(ZERO)}
+    with closing(WorkerClient(log, **given)) as client:
+        client.start()
+        client.submit(Job("a", request))
+        assert log.end_of("a") == JobEnd("a")
+    here.load(model_folder, "auto", "auto", silent)
+    expected = folded(here.run(request, bool))
+    for one, other in zip(log.result_of("a").variants, expected.variants, strict=True):
+        assert (one.token_ids, one.receipt) == (other.token_ids, other.receipt)
+        assert (one.retained and one.retained.bits) == (other.retained and other.retained.bits)
     assert len(spaces.lent) == 1
 
 

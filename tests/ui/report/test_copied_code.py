@@ -1,35 +1,39 @@
-"""Each code of a run does what it says as copied: a shell runs the commands, Python the script."""
+"""Each code of a run does what it says as copied: a shell reads commands, Python the script."""
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
 
 from ckv_core.records.codec import to_json
 from ckv_core.records.run_request import RunRequest
+from cli.main import main
 from tests.factories.app import snapshot
 from tests.factories.models import plain_model
 from tests.factories.runs import run_of, variant
 from tests.factories.tiny_runs import BASE, run
 from ui.report.copied_code import command, run_codes, study_command, transformers_code
 
-ROOT = Path(__file__).resolve().parents[3]
 ODD = 'It\'s `5829` $(exit 3) "here"\n\\n -- -x &; and a long text of the harbour. ' * 9
 
 
-def in_a_shell(text: str, folder: Path) -> str:
-    env = {**os.environ, "CKV_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
-    script = f'ckv() {{ "{sys.executable}" -m cli "$@"; }}\nset -e\n{text}'
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def in_a_shell(tmp_path, monkeypatch):
+    """A shell reads the text; its one command then runs here, with that input and arguments."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+
+    def run(text: str) -> None:
+        script = f'ckv() {{ printf "%s\\0" "$@" > argv; cat > stdin; }}\nset -e\n{text}'
+        subprocess.run(["bash", "-c", script], stdin=subprocess.DEVNULL, check=True)
+        *arguments, end = (tmp_path / "argv").read_text("utf-8").split("\0")
+        with (tmp_path / "stdin").open(encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert (end, main(arguments)) == ("", 0)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +51,16 @@ def asked(model_folder) -> RunRequest:
     )
 
 
-def test_the_command_runs_the_same_request(asked, tmp_path):
-    in_a_shell(command(asked), tmp_path)
+def test_the_command_runs_the_same_request(asked, tmp_path, in_a_shell):
+    in_a_shell(command(asked))
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert len(found["variants"]) == 2
     assert found["variants"][1]["params"]["window"] == 8
     assert found["prompt"]["scenario"] == "regular"
 
 
-def test_the_yaml_runs_as_one_sample_of_the_same_text(asked, tmp_path):
-    in_a_shell(study_command(asked, "abcd2345abcd"), tmp_path)
+def test_the_yaml_runs_as_one_sample_of_the_same_text(asked, tmp_path, in_a_shell):
+    in_a_shell(study_command(asked, "abcd2345abcd"))
     (sample,) = (tmp_path / "sample-abcd2345abcd.jsonl").read_text("utf-8").splitlines()
     assert json.loads(sample)["context"] == asked.context
     values = yaml.safe_load((tmp_path / "run-abcd2345abcd.yaml").read_text("utf-8"))
