@@ -23,7 +23,10 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_python_and_the_command_line_give_the_same_result(tmp_path, capsys):
+def test_python_and_the_command_line_give_the_same_result(
+    real_model, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: real_model)
     asked = {"max_new_tokens": 4, "answer": "nine"}
     run = ckv.compare(TEXT, "When?", methods=["snapkv", "knorm"], budgets=["25%"], **asked)
     run.save(tmp_path / "python.json")

@@ -279,16 +279,6 @@ def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app
 # --- who may --------------------------------------------------------------------------------
 
 
-def test_another_users_run_looks_like_none(app, slug):
-    with app.client("bob") as bob:
-        listed = bob.get("/api/runs", params={"limit": 100}).json()
-        assert len(listed["runs"]) == listed["total"]
-        assert slug not in [row["slug"] for row in listed["runs"]]
-        assert bob.get(f"/api/runs/{slug}").status_code == 404
-        for name, more in (("get_run", [0]), ("cancel", []), ("export_run", [])):
-            assert "There is no run" in app.call(bob, f"Api.{name}", slug, *more).text
-
-
 def test_limits_hold_for_programs_too(app, monkeypatch):
     monkeypatch.setattr(app.services._room, "limits", Limits(queue_per_user=1))
     with app.client("bob") as client:

@@ -14,12 +14,22 @@ from ckv_core.errors import CkvError
 from ckv_core.records.codec import to_json
 from storage.models import Base, Run
 from storage.repository import RunMissingError
-from tests.factories.app import ENDLESS, end_of, finished, script, states_of
+from tests.factories.app import (
+    ENDLESS,
+    STUDY,
+    end_of,
+    finished,
+    script,
+    states_of,
+    store_study,
+)
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
 from ui.limits import OF_A_REQUEST, Limits
 from ui.services.library import Library, Shares
+from ui.services.previews import Previews
 from ui.services.services import Services
+from ui.services.studies import Studies
 
 
 def test_services_hold_users_to_their_limits(limited):
@@ -90,24 +100,21 @@ def slug(app) -> str:
         return finished(app.services, "steps 2")
 
 
-@pytest.mark.parametrize(
-    "tail",
-    [
-        "prompt",
-        "result.json",
-        "table.csv",
-        "0/retained",
-        "report.html",
-        "kvpress.py",
-    ],
-)
-def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
+@pytest.fixture(scope="module")
+def study(app) -> str:
+    """Of the same owner; the services' part for studies is asked of it."""
+    with by("ann"):
+        return store_study(app.services, owner="ann")
+
+
+def test_another_users_run_answers_like_a_missing_one(app, slug):
     with app.client("bob") as bob:
-        theirs = bob.get(f"/data/{slug}/{tail}")
-        missing = bob.get(f"/data/zzz999zzz999/{tail}")
-    words = theirs.text.replace(slug, "zzz999zzz999")
-    assert (theirs.status_code, words) == (missing.status_code, missing.text)
-    assert theirs.status_code == 404
+        for tail in ("prompt", "result.json", "table.csv", "0/retained", "report.html"):
+            theirs = bob.get(f"/data/{slug}/{tail}")
+            missing = bob.get(f"/data/zzz999zzz999/{tail}")
+            words = theirs.text.replace(slug, "zzz999zzz999")
+            assert (theirs.status_code, words) == (missing.status_code, missing.text)
+            assert theirs.status_code == 404
 
 
 # Something for each required argument that names no run.
@@ -115,6 +122,7 @@ GIVEN = {
     "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
     "scope": "Read", "credential_id": 1, "limit": 1, "disabled": True,
     "index": 0, "expiry": "7 days", "share_id": 1, "title": "t", "note": "n",
+    "study": STUDY, "samples": (), "text": "{}", "given": {"budget": "9%"}, "address": "here",
 }  # fmt: skip
 
 
@@ -136,12 +144,13 @@ def methods(part) -> dict[str, Callable]:
 
 
 def parts_of(services: Services) -> dict[str, object]:
-    return {"Services": services, "Shares": services.shares, "Library": services.library}
+    parts = (services, services.shares, services.library, services.studies, services.previews)
+    return {type(part).__name__: part for part in parts}
 
 
 OF_A_RUN = [
-    f"{part}.{name}"
-    for part, kind in {"Services": Services, "Shares": Shares, "Library": Library}.items()
+    f"{kind.__name__}.{name}"
+    for kind in (Services, Shares, Library, Studies, Previews)
     for name, method in methods(kind).items()
     if is_of_a_run(method)
 ]
@@ -151,15 +160,16 @@ OF_A_RUN = [
 @pytest.mark.parametrize(
     "viewer", [Viewer(user="bob"), Viewer(), None], ids=["bob", "nobody", "unknown"]
 )
-def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer):
+def test_every_service_method_of_a_run_refuses_strangers(app, slug, study, name, viewer):
     part, _, method_name = name.partition(".")
+    of = study if part == "Studies" else slug
     method = getattr(parts_of(app.services)[part], method_name)
 
     async def first(views):
         return await anext(views)
 
     def use():
-        made = method(**arguments(method, slug))
+        made = method(**arguments(method, of))
         return asyncio.run(first(made)) if inspect.isasyncgen(made) else made
 
     with acting_as(viewer):
@@ -174,7 +184,7 @@ def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer
         assert app.services.snapshot(slug).title == "steps 2"
 
 
-OPEN_TO_ALL = {"close", "opened", "slugs"}
+OPEN_TO_ALL = {"close", "opened", "slugs", "events", "may_start"}  # events of a request alone
 
 
 def test_every_other_service_method_needs_a_login(app, slug):
@@ -191,12 +201,13 @@ def test_every_other_service_method_needs_a_login(app, slug):
 
 # What identifies a viewer, and what the server does by itself.
 OF_THE_SERVER = {
-    "close", "opened", "slugs", "viewer", "note_failure", "sign_in",
+    "close", "opened", "slugs", "viewer", "note_failure", "sign_in", "events",
 }  # fmt: skip
 READING = {
     "are_runs_of_nobody",
     "choices", "export_bundle", "list_runs", "may_change", "model_status", "note_export", "notes",
     "of_run", "retained", "snapshot", "sign_out", "summary", "view", "watch",
+    "decision", "facts", "may_start", "reading", "results", "samples", "samples_of_runs",
 }  # fmt: skip
 
 
@@ -209,7 +220,7 @@ def stored(app: Served) -> dict[str, list]:
         }
 
 
-def test_a_token_that_may_only_read_changes_nothing(app, slug):
+def test_a_token_that_may_only_read_changes_nothing(app, slug, study):
     services, allowed, refused = app.services, set(), set()
     reader = Viewer(user="ann", scope="read", credential=1)
     parts = (*parts_of(services).values(), services.accounts, services.administration)
@@ -218,14 +229,18 @@ def test_a_token_that_may_only_read_changes_nothing(app, slug):
         for name, method in methods(part).items():
             if name in OF_THE_SERVER:
                 continue
+            given = arguments(method, study if part is services.studies else slug)
+            if name == "samples_of_runs":
+                given = {"slugs": []}
             with acting_as(reader):
                 try:
-                    method(**arguments(method, slug))
+                    method(**given)
                     allowed.add(name)
                 except AccessError:
                     refused.add(name)
     assert allowed == READING
     assert {"start_run", "delete", "create", "make_token", "set_disabled", "warm"} <= refused
+    assert {"start", "resume", "cost", "add", "request", "save", "why"} <= refused
     assert stored(app) == before
 
 

@@ -210,28 +210,6 @@ def test_studies_are_bounded_as_runs_are(make_services, file_database):
         services.studies.start(STUDY, samples(2))
 
 
-def test_a_study_is_its_owners_alone(limited):
-    services = limited("ann", "bob")
-    with acting_as(Viewer(user="ann")):
-        slug = services.studies.start(STUDY, samples(2))
-        wait_until(services, slug, over)
-    of, changes = services.studies, (services.cancel_run, services.studies.resume)
-    acts = (services.view, of.results, of.samples, of.reading, *changes)
-    with acting_as(Viewer(user="bob")):
-        for act in acts:
-            with pytest.raises(StorageError, match="no run"):
-                act(slug)
-        assert services.library.list_runs() == ([], 0)
-    with acting_as(Viewer(shared=frozenset({slug}))):
-        assert services.studies.results(slug)
-        for act in changes:
-            with pytest.raises(StorageError, match="no run"):
-                act(slug)
-    for act in changes:
-        with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
-            act(slug)
-
-
 def test_users_take_turns_sample_by_sample(limited):
     services = limited("ann", "bob")
     with acting_as(Viewer(user="ann")):
