@@ -12,22 +12,32 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from ckv_core.base.checked import read
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import published, read_file
 from ckv_core.experiment.export import Exported
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.scores import LONGBENCH, RULER, score
-from ckv_core.experiment.study import MAX_SAMPLES, Sample, SampleResult
+from ckv_core.experiment.scores import METRICS as SCORES
+from ckv_core.experiment.study import MAX_CLASSES, MAX_SAMPLES, Sample, SampleResult
 from ckv_core.experiment.study_file import load_yaml
 from ckv_core.methods.parts.press import press_code
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
-from ckv_core.records.run_request import FULL, MAX_NAME, MAX_NEW_TOKENS, Point, RunRequest
+from ckv_core.records.run_request import (
+    FULL,
+    MAX_NAME,
+    MAX_NEW_TOKENS,
+    MAX_SWEEP_POINTS,
+    Point,
+    RunRequest,
+)
 from ckv_core.records.variants import VariantSpec
 
 PREDICTIONS, METRICS, CONFIG = "predictions.csv", "metrics.json", "config.yaml"
@@ -56,7 +66,9 @@ PRESSES = {
     "tova": "tova",
 }
 _BENCHMARKS = {"ruler": (RULER, "answer"), "longbench": (LONGBENCH, "answers")}
-_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)  # as Python writes one
+# As Python writes one; the last one may not end, or a search for the next would begin in it.
+_TEXT = re.compile(r"'(?:[^'\\]++|\\.)*+'?|\"(?:[^\"\\]++|\\.)*+\"?", re.DOTALL)
+_MAX_COLUMNS = 64
 _COLUMNS = ("task", "question", "answer_prefix", "max_new_tokens")  # of a sample
 _MADE = ("predicted_answer", "compression_ratio")
 
@@ -152,6 +164,8 @@ def _folders(folder: Path) -> list[Path]:
     found = sorted(path.parent for path in folder.glob(f"*/{PREDICTIONS}"))
     if not found:
         raise ConfigError(f"Neither {str(folder)!r} nor a folder in it has a {PREDICTIONS}.")
+    if len(found) > MAX_SWEEP_POINTS:
+        raise ConfigError(f"{str(folder)!r} has over {MAX_SWEEP_POINTS} folders; take fewer.")
     return found
 
 
@@ -159,17 +173,18 @@ def _read_leaf(folder: Path) -> _Leaf:
     text = read_file(folder / CONFIG)
     config = _config_of(folder.name, text)
     csv.field_size_limit(MAX_TEXT_CHARS)
+    needed = {*_COLUMNS, *_MADE, _BENCHMARKS[config["dataset"]][1]}
     try:
         reader = csv.DictReader(io.StringIO(read_file(folder / PREDICTIONS), newline=""))
-        rows = [row for row, _ in zip(reader, range(MAX_SAMPLES + 1), strict=False)]
+        columns = list(reader.fieldnames or ())
+        if not needed <= {*columns} or not len({*columns}) == len(columns) <= _MAX_COLUMNS:
+            raise ConfigError(
+                f"{folder.name}: {PREDICTIONS} needs the columns {', '.join(sorted(needed))}, each "
+                f"once, and has at most {_MAX_COLUMNS}."
+            )
+        rows = list(islice(reader, MAX_SAMPLES + 1))
     except csv.Error as error:
         raise ConfigError(f"{folder.name}: {PREDICTIONS} is no CSV: {error}.") from None
-    columns = list(reader.fieldnames or ())
-    needed = {*_COLUMNS, *_MADE, _BENCHMARKS[config["dataset"]][1]}
-    if not needed <= {*columns} or len({*columns}) < len(columns):
-        raise ConfigError(
-            f"{folder.name}: {PREDICTIONS} needs the columns {', '.join(sorted(needed))}."
-        )
     if not 0 < len(rows) <= MAX_SAMPLES or any(None in {*row, *row.values()} for row in rows):
         raise ConfigError(
             f"{folder.name}: {PREDICTIONS} has no row, over {MAX_SAMPLES:,}, or one with fewer "
@@ -204,25 +219,27 @@ def _sample(at: int, row: Mapping[str, str], columns: Sequence[str], answers: st
     limit = row["max_new_tokens"]
     if not limit.isdecimal() or not 0 < int(limit[:9]) <= MAX_NEW_TOKENS:
         raise ConfigError(f"Row {at}: max_new_tokens is {limit[:20]!r}.")
-    texts = _texts(row[answers])
-    if not texts:
-        raise ConfigError(f"Row {at} has no answer.")
-    return Sample(
-        id=f"{at:05}",
-        context=NO_CONTEXT,
-        question=row["question"],
-        answers=texts,
-        metric=own.get("metric", ""),
-        tags=tags,
-        choices=_texts(row.get("all_classes", "")),
-        answer_prefix=row["answer_prefix"],
-        max_new_tokens=int(limit),
-    )
+    values = {
+        "id": f"{at:05}",
+        "context": NO_CONTEXT,
+        "question": row["question"],
+        "answers": _texts(row[answers]),
+        "metric": own.get("metric", ""),
+        "tags": tags,
+        "choices": _texts(row.get("all_classes", "")),
+        "answer_prefix": row["answer_prefix"],
+        "max_new_tokens": int(limit),
+    }
+    return read(Sample, values, f"row {at} of {PREDICTIONS}", metrics=[*SCORES])
 
 
-def _texts(cell: str) -> tuple[str, ...]:
-    """The texts of an array of numpy as it prints itself."""
-    return tuple(ast.literal_eval(each) for each in _TEXT.findall(cell))
+def _texts(cell: str) -> list[str]:
+    """The texts of an array of numpy as it prints itself; up to one more than a sample may have."""
+    found = islice(_TEXT.finditer(cell), MAX_CLASSES + 1)
+    try:
+        return [ast.literal_eval(each[0]) for each in found]
+    except (SyntaxError, ValueError):
+        raise ConfigError(f"{cell[:40]!r} in {PREDICTIONS} is no array of texts.") from None
 
 
 def _study(leaves: Sequence[_Leaf]) -> RunRequest:

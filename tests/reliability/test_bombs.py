@@ -4,6 +4,7 @@ import base64
 import struct
 import time
 import zlib
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ from ckv_core.base.process_limits import memory_limited
 from ckv_core.errors import CkvError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.export import read_export
+from ckv_core.experiment.leaderboard import read_leaderboard
 from ckv_core.experiment.study_file import read_study
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.kept_record import read_record
@@ -45,6 +47,7 @@ BOMBS = (
 )
 OBJECTS = "[" + "{}," * 7_000_000 + "{}]"  # 21 MB
 LINES = "{}\n" * 7_000_000
+QUOTES = "['" + "\\'" * 20_000
 COLUMNS = "context,answers" + ",a" * 1_000_000 + "\nx,y\n" * 9
 
 
@@ -64,6 +67,19 @@ def _kept_cache(text: str, path) -> None:
     read_record(path)
 
 
+def _leaderboard(text: str, path) -> None:
+    """As the answers of a row, then as a table with all columns that are needed."""
+    config = "dataset: ruler\nmodel: m\npress_name: snapkv\ncompression_ratio: 0.5"
+    path.with_name("config.yaml").write_text(config, "utf-8")
+    head = "task,question,answer_prefix,answer,max_new_tokens,predicted_answer,compression_ratio"
+    cell = text.replace('"', '""')
+    for table in (f'{head}\ncwe,q,,"{cell}",9,p,0.5', f"{head},{text}"):
+        path.with_name("predictions.csv").write_text(table, "utf-8", newline="")
+        with suppress(CkvError):
+            read_leaderboard(path.parent)
+    read_leaderboard(path.parent)
+
+
 def _setup_link(text: str) -> None:
     form_of(base64.urlsafe_b64encode(zlib.compress(text.encode())).decode())
 
@@ -75,6 +91,7 @@ READERS = {
     "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
     "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
     "columns": (lambda text, _: sample_map(FormValues(source="file", data=text)), (OBJECTS, LINES)),
+    "leaderboard": (_leaderboard, (QUOTES, COLUMNS)),
     "setup link": (lambda text, _: _setup_link(text), (OBJECTS,)),
     "export": (lambda text, _: read_export(text), (OBJECTS,)),
     "selection": (lambda text, _: read_external_selection(text), (OBJECTS,)),

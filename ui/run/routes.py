@@ -105,6 +105,11 @@ SAMPLE_TABLES: dict[str, Callable[[Reading], str]] = {
 }
 
 
+async def healthy(_: Request) -> Response:
+    """Answers on the event loop: handlers may hold every thread."""
+    return JSONResponse({"ok": True}, headers=NO_STORE)
+
+
 def build_routes(services: Services) -> list[Route]:
     """Routes of single runs, and those that ask how the app is."""
     routes = RunRoutes(services)
@@ -129,7 +134,7 @@ def build_routes(services: Services) -> list[Route]:
         "report.html": samples_report,
     }
     return [
-        Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
+        Route("/healthz", healthy),
         Route("/plotly.js", plotly_script),
         Route("/r/{slug}", lambda each: RedirectResponse(f"/run?id={read_slug(each)}", 307)),
         Route("/s/{token}", routes.open_share),

@@ -209,8 +209,7 @@ def guard_handlers(blocks: gr.Blocks, turns: Turns) -> None:
             with viewed, taking_turns(scope, session):
                 if iterator is not None:
                     await _until_read(blocks, session)
-                    return await worked()
-                if scope:
+                elif scope:
                     _check_guest(of.fn, scope.get(SCOPE_KEY))
                 inner = getattr(of.fn, "func", of.fn)
                 is_async = inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)

@@ -5,13 +5,18 @@ import threading
 import time
 from types import SimpleNamespace
 
+import anyio.to_thread
+import httpx
 import pytest
 
 from ckv_core.base.checkpoints import checked_by, checkpoint
 from ckv_core.errors import CkvError
+from tests.factories.app import FakeServices
+from tests.ui.run.test_routes import client
 from ui.accounts import turns as rules
-from ui.accounts.access import EVERYBODY, Viewer
+from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
 from ui.accounts.turns import LINE_KEY, BusyError, OverError, Turn, Turns, in_turn, taking_turns
+from ui.server.private import guard_handlers
 
 ANN, BOB = Viewer(user="ann"), Viewer(user="bob")
 
@@ -132,6 +137,47 @@ def test_a_cancelled_call_keeps_its_place_until_its_thread_has_ended():
             return await in_turn(lambda: 7), ended.wait(20)
 
     assert asyncio.run(run()) == (7, True)
+
+
+def test_a_handler_that_yields_takes_a_turn_for_each_of_its_steps():
+    now = most = 0
+
+    def handler():
+        yield
+
+    async def step(*_):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    async def run():
+        turns, queue = Turns(), SimpleNamespace(clean_events=None, pending_messages_per_session={})
+        blocks = SimpleNamespace(call_function=step, _queue=queue)
+        guard_handlers(blocks, turns)
+        scope = {LINE_KEY: turns.line(ANN, "1"), SCOPE_KEY: ANN}
+        request = SimpleNamespace(request=SimpleNamespace(scope=scope), session_hash="one")
+        called = [SimpleNamespace(fn=handler), [], object(), request]
+        await asyncio.gather(*(blocks.call_function(*called) for _ in range(20)))
+
+    asyncio.run(run())
+    assert most == rules.OWN
+
+
+def test_health_is_answered_while_every_thread_is_taken():
+    async def ask():
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        for _ in range(int(limiter.total_tokens)):
+            await limiter.acquire_on_behalf_of(object())
+        transport = httpx.ASGITransport(client(FakeServices()).app)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as nobody,
+            asyncio.timeout(20),
+        ):
+            return (await nobody.get("/healthz")).json()
+
+    assert asyncio.run(ask()) == {"ok": True}
 
 
 def test_nobodys_work_is_done_at_once():
