@@ -16,7 +16,7 @@ from typer import Argument, Option, Typer
 
 from ckv_core.base.terminal import say
 from ckv_core.cli.compare import print_run
-from ckv_core.cli.options import JsonOption, command
+from ckv_core.cli.options import JsonOption, command, read_text
 from ckv_core.cli.tables import print_columns, print_points
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.points_table import points_json
@@ -287,5 +287,5 @@ def _import(
         if b'"study"' not in data[:100]:
             say(import_bundle(database, data, owner or None).sentence)
             return
-        slug = Recorder(database).add(read_export(data.decode()), owner or None)
+        slug = Recorder(database).add(read_export(read_text(str(file), "study")), owner or None)
         print_study(database, slug)

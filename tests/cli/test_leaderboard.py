@@ -88,6 +88,9 @@ def test_folders_of_kvpress_come_in_and_go_out_bit_for_bit(theirs, tmp_path, mon
     assert main([*export[:2], "--data", "--json", str(whole)]) == 0
     text = whole.read_text("utf-8")
     assert read_export(text).study.data["leaderboard"]
+    whole.write_bytes(text[:40].encode() + b"\xff")
+    assert main(["import", str(whole)]) == 2
+    assert "is not UTF-8 text (byte 40)" in capsys.readouterr().err
     forged = text.replace('"folder": "ruler__', '"folder": "../ruler__')
     with pytest.raises(ConfigError, match="wrong at data"):
         read_export(forged)
