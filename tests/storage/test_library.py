@@ -1,25 +1,27 @@
 """The library: what a filter finds, in which order, and what annotations and deletion do."""
 
-import dataclasses
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from datetime import timedelta
+from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import JSON, LargeBinary, String, event, select, type_coerce
+from sqlalchemy import JSON, LargeBinary, String, event, select, type_coerce, update
 
 from ckv_core.errors import StorageError
-from ckv_core.records.events import VariantFinished
-from ckv_core.records.outcomes import Tally
+from ckv_core.records.outcomes import tally
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import RunRequest
 from storage import library, repository
 from storage.database import Database
 from storage.models import AnyText, Array, ResultRow, Run, SampleRow
-from storage.recorder import Recorder
+from storage.recorder import Recorder, create_run
 from storage.records import RunFilter, RunNotes
 from storage.repository import RunMissingError
+from storage.rows import result_columns
 from storage.usage import ROW_BYTES, usage_by_owner, usage_of
 from tests.factories.events import big_events
 from tests.storage.conftest import START, make, record
@@ -88,37 +90,49 @@ def test_every_filter_keeps_its_runs_only(database):
         assert found(database, **wanted) == []
 
 
-def end_with(database, slug: str, *ends: tuple[str, float | None, bool | None]) -> None:
-    """Variants of these methods, with how much of the full cache's text and which answer."""
-    recorder = Recorder(database)
-    recorder.start(slug)
-    rows = tuple(VariantResult(spec=m, label=m, method=m, critical=False) for m, *_ in ends)
-    prepared = big_events(tokens=16, variants=1)[0]
-    recorder.apply(slug, dataclasses.replace(prepared, variants=rows))
-    for index, (_, agreement, answer) in enumerate(ends):
-        differs = None if agreement in (None, 1) else 0
-        recorder.apply(slug, VariantFinished(index, agreement, differs, answer))
-    recorder.end(slug)
+def some_ends() -> Iterator[list[VariantResult]]:
+    """Variants of a run in every state that they can be in, alone and together."""
+    judged = product(("eos", "length"), (None, True, False), (None, (1.0, None), (0.5, 3)))
+    states = [(None, None, None), *judged]
+    draw = Random(0)
+    for methods in (("full",), ("snapkv",), *[("full", "snapkv", "adakv", "knorm")] * 30):
+        rows = []
+        for method, (stopped, found, same) in zip(methods, draw.sample(states, 4), strict=False):
+            named = {"spec": method, "label": method, "method": method, "critical": False}
+            agreement, differs = same or (None, None)
+            more = {"agreement": agreement, "first_difference": differs, "answer_found": found}
+            rows.append(VariantResult(**named, stopped=stopped, **more))
+        yield rows
 
 
-def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(database):
-    asked = make(database, minutes=1)
-    end_with(database, asked, ("full", 1, True), ("snapkv", 0.5, True), ("adakv", 1, False))
-    without = make(database, minutes=2)
-    end_with(database, without, ("full", 1, None), ("snapkv", 1, None), ("adakv", 0.5, None))
-    cut = make(database, minutes=3)
-    kept = make(database, minutes=4)
-    end_with(database, kept, ("full", 1, False), ("snapkv", 0.5, True))
-    runs, _ = database.read_with(library.list_runs)
-    assert {run.slug: run.outcome for run in runs} == {
-        asked: Tally(answered=1, missed=1, full="answered", same=1, compared=2),
-        without: Tally(same=1, compared=2),
-        cut: Tally(),
-        kept: Tally(answered=1, full="missed", compared=1),
-    }
-    assert found(database, answer="lost") == [asked]
-    assert found(database, answer="kept") == [kept]
-    assert len(found(database, answer="else")) == 4
+def test_a_list_counts_what_the_variants_of_a_run_tell(database):
+    """By SQL what `tally` counts; in a failed run what evicts and had not finished failed too."""
+    expected, kept, lost = {}, set(), set()
+    with database.write() as session:
+        for at, variants in enumerate(some_ends()):
+            state = ("done", "failed")[at % 2]
+            slug = create_run(session, RunRequest(context="c"), "Title", START)
+            run_id = repository.key_of(session, slug)
+            for place, each in enumerate(variants):
+                columns = result_columns({f.name: getattr(each, f.name) for f in fields(each)})
+                row = ResultRow(run_id=run_id, sample="", budget="", position=place, **columns)
+                session.add(row)
+            session.execute(update(Run).where(Run.id == run_id).values(state=state))
+            why = "It failed." if state == "failed" else ""
+            expected[slug] = tally(
+                replace(each, failure="" if each.stopped or each.method == "full" else why)
+                for each in variants
+            )
+            if expected[slug].missed:
+                lost.add(slug)
+            elif expected[slug].answered:
+                kept.add(slug)
+    runs, total = database.read_with(library.list_runs, limit=100)
+    assert total == len(runs)
+    assert {run.slug: run.outcome for run in runs} == expected
+    assert {*found(database, answer="lost")} == lost
+    assert {*found(database, answer="kept")} == kept
+    assert len(found(database, answer="else")) == total
 
 
 def test_runs_are_listed_in_each_order_page_by_page(database):

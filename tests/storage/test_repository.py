@@ -53,7 +53,7 @@ def test_one_kept_set_is_read_without_the_rest(database):
     assert isinstance(kept, RetainedSet)
     assert kept == stream[3].retained
     assert not any("context" in statement or "head_l1" in statement for statement in statements)
-    for index in (2, -1, 10**20):
+    for index in (2, -1, 2**31, 10**20):
         with pytest.raises(RunMissingError, match=f"variant {index}"):
             database.read_with(repository.load_retained, slug, index)
 

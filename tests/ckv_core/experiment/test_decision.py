@@ -5,7 +5,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
@@ -395,6 +395,29 @@ def test_a_method_that_was_in_the_run_counts_though_it_is_gone():
     assert closed(chain, 1) == pytest.approx(closed(padded)[:2])
 
 
+@settings(max_examples=10, deadline=None)
+@given(
+    full=st.lists(st.sampled_from([1.0, 1.0, 0.0]), min_size=2, max_size=9),
+    lost=st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0]), min_size=9, max_size=9),
+    step=st.integers(100, 400),
+)
+@example(full=[1.0] * 2 + [0.0] * 7, lost=[0.0] * 9, step=100)  # a loss is shown later
+def test_as_many_sources_as_are_needed_decide_and_fewer_do_not(full, lost, step):
+    scores = full - np.array(lost[: len(full)]) * full
+
+    def of_more(times):
+        shape = np.tile(full, times), np.tile(scores, times)[None, None]
+        return decide(*shape, range(times * len(full)), step / 1000).points[0][0]
+
+    once = of_more(1)
+    if once.state == "undecided":
+        assert once.needed is None or once.needed > len(full)
+        times = min(-(-(once.needed or 10_000) // len(full)), 60)
+        enough = once.needed is not None and times * len(full) >= once.needed
+        assert (of_more(times).state != "undecided") == enough
+        assert of_more(times - 1).state == "undecided"
+
+
 def test_where_the_full_cache_answers_too_little_nothing_keeps():
     full = np.array([1.0] * 4 + [0.0] * 96)
     found = decide(full, np.array([[full]]), range(100), 0.05)
@@ -411,6 +434,7 @@ def test_what_a_number_of_samples_can_confirm():
         n = fewest_sources(tolerance, methods)
         assert least_tolerance(n, methods) <= tolerance < least_tolerance(n - 1, methods)
     assert fewest_sources(0.0, 1) is None
+    assert fewest_sources(0.97, 1) == 1
 
 
 def test_a_run_of_fixed_size_is_read_once_by_the_exact_binomial():
