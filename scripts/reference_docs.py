@@ -49,7 +49,8 @@ def methods_page() -> str:
         "A method is a scorer, a budget rule and a selector; some also evict while they generate.",
         "[Parameters](parameters.md) explains every key. In the formulas a KV head keeps the *b*",
         "entries of largest *s*; *a* is attention, *W* the observation window.",
-        "*Needs*: what a method takes beside the cache.",
+        "*Needs*: what a method takes beside the cache. Without such a line, or without *Always kept*,",
+        "there is nothing.",
         "",
     ]
     shown: set[str] = set()
@@ -68,17 +69,18 @@ def methods_page() -> str:
 
 
 def _method_section(method: Method, shown: set[str]) -> Iterator[str]:
-    """A method's facts, but for what the page says elsewhere: notes that a family shares, once."""
+    """A method's facts, but for what the page says above: a family's notes and formula, once."""
     yield from (f"### {method.name}", "", f"**{method.label}.** {method.summary}", "")
-    if method.name in FORMULAS:
-        yield from ("```math", FORMULAS[method.name], "```", "")
+    formula = FORMULAS.get(method.name, "")
     facts = dict(method_facts(method))
     notes = facts.get("Notes", "")
+    if formula and formula not in shown:
+        yield from ("```math", formula, "```", "")
     if notes not in shown:
         yield from (notes, "")
-    shown.add(notes)
+    shown |= {formula, notes}
     for name in ("Always kept", "Parameters", "Needs", "kvpress", "Source"):
-        if text := facts.get(name, ""):
+        if (text := facts.get(name, "")) not in ("", "nothing", "the cache alone"):
             linked = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
             yield f"- {name}: {linked}"
     yield ""

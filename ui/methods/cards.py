@@ -175,7 +175,7 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
     rule = variant.method.budget_rule
     if rule is not None and rule.looks_at != "nothing":
         whole = rule.looks_at == "all layers"
-        yield f"the scores of {'all layers' if whole else 'a whole layer'} before budgets are known"
+        yield f"the scores of {'all layers' if whole else 'a whole layer'} at once"
     if variant.policy is not None:
         read = "attention of every generated token, " if variant.policy.needs_probabilities else ""
         yield f"{read}work after every step"
