@@ -49,8 +49,7 @@ def methods_page() -> str:
         "A method is a scorer, a budget rule and a selector; some also evict while they generate.",
         "[Parameters](parameters.md) explains every key. In the formulas a KV head keeps the *b*",
         "entries of largest *s*; *a* is attention, *W* the observation window.",
-        "*Needs*: what a method takes beside the cache. Without such a line, or without *Always kept*,",
-        "there is nothing.",
+        "*Needs*: what a method takes beside the cache. A missing line means nothing.",
         "",
     ]
     shown: set[str] = set()

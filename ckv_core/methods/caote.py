@@ -1,7 +1,7 @@
 """CAOTE: entries by how far the mean attention output moves if that one entry is evicted.
 
-As DropKV, but of the mean attention and not squared; for `window=1` both rank alike. The authors
-publish no code; here scores are smoothed as in SnapKV.
+As DropKV, but of the mean attention and not squared; for `window=1` both rank alike. Scores are
+smoothed as in SnapKV.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

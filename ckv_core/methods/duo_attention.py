@@ -1,8 +1,7 @@
 """DuoAttention: some KV heads keep everything, the others the first and the newest tokens.
 
 The authors train a gate per KV head; here the `table` ranks heads and the budget says how many keep
-everything. Without a file of gates the table is HeadKV's needle probe. Authors and kvpress keep 256
-newest tokens, here 28, for short prompts.
+everything. Without a file of gates the table is HeadKV's needle probe.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,7 +1,7 @@
 """H2O: half of the budget for the newest entries, half for those attended to most so far.
 
-The authors' code has one KV head per query head; here heads that share a KV head share their mean
-attention. The version of kvpress, without the newest half, is `observed_attention`.
+Heads that share a KV head share their mean attention. The version of kvpress, without the newest
+half, is `observed_attention`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """KVzip+ with a threshold: what is kept follows from the text, and the budget is only a bound.
 
 KVzap trains a network to predict the logarithm of KVzip+'s scores and evicts what lies below -6 to
--3 (0.002 to 0.05). Here the score itself is measured, and the newest 32 tokens always stay, theirs
-128. A smaller budget keeps the best of all heads and layers; with `budget=100%` the threshold alone
-decides.
+-3 (0.002 to 0.05). Here the score itself is measured. A smaller budget keeps the best of all heads
+and layers; with `budget=100%` the threshold alone decides.
 """
 
 from ckv_core.methods.base import register

@@ -1,8 +1,7 @@
 """LAVa: window attention times the head's largest value; heads and layers share by those scores.
 
 Heads of a layer compete as in AdaKV; a layer gets more where its scores have more entropy. The
-authors' code mixes in a share of equal budgets of all layers, by a misspelt name; here of the
-layer's own.
+share of equal budgets is of the layer's own, in the authors' code of all layers.
 """
 
 from fractions import Fraction

@@ -2,8 +2,7 @@
 
 The budget is what a step reads of each KV head; the memory is the full cache's and that of the page
 bounds. As in the authors' code the first two layers, the last page, and what follows the prompt are
-read whole. Their code chooses pages for each query head; here heads that share a KV head share its
-pages, by the mean of their softmaxes.
+read whole. Heads that share a KV head share its pages, by the mean of their softmaxes.
 """
 
 from dataclasses import dataclass

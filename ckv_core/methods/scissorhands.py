@@ -1,7 +1,7 @@
 """Scissorhands: what was attended to less than the mean, most often of late, goes first.
 
-It counts over the last 400 queries, always keeps the last 10 tokens, and drops half of the budget
-at a time (`drop`). A question that is read after the context is not counted.
+It counts over the last 400 queries and drops half of the budget at a time (`drop`). A question that
+is read after the context is not counted.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,7 @@
 """SnapKV: entries that the last `window` prompt tokens attend to, the same count in every head.
 
 The authors' class averages over 5 with a window of 64, as kvpress; their runs and this take maxima
-over 7 with 32. Their code chooses for each query head; here heads that share a KV head share their
-mean.
+over 7 with 32. Heads that share a KV head share their mean.
 """
 
 from ckv_core.methods.base import register
