@@ -23,7 +23,7 @@ from ckv_core.experiment.points_table import points_json
 from ckv_core.experiment.runs import together
 from ckv_core.records.codec import to_json
 from ckv_core.records.run_request import meaning
-from cli.run import DbOption, load_all, print_study, study_json
+from cli.run import DbOption, load_all, print_study
 from storage import audit, library, repository
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
@@ -222,13 +222,14 @@ def _run_documents(database: Database, slug: str) -> dict[str, Any]:
 
 def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str, Any]:
     """What writes each kind of a study."""
+    from ckv_core.experiment.export import export
     from ckv_core.experiment.inspect_log import inspect_log
     from ckv_core.experiment.leaderboard import write_leaderboard
     from ui.report.report import report_of_samples
 
     stored, reading = load_all(database, slug)
     return {
-        "json": lambda: study_json(database, slug, with_data=with_data),
+        "json": lambda: export(reading, stored.facts, with_data=with_data),
         "inspect": lambda: inspect_log(reading, stored.facts),
         "html": lambda: report_of_samples(reading, stored.facts),
         LEADERBOARD: partial(write_leaderboard, reading),

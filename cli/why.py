@@ -99,7 +99,7 @@ def _of_sample(
     _, reading = load_all(database, slug)
     lost = [
         each
-        for each in negatives(reading.samples, reading.results)
+        for each in negatives(reading)
         if each.point.variant == variant
         and sample in ("", each.sample.id)
         and budget in ("", each.point.budget)

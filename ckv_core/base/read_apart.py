@@ -9,7 +9,7 @@ import pickle
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -67,7 +67,7 @@ def _have_read(read: Read[T], data: Data, spool: Path, limit_s: int) -> None:
     child = context.Process(
         target=_child, args=(read, data, spool, child_end, limit_s), daemon=True
     )
-    with closing(child_end):
+    with child_end:
         child.start()
     refusal: CkvError | None = TooMuchError(TOO_MUCH)
     try:

@@ -70,7 +70,7 @@ def behaviours(reading: Reading) -> list[Behaviour]:
         if each.sample in full and each.state == full[each.sample].state == "done":
             key = tasks[each.sample], Point(each.variant, each.budget)
             done.setdefault(key, []).append(each)
-    flips = [(tasks[n.sample.id], n.point) for n in negatives(reading.samples, reading.results)]
+    flips = [(tasks[n.sample.id], n.point) for n in negatives(reading)]
     return [
         Behaviour(
             task=task,

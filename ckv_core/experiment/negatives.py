@@ -1,6 +1,6 @@
 """Negatives: samples that the full cache answers and a method does not. No torch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ckv_core.experiment.reading import Reading
@@ -31,12 +31,12 @@ class Negative:
     kept: tuple[str, ...]
 
 
-def negatives(samples: Iterable[Sample], results: Sequence[SampleResult]) -> list[Negative]:
+def negatives(reading: Reading) -> list[Negative]:
     """Where the full cache has the whole score and a variant misses, in the order of results.
 
     A cut or failed text is neither right nor wrong, and no negative.
     """
-    known = {each.id: each for each in samples}
+    known, results = {each.id: each for each in reading.samples}, reading.results
     full = {each.sample: each for each in results if each.variant == FULL_POINT.variant}
     right: dict[tuple[str, str], list[str]] = {}
     for each in results:
@@ -71,7 +71,7 @@ def negatives_table(
         text = each.result.text
         return Cell(clipped(text, TEXT_CHARS), title=clipped(text, TITLE_CHARS), outcome="missed")
 
-    found = negatives(reading.samples, reading.results)
+    found = negatives(reading)
     return Table(
         caption="Negatives",
         columns=[

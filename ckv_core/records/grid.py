@@ -93,11 +93,8 @@ def cost(
     parameters: int | None = None,
 ) -> Cost:
     """The cost of a run; `open_points` has each sample's prompt tokens and number of points."""
-    has_bounds, new, scale = (
-        "bounds" in request.analysis,
-        request.max_new_tokens * (1 + Repeats.parse(request.repeats).count),
-        _scale(parameters),
-    )
+    new = request.max_new_tokens * (1 + Repeats.parse(request.repeats).count)
+    has_bounds, scale = "bounds" in request.analysis, _scale(parameters)
     timed = request.time * (TIMED_STEPS * STEP * scale + TIMED_BATCHES)
     blocks = sum(spec.block > 0 for spec in request.specs)
     decoding = 0 if request.reference else new * STEP

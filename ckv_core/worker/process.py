@@ -55,10 +55,8 @@ class WorkerProcess:
         self._on_reply, self._on_lost = on_reply, on_lost
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self.has_replied = False
-        try:
+        with child_end:
             self._process.start()
-        finally:
-            child_end.close()
         self._writer = threading.Thread(target=self._write, name="worker-send", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="worker-receive", daemon=True).start()

@@ -166,11 +166,8 @@ class WorkerLoop:
         load_ms: float,
     ) -> None:
         """Forward the engine's events, with the time that the load took."""
-        what, limit_s = (
-            "Reading the prompt with the model's tokenizer",
-            runner.prompt_limit_s(request),
-        )
-        self._send(Deadline(job_id, what, limit_s))
+        what = "Reading the prompt with the model's tokenizer"
+        self._send(Deadline(job_id, what, runner.prompt_limit_s(request)))
         is_first = True
         for event in runner.run(request, stop.is_set):
             if stop.is_set():  # not every stage of an engine looks by itself

@@ -86,7 +86,7 @@ def test_a_negative_is_right_with_the_full_cache_and_wrong_with_a_method():
         result("b", "snapkv", "10%", None),  # cut: neither right nor wrong
         result("c", "snapkv", "10%", 0),
     ]
-    (found,) = negatives(samples, results)
+    (found,) = negatives(Reading(STUDY, samples, results))
     assert (found.sample.id, found.point.spec, found.kept) == ("a", "snapkv:budget=10%", ("20%",))
 
 
@@ -107,7 +107,7 @@ def test_score_length_and_flips_are_told_by_task():
     assert len(rows) == len(tasks) * len(STUDY.points())
     again = replace(rows[0].results[0], text="a b c d A B c d")
     assert replace(rows[0], results=[again]).repeated == pytest.approx(20)
-    flips = negatives(samples, reading.results)
+    flips = negatives(reading)
     assert sum(row.lost for row in rows) == len(flips) > 0
     assert all(row.against_full == 100 for row in rows if row.name == "Full cache")
     shown = negatives_table(reading, lambda lost: f"/?sample={lost.sample.id}")
