@@ -1,6 +1,7 @@
 """How a command is made of a function, and the options that several commands share."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -83,6 +84,8 @@ def _parameter(key: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
 
 def run_command(app: Typer, program: str, arguments: Sequence[str] | None) -> int:
     """Runs what was typed; returns the exit code. An error is one line."""
+    # Before torch is imported: threads that spin while they wait starve each other beside others.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         ended = get_command(app).main(arguments, program, standalone_mode=False)
         if ended != INTERRUPTED:

@@ -138,8 +138,9 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny):
 
 
 def test_methods_and_models_are_listed_with_every_key_and_without_torch():
-    code = "import sys; from ckv_core.cli import main; main(['methods']); main(['models']); "
-    code += "assert not {'torch', 'transformers', 'accelerate'} & set(sys.modules)"
+    code = "import os, sys; from ckv_core.cli import main; main(['methods']); main(['models']); "
+    code += "assert not {'torch', 'transformers', 'accelerate'} & set(sys.modules); "
+    code += "assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE', 'threads spin beside other work'"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
