@@ -14,7 +14,9 @@ import pytest
 
 from ckv_core.engine import memory
 from ckv_core.engine.compare import compare
+from ckv_core.experiment.plan import RequestSizes, Setting
 from ckv_core.methods import METHODS
+from ckv_core.models.catalog import KNOWN
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
@@ -39,7 +41,8 @@ TOGETHER: dict[str, dict[str, object]] = {
         "max_new_tokens": 0,
     },
 }
-ALONE = tuple(
+BLOCKS = ("keydiff:prefill=blocks:64", "knorm:prefill=blocks:100,store=int8")
+ALONE = BLOCKS + tuple(
     spec
     for variants in LATER.values()
     for spec in variants
@@ -96,6 +99,27 @@ def test_every_estimate_is_the_one_recorded(architecture):
     assert found == recorded[architecture]
 
 
+def plans() -> dict[str, dict[str, list[int]]]:
+    """What `ckv plan` computes of every method, by the sliding windows of the layers."""
+    setting = Setting(memory=80 * 2**30, prompt=4_000, output=100)
+    found: dict[str, dict[str, list[int]]] = {}
+    llama = KNOWN["meta-llama/Llama-3.1-8B-Instruct"]
+    for windows in ((None,), (512, None)):
+        shape = replace(llama, windows=llama.layers // len(windows) * windows)
+        for spec in ALONE:
+            sizes = RequestSizes(shape, setting, VariantSpec.parse(spec))
+            row = sizes.planned()
+            found.setdefault(f"{windows}", {})[spec] = [
+                *(sizes.kv_bytes, sizes.reading_peak, sizes.choosing_peak),
+                *(row.bytes_read_per_step, row.requests),
+            ]
+    return found
+
+
+def test_every_plan_is_the_one_recorded():
+    assert plans() == json.loads(RECORDED.read_text(encoding="utf-8"))["plans"]
+
+
 def test_every_method_is_among_them():
     found = {VariantSpec.parse(spec).method.name for spec in (*ALONE, *VARIANTS)}
     assert found | {"headkv", "duo_attention"} == {method.name for method in METHODS}
@@ -106,5 +130,6 @@ if __name__ == "__main__":
         name: {case: estimated(tiny_model(name), request) for case, request in requests()}
         for name in ("llama", "gemma3")
     }
-    text = json.dumps(estimates).replace('"cpu"', '\n  "cpu"').replace("]}, ", "]},\n ")
+    text = json.dumps(estimates | {"plans": plans()})
+    text = text.replace('"cpu"', '\n  "cpu"').replace("]}, ", "]},\n ")
     RECORDED.write_text(f"{text}\n", encoding="utf-8")

@@ -77,6 +77,8 @@ def test_it_is_read_back_as_it_was():
     assert list(found.results) == RESULTS
     assert found.model == MODEL
     assert found.environment == FACTS["environment"]
+    for point in DOCUMENT["decision"]["points"]:
+        assert (point["cache_share"], point["head_l1"]) == (0.1, 0.25)
 
 
 def test_without_its_data_it_says_how_to_export_it():

@@ -103,6 +103,8 @@ def test_every_point_is_what_a_comparison_of_it_alone_gives(whole):
             result = whole[sample.id, point.variant, point.budget]
             assert (result.state, result.text) == ("done", alone.text)
             assert result.cache_bytes == alone.receipt.cache_bytes
+            tokens = None if point.variant == "full" else alone.receipt.budget_tokens
+            assert result.budget_tokens == tokens
             right = "nine" in alone.text.lower()
             assert result.score == (float(right) if right or alone.stopped == "eos" else None)
 
