@@ -15,8 +15,8 @@ Generated from `storage/models.py` by `python -m scripts.reference_docs`; do not
 
 SQLite by default (WAL mode, foreign keys on), PostgreSQL by `CKV_DATABASE_URL`. Alembic
 migrations in `storage/migrations/versions` bring a database to this schema whenever it is opened.
-Times are UTC. Text columns hold any text: NUL, lone surrogates and U+E000 itself, which not every
-database can hold, are stored as U+E000 and four hex digits. JSON columns hold finite numbers.
+Times are UTC. Text columns hold any text. NUL, lone surrogates and U+E000 itself are stored as
+U+E000 and four hex digits. JSON columns hold finite numbers.
 """
 
 

@@ -20,8 +20,8 @@ TAU = number("tau", 1.0, (0.0, 100.0), kvpress=5.0).means(
     "(align=dot) or of the cosine."
 )
 ALIGN = choice("align", ("dot", "cosine"), kvpress="cosine").means(
-    "CapKV: alignment of a key with the mean query: their scaled dot product (paper), or their "
-    "cosine with a largest weight of 1 (kvpress)."
+    "CapKV: alignment of a key with the mean query. It is their scaled dot product (dot), or "
+    "their cosine with a largest weight of 1 (cosine)."
 )
 ANCHOR = choice("anchor", ("seen", "future"), kvpress="future").means(
     "CapKV: mean of the prompt's queries (seen), or turned to the mean of the `future` next "

@@ -19,8 +19,8 @@ from ckv_core.methods.parts.window import WINDOW_SCORER
 
 CHUNK = integer("chunk", 10, (1, 4096), kvpress=20).means("ChunkKV: tokens of a chunk.")
 CHUNKS_OF = choice("chunks_of", ("head", "layer"), kvpress="layer").means(
-    "ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
-    "that reach into the window first (kvpress)."
+    "ChunkKV: each KV head keeps its own chunks (head), or all heads of a layer the same (layer). "
+    "Under layer, chunks that reach into the window come first."
 )
 
 

@@ -102,8 +102,8 @@ LEAD = choice("lead", ("first", "last"), kvpress="last").means(
     "repeats it (kvpress)."
 )
 PLUS = choice("plus", ("off", "on")).means(
-    "KVzip+: attention over the size of the hidden state that attends, times the size of the value "
-    "after the output projection (L2)."
+    "KVzip+ divides attention by the L2 norm of the hidden state that attends. It multiplies by "
+    "that of the value after the output projection."
 )
 
 

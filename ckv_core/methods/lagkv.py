@@ -27,8 +27,8 @@ TAIL = choice("tail", ("inside", "protected")).means(
     "(protected)."
 )
 TIES = choice("ties", ("place", "topk"), kvpress="topk").means(
-    "LagKV: of equal ranks sinks, newest tokens and earlier partitions stay (place), or what "
-    "torch.topk takes, which may drop sinks (topk, kvpress)."
+    "LagKV: of equal ranks sinks, newest tokens and earlier partitions stay (place). With topk "
+    "torch.topk decides, which may drop sinks."
 )
 LAG_SINKS = SINKS.but(default=16, kvpress=4)
 

@@ -18,8 +18,8 @@ BETA = number("beta", 20.0, (1.0, 1000.0)).means(
     "PyramidKV: steepness; the last layer gets 1/beta of the mean budget."
 )
 PYRAMID_WINDOW = choice("pyramid_window", ("beyond", "inside"), kvpress="inside").means(
-    "PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
-    "where the last layer's share would not hold the window (kvpress)."
+    "PyramidKV: layers share what is left beyond the window (beyond), or all of it (inside). Under "
+    "inside, shares are equal where the last one would not hold the window."
 )
 
 

@@ -71,7 +71,8 @@ def parameter_rows() -> list[tuple[str, ...]]:
     """A row per parameter with a cell per head; the documents have the same."""
     rows = []
     for parameter in PARAMETERS.values():
-        words = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
+        is_named = all(re.search(rf"\b{word}\b", parameter.help) for word in parameter.choices)
+        words = "" if is_named else f" One of {', '.join(parameter.choices)}."
         # What it is under a preset, and for methods that have their own default.
         defaults = [
             preset if parameter.name == "preset" else placeholder(parameter, preset)
