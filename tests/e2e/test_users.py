@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.factories.app import finished, request, store_run
+from tests.factories.app import ENDLESS, end_of, finished, request, script, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served, by
 
@@ -86,6 +86,8 @@ def expect_well_made_in_both_themes(page: Page) -> None:
 
 @pytest.mark.usefixtures("slug")
 def test_by_keyboard_from_the_login_to_log_out(browser, app):
+    app.services.accounts.sign_in("root")  # in another browser
+    store_run(app.services, request(), done_result())  # without logins
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
     page.goto(f"{app.url}/account?__theme=light")
@@ -102,10 +104,20 @@ def test_by_keyboard_from_the_login_to_log_out(browser, app):
     expect_well_made_in_both_themes(page)
     page.get_by_role("button", name="Revoke <b>nightly").click()
     expect(page.get_by_role("rowheader", name="<b>nightly")).to_have_count(0)
+    page.get_by_role("button", name="Log out the browser").first.click()
+    with by("ann"):
+        waiting = app.services.start_run(script(ENDLESS))
     page.goto(f"{app.url}/admin?__theme=dark")
     expect(page.locator("body")).to_have_class("dark")
-    expect(page.get_by_role("button", name="Disable bob")).to_be_visible()
     expect_well_made_in_both_themes(page)
+    page.get_by_role("button", name=f"Cancel {waiting}").click()
+    with by("ann"):
+        assert end_of(app.services, waiting).state == "cancelled"
+    page.get_by_role("button", name="Take them over").click()
+    expect(page.get_by_role("button", name="Take them over")).to_have_count(0)
+    page.get_by_role("button", name="Disable bob").click()
+    page.get_by_role("button", name="Enable bob").click()
+    expect(page.get_by_role("button", name="Disable bob")).to_be_visible()
     page.get_by_role("button", name="Log out", exact=True).click()
     expect(page).to_have_url(f"{app.url}/login")
     page.goto(f"{app.url}/account")
