@@ -29,13 +29,8 @@ MAX_VALUES = 2**21  # in all lines of JSON
 LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
 _KVPRESS_OWN = ("answer_prefix", "max_new_tokens")  # of kvpress's sets, and of any
-UNMAPPED = (
-    "tags",
-    "choices",
-    "evidence",
-    "protect",
-    *_KVPRESS_OWN,
-)  # read under their own names alone
+# Read under their own names alone.
+UNMAPPED = ("tags", "choices", "evidence", "protect", *_KVPRESS_OWN)
 ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 # LongBench's published files: the metric of each data set is part of its definition.
 _LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
@@ -245,9 +240,8 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
     if not columns and (columns := known_columns(values)):
         facts = published(values)
     given = {name: values.get(columns.get(name, name)) for name in COLUMNS}
-    given["choices"] = values.get("choices")
-    given |= {name: values.get(name) for name in ("evidence", "protect", *_KVPRESS_OWN)}
-    given["tags"] = values.get("tags") if isinstance(values.get("tags"), dict) else None
+    given |= {name: values.get(name) for name in UNMAPPED}
+    given["tags"] = given["tags"] if isinstance(given["tags"], dict) else None
     given = {name: value for name, value in {**given, **facts}.items() if value is not None}
     answers = given.get("answers", [])
     answers = answers if isinstance(answers, list) else [answers]

@@ -100,7 +100,8 @@ class Logins:
             wait_s = min(2.0 ** min(over, 30), LONGEST_WAIT_S)
             guesses.blocked_until = self._clock() + wait_s
         self._guesses[key] = guesses  # the latest last, so that the oldest goes first
-        _shrink(self._guesses, WATCHED)
+        while len(self._guesses) > WATCHED:
+            del self._guesses[next(iter(self._guesses))]
 
     def _digest(self, *parts: str) -> bytes:
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
@@ -112,8 +113,3 @@ def _is_password(hashed: str, password: str) -> bool:
         return HASHER.verify(hashed, password)
     except (VerificationError, InvalidHashError):
         return False
-
-
-def _shrink(entries: dict[bytes, Any], size: int) -> None:
-    while len(entries) > size:
-        del entries[next(iter(entries))]

@@ -221,9 +221,8 @@ def _add_kept(contents: Contents, run: RunSnapshot, value: Value, text: str) -> 
     contents.add("kept", text, (KeptTokens, value))
     if value is None or prompt is None or not contents.has("kept"):
         return
-    base = f"{value['base']}/{run.slug}"
-    files = contents.files
-    files |= {f"{base}/prompt": _json(views.prompt_value(prompt))}
+    base, files = f"{value['base']}/{run.slug}", contents.files
+    files[f"{base}/prompt"] = json.dumps(views.prompt_value(prompt)).encode()
     for index, variant in enumerate(run.result.variants):
         if variant.retained is not None:
             files[f"{base}/{index}/retained"] = variant.retained.bits
@@ -241,10 +240,6 @@ def _facts(run: RunSnapshot, notes: RunNotes) -> Value:
     ]
     rows = [{"label": label, "text": text} for label, text in more if text]
     return {"rows": [*rows, *views.details_value(run)["rows"]]}
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
 
 
 LIMIT_BYTES = 64 * 2**20
