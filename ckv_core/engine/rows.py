@@ -263,15 +263,10 @@ class PromptRows:
         """The slots of one row's prompt entries in one layer, shared with other rows or its own."""
         return self.alone[row][layer] if row in self.alone else self.layers[layer]
 
-    def row_bytes(self, layer: int, row: int) -> int:
-        """Bytes of the tensors that hold one row's prompt entries in one layer."""
+    def row_bytes(self, layer: int, row: int, *, read: bool = False) -> int:
+        """Bytes that hold one row's prompt entries in one layer; or of those a step reads."""
         place = 0 if row in self.alone else self.steady.index(row)
-        return self.slots(layer, row).row_bytes(place)
-
-    def read_bytes(self, layer: int, row: int) -> int:
-        """Bytes of those that a step of one token reads."""
-        place = 0 if row in self.alone else self.steady.index(row)
-        return self.slots(layer, row).row_bytes(place, read=True)
+        return self.slots(layer, row).row_bytes(place, read=read)
 
     def let_go(self) -> None:
         """Leave the entries to the decoding that has begun; no other can begin."""

@@ -206,7 +206,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
         requested_entries=requested,
         retained_entries=retained,
         cache_bytes=sum(rows.row_bytes(layer, row) for layer in model.evictable_layers),
-        read_bytes=sum(rows.read_bytes(layer, row) for layer in model.evictable_layers),
+        read_bytes=sum(rows.row_bytes(layer, row, read=True) for layer in model.evictable_layers),
         full_cache_bytes=sum(layer.bytes_of(prompt_len) for layer in evictable),
         warnings=tuple(warnings),
     )

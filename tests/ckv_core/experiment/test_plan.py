@@ -13,6 +13,7 @@ from ckv_core.experiment.plan import (
     Planned,
     RequestSizes,
     Setting,
+    bytes_together,
     equal_bytes,
     parse_bytes,
     plan,
@@ -243,6 +244,12 @@ def test_pages_are_held_whole_and_a_page_of_one_more_token_is_a_page_more():
 
 def test_rows_that_decode_together_are_as_many_as_the_engines():
     assert ROWS_TOGETHER == GROUP_ROWS
+    setting, spec = Setting(memory=GIB, prompt=4_096), VariantSpec.parse("snapkv:budget=64")
+    fewer, most, more = (
+        bytes_together(LLAMA, setting, [spec] * (GROUP_ROWS + more)) for more in (-2, -1, 0)
+    )
+    assert most - fewer == planned(spec.spec, setting).kv_bytes_per_request
+    assert more == most  # a row is the full cache's
 
 
 def test_equal_bytes_are_equal_and_hold_what_the_engine_would():
