@@ -40,7 +40,7 @@ from tests.factories.events import assert_same_result, events_of
 from tests.factories.runs import done_result
 from tests.processes import PATIENCE_S, wait_for
 from tests.ui.served_app import by
-from ui.accounts.access import Access, AccessError, Viewer, acting_as
+from ui.accounts.access import Access, Viewer, acting_as
 from ui.services import example
 from ui.services.example import OWNER
 from ui.services.live_runs import LiveRun, RunSnapshot
@@ -386,25 +386,6 @@ def test_a_preview_is_saved_as_a_run_made_from_the_one_shown(services):
     saved = services.previews.save(slug, {"budget": "25%"})
     run = end_of(services, saved)
     assert run.request == replace(services.snapshot(slug).request, budgets=("25%",))
-
-
-def test_who_may_not_start_runs_gets_no_preview(limited):
-    services = limited("ann", "bob")
-    slug = stored(services, owner="ann")
-    guest = Viewer(shared=frozenset({slug}))
-    refused = {
-        guest: AccessError,
-        Viewer(user="ann", scope="read"): AccessError,
-        Viewer(user="bob"): StorageError,
-    }
-    for viewer, error in refused.items():
-        with acting_as(viewer), pytest.raises(error):
-            services.previews.request(slug, {"budget": "25%"})
-    for viewer in (Viewer(user="ann"), Viewer(user="bob", shared=frozenset({slug}))):
-        with acting_as(viewer):
-            assert wanted(services, slug, budget="25%").budgets == ("25%",)
-    with acting_as(guest):
-        assert not services.previews.may_start()
 
 
 # --- the app's own example run: made once, after all other runs, and read by everybody -----
