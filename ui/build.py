@@ -51,7 +51,7 @@ from ui.shell.plain_pages import REFUSALS
 # Former pages, and which ones have what they had.
 MOVED = {
     "/sweep": "/",
-    "/studies": "/?source=file",
+    "/studies": "/?source=pasted",
     "/study": "/run",
     "/aggregate": "/several",
     "/compare-runs": "/several",

@@ -102,7 +102,9 @@ def _print_variant(variant: VariantResult) -> None:
     say(indented(variant.text))
     for follow_up in variant.follow_ups:
         same = follow_up.agreement
-        agrees = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
+        agrees = (
+            "" if same is None else f" ({100 * same:.0f} % as the full cache before a difference)"
+        )
         say(f"   > {follow_up.question}{agrees}")
         say(indented(follow_up.text))
 

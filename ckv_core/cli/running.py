@@ -65,7 +65,7 @@ def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
 
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
-    share = "" if event.fraction is None else f" {event.fraction:4.0%}"
+    share = "" if event.fraction is None else f" {100 * event.fraction:3.0f} %"
     show_line(f"{event.stage}{share} {event.detail}")
 
 

@@ -94,7 +94,7 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.1%}"
+    return "-" if value is None else f"{100 * value:z.1f} %"
 
 
 def indented(text: str) -> str:

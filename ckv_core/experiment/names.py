@@ -12,7 +12,8 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     """One name per variant: its label, or its SPEC where that says more.
 
     A SPEC says more where it sets a parameter that the label does not show, or a budget that not
-    all have; and of two that share a label. Positions that were given are named by their label.
+    all have. Two that share a label have their settings behind it, where that tells them apart.
+    Positions that were given are named by their label.
     """
     counts = Counter(variant.label for variant in variants)
     # Given positions and SPECs with a name set nothing that a reader knows.
@@ -26,12 +27,16 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
         str(parameters.get("budget", v.params.get("budget", ""))) for v, parameters in pairs
     } - {""}
     silent = {"budget"} if len(budgets) == 1 else set()
-    return [
+    names = [
         v.label
         if counts[v.label] == 1 and parameters.keys() <= silent | keys_in_label(v.label)
+        else curve_name(v.label, None, v.spec)
+        if counts[v.label] > 1 and silent
         else v.spec
         for v, parameters in zip(variants, written, strict=True)
     ]
+    is_alike = Counter(names)
+    return [v.spec if is_alike[name] > 1 else name for v, name in zip(variants, names, strict=True)]
 
 
 def curve_name(label: str, alpha: float | None, spec: str) -> str:

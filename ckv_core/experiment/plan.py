@@ -41,30 +41,32 @@ FORMULAS = {
         "maps or experts by their bits with scales"
     ),
     "kv_bytes_per_request": (
-        "kept entries of the prompt in their store and layout, and entries of the output; sliding "
-        "layers hold their window"
+        "memory of one request: the kept entries of its prompt, as they are stored, and all of its "
+        "output; sliding layers hold their window"
     ),
     "peak_prefill_bytes": (
-        "above the weights while one prompt is read: full cache, last queries, what the method "
-        "gathers, and the larger of activations and choice"
+        "memory beside the weights while one prompt is read: its full cache, the last queries, "
+        "what the method gathers, and the larger of activations and choice"
     ),
     "requests": (
-        "1 + (memory - weights - peak of prefill) / KV of a request, at most (memory - weights) / "
-        "(KV and activations of a request)"
+        "1 + (memory - weights - peak while reading) / KV cache of a request, at most (memory - "
+        "weights) / (KV cache and activations of a request)"
     ),
     "bytes_read_per_step": (
-        "weights that a step of one request goes through, what is kept of its prompt, and half of "
-        "the output"
+        "bytes that one request reads for a token: the weights, what is kept of its prompt, and "
+        "half of its output"
     ),
-    "floor_ms_per_token": "bytes read a step / bandwidth",
+    "floor_ms_per_token": (
+        "of a request that runs alone: bytes read per step / bandwidth; no token can come faster"
+    ),
     "tokens_per_s_at_most": (
-        "requests x bandwidth / (weights + each request's cache); of experts 1 - (1 - active / "
-        "experts)^requests"
+        "of all requests that fit, run together: requests x bandwidth / (weights + each request's "
+        "cache); of experts 1 - (1 - active / experts)^requests"
     ),
 }
 NOTE = (
-    "Computed from the model's sizes, not measured. A request fits with its whole output, and "
-    "while the last prompt is still being read."
+    "Computed from the model's sizes, not measured. A request fits if its whole output does, while "
+    "one more prompt is read."
 )
 
 
@@ -320,12 +322,12 @@ def plan_document(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) 
 
 # Label and unit of each column; bytes are shown with theirs.
 _COLUMNS = {
-    "kv_bytes_per_request": ("KV a request", "", ""),
+    "kv_bytes_per_request": ("KV cache of a request", "", ""),
     "requests": ("Requests that fit", "", ","),
-    "peak_prefill_bytes": ("Peak of prefill", "", ""),
-    "bytes_read_per_step": ("Read a step", "", ""),
-    "floor_ms_per_token": ("Floor", "ms/token", ",.2f"),
-    "tokens_per_s_at_most": ("All together at most", "tokens/s", ",.0f"),
+    "peak_prefill_bytes": ("Peak while reading", "", ""),
+    "bytes_read_per_step": ("Read per step", "", ""),
+    "floor_ms_per_token": ("Least time", "ms/token", ",.2f"),
+    "tokens_per_s_at_most": ("Most throughput", "tokens/s", ",.0f"),
 }
 
 
@@ -384,22 +386,26 @@ def equal_bytes(shape: ModelShape, setting: Setting, spec: VariantSpec) -> Itera
 
     wanted = held("", f"budget={spec.budget}").nbytes
     size = f"{wanted / 2**20:.3f}".rstrip("0").rstrip(".")
-    yield held("evict", f"budget={size}MiB")
+    yield held("Evict", f"budget={size}MiB")
     for store in STORES:
-        yield held("evict and store", f"budget={size}MiB,store={store}")
+        yield held("Evict and store in fewer bits", f"budget={size}MiB,store={store}")
     for store in STORES:
-        yield held("store alone", f"budget=100%,store={store}")
+        yield held("Store in fewer bits alone", f"budget=100%,store={store}")
+
+
+def _share(row: Equal) -> Cell:
+    return Cell(f"{100 * row.share:.1f} %", row.share)
 
 
 def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
     columns: list[Column[Equal]] = [
         text_column("how", "Way", lambda row: Cell(row.how, spec=row.spec)),
-        Column("entries", "Entries a KV head", lambda row: row.entries, form=","),
-        Column("share", "Of the prompt", lambda row: row.share, unit="share", form=".1%"),
+        Column("entries", "Entries per KV head", lambda row: row.entries, form=","),
+        Column("share", "Of the prompt", _share, unit="share"),
         Column("bytes", "Bytes", lambda row: Cell(human_bytes(row.nbytes), row.nbytes)),
     ]
     note = (
-        "The first rows hold the same bytes of a prompt. The last ones keep all entries: their "
-        "bytes are what the store alone saves."
+        "The first four rows take the same memory. The last three evict nothing: they show what "
+        "fewer bits save alone."
     )
     return Table(caption="Equal bytes", columns=columns, items=rows, file="bytes.csv", note=note)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckv_core.experiment.regimes import Regimes, regimes_of
+from ckv_core.experiment.sentences import budget_short
 from ckv_core.experiment.stats import (
     Difference,
     Interval,
@@ -238,7 +239,7 @@ def varied_units(curves: Sequence[Curve], key: str) -> list[str]:
 
 def baseline_name(row: Row) -> str:
     """`SnapKV at 20%`; of the full cache its name."""
-    return f"{row.name} at {row.budget}" if row.budget else row.name
+    return f"{row.name} at {budget_short(str(row.budget))}" if row.budget else row.name
 
 
 def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:

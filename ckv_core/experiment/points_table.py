@@ -94,7 +94,7 @@ def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False
 
     def text(value: float) -> str:
         sign = "+" if is_signed else ""
-        return format(value, f"{sign}z.1%" if is_share else f"{sign}z,.4g")
+        return f"{100 * value:{sign}z.1f} %" if is_share else f"{value:{sign}z,.4g}"
 
     if interval.low is None or interval.high is None or interval.n == 1:
         return text(interval.mean)
@@ -162,7 +162,7 @@ def _memory(row: Row) -> Cell | None:
     if row.memory is None:
         return None
     mean, full = row.memory
-    return Cell(f"{mean / MIB:,.2f} ({mean / full:.1%})", mean / MIB)
+    return Cell(f"{mean / MIB:,.2f} ({100 * mean / full:.1f} %)", mean / MIB)
 
 
 _MEMORY = Column(

@@ -11,7 +11,7 @@ from ckv_core.records.events import RunResult
 
 _KNOWN = (
     "Query-aware methods saw the question while choosing, query-agnostic ones did not. For a fair "
-    "comparison compress the context only."
+    "comparison choose the scenario context-only."
 )
 _UNKNOWN = (
     "Query-aware methods choose with the last queries of the context, query-agnostic ones without. "

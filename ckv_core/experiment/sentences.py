@@ -225,8 +225,8 @@ def can_confirm(n: int, methods: int, tolerance: float, what: str = "samples") -
     who = f"With {counted(methods, 'method')}, {counted(n, what.removesuffix('s'), what)}"
     if least is None:
         return f"{who} can confirm no loss at all.{rest}"
-    one = "" if one_lost is None else f", or {amount(one_lost)} if one answer is lost"
-    return f"{who} can confirm a loss of at most {points(least)}{one}.{rest}"
+    one = "" if one_lost is None else f"; if it loses one answer, {amount(one_lost)}"
+    return f"{who} can confirm that a method loses at most {points(least)}{one}.{rest}"
 
 
 def l1_finding(moved: Interval) -> str:
@@ -241,10 +241,10 @@ def l1_finding(moved: Interval) -> str:
 
 
 def budget_words(budget: str) -> str:
-    """`10 % of the cache`, `128 tokens`."""
+    """`10 % of the cache`, `128 tokens`, `4MiB`."""
     if budget.endswith("%"):
         return f"{budget.removesuffix('%').strip()} % of the cache"
-    return f"{budget} tokens"
+    return budget if budget.casefold().endswith("mib") else f"{budget} tokens"
 
 
 def budget_short(budget: str) -> str:

@@ -142,7 +142,7 @@ def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | 
     is_nats = metric.unit == "nats"
     text = f"{value:z#.3g}" if is_nats else four_digits(value)
     text = f"{value:,.0f}" if metric.unit in ("tokens", "entries") else text
-    text = f"{value:z.0%}" if metric.is_share else text
+    text = f"{100 * value:z.0f} %" if metric.is_share else text
     title = f"{value:z.6g}{' nats' * is_nats}"
     if metric.group == "forced":
         positions = int(np.isfinite(variant.analysis[metric.key]).sum())
@@ -205,7 +205,7 @@ def _share(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     if share is None or receipt is None:
         return None
     full = f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
-    return Cell(f"{share:.1%}", title=full)
+    return Cell(f"{100 * share:.1f} %", title=full)
 
 
 def _peak(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
@@ -215,7 +215,8 @@ def _peak(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
         return None
     is_first = metric.key == "prefill_peak"
     estimate = (memory.prefill_estimate if is_first else memory.decode_estimate) or 0
-    title = f"Measured {peak:,} bytes, {peak / receipt.full_cache_bytes:.0%} of the full cache's."
+    share = 100 * peak / receipt.full_cache_bytes
+    title = f"Measured {peak:,} bytes, {share:.0f} % of the full cache's."
     return Cell(f"{peak / MIB:,.1f} / {estimate / MIB:,.1f}", title=title)
 
 
@@ -236,7 +237,7 @@ def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
         return None
     count = moved.compared_heads
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return Cell(f"{share:.0%} of {count:,}", title=title)
+    return Cell(f"{100 * share:.0f} % of {count:,}", title=title)
 
 
 def time_cell(metric: Metric, variant: VariantResult) -> Cell | None:
@@ -264,7 +265,7 @@ def alone_note(variants: Iterable[VariantResult]) -> str:
     most = max(time.others for time in times)
     return (
         f"Each method was then timed alone, {times[0].steps} steps each; a range is the quartiles. "
-        f"Other processes took up to {most:.0%} of the processors meanwhile."
+        f"Other processes took up to {100 * most:.0f} % of the processors meanwhile."
     )
 
 

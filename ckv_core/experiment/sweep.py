@@ -14,6 +14,7 @@ from ckv_core.experiment.points import POINT_METRICS, Curve, Points, Row
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.runs import together
+from ckv_core.experiment.sentences import budget_short
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
@@ -101,7 +102,7 @@ class Saving:
         unit = self.target_budget.unit
         if unit == "tokens":
             return f"{match.budget:,.0f}"
-        return f"{match.budget:.1f}%" if unit == "percent" else f"{match.budget:.3g}MiB"
+        return f"{match.budget:.1f} %" if unit == "percent" else f"{match.budget:.3g}MiB"
 
 
 Needs = Mapping[str, Saving]  # by metric
@@ -170,7 +171,10 @@ def savings_table(
 
     def matched(needs: Needs) -> Cell:
         at = first(needs)
-        return Cell(f"{at.target.first.name} at {at.target_budget}", at.target_budget.amount)
+        return Cell(
+            f"{at.target.first.name} at {budget_short(str(at.target_budget))}",
+            at.target_budget.amount,
+        )
 
     def needed(key: str, needs: Needs) -> Cell | None:
         saving = needs.get(key)

@@ -272,7 +272,7 @@ def _of_one_budget(result: RunResult) -> Verdict | None:
     if counts.by_answer and counts.full == "answered" and missed:
         causes = (sentences.EVICTION_DID.format("the miss" if missed == 1 else "every miss"),)
     return Verdict(
-        headline=_headline(result, counts, [*states]),
+        headline=_headline(result, counts, states),
         groups=(*_baseline(result, counts), *_groups(result, counts, states)),
         causes=causes,
         findings=tuple(_findings(result.variants, states, counts)),
@@ -298,11 +298,13 @@ def _place(result: RunResult, indices: Iterable[int]) -> str:
     return f"{sentences.PLACE.format(part)} ({sentences.size(*sizes(receipts))})"
 
 
-def _headline(result: RunResult, counts: Tally, indices: Sequence[int]) -> str:
-    """First that the full cache misses the answer, if it does; then how many answer."""
+def _headline(result: RunResult, counts: Tally, states: Mapping[int, State]) -> str:
+    """First that the full cache misses the answer, if it does; then how many answer, with what."""
+    indices = [*states]
     judged = [i for i in indices if counts.by_answer or result.variants[i].agreement is not None]
     one = display_names(result.variants)[judged[0]] if len(judged) == 1 else ""
-    phrase, place = counts.phrase(one=one), _place(result, indices)
+    keep = [i for i in indices if states[i] == "kept"]
+    phrase, place = counts.phrase(one=one), _place(result, keep or indices)
     phrase = phrase or f"{counted(counts.failed, 'method')} failed"
     if counts.by_answer and not counts.cut and not counts.failed:
         phrase += f" with {place}" if place else ""

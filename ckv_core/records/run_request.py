@@ -510,12 +510,15 @@ class RunRequest:
         question = self.question if self.scenario == "regular" else ""
         joint = "\n\n" if self.answer_prefix is None else ""
         prompt = " ".join(f"{self.context}{joint}{question}".casefold().split())
+        missing = []
         for text in map(str.strip, self.protect):
             match = TOKEN_RANGE.fullmatch(text)
             if match is None and " ".join(text.casefold().split()) not in prompt:
-                raise no_passage(text)
+                missing.append(text)
             if match is not None and int(match[1]) > int(match[2]):
                 raise PromptError(f"{text!r} ends before it begins; give the first position first.")
+        if missing:
+            raise no_passage(*missing)
 
 
 # What is given of one sample, and the fields that hold several values of an argument.
@@ -567,11 +570,12 @@ def check_context(text: str) -> None:
             raise PromptError("The context is empty; paste or upload a text first.")
 
 
-def no_passage(text: str) -> PromptError:
-    """The error for a protected text that does not occur."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
+def no_passage(*texts: str) -> PromptError:
+    """The error for protected texts that do not occur."""
+    shown = " and ".join(repr(each if len(each) <= 60 else f"{each[:57]}...") for each in texts)
+    noun, verb = ("text", "does") if len(texts) == 1 else ("texts", "do")
     return PromptError(
-        f"The protected text {shown!r} does not occur in the text; copy the words from there, "
+        f"The protected {noun} {shown} {verb} not occur in the text; copy the words from there, "
         "or give positions (tokens:12-39)."
     )
 

@@ -65,7 +65,7 @@ def test_a_newcomer_sees_a_verdict_and_kept_maps_without_typing(browser, app):
 def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
     page.get_by_role("button", name="Support chat").click()
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
-    expect(page.locator("#variants-line")).to_contain_text(re.compile(r"6 variants, about \d+ s "))
+    expect(page.locator("#variants-line")).to_contain_text(re.compile(r"5 methods, about \d+ s "))
     steps.set_new_tokens(page, 24)
     steps.run_to_its_end(page)
     for line in ("All figures", "Perturbation"):

@@ -12,7 +12,7 @@ PAGES = {
     "compare": ("/", "#context-bar [data-ready]", 30),
     "result": ("/run?id={run}", "#answers tbody tr", 30),
     "many budgets": ("/run?id={sweep}", "#grid .ckv-point", 20),
-    "samples of a file": ("/?source=file", "#study-name :is(input, textarea)", 5),
+    "samples of a file": ("/?source=pasted", "#study-name :is(input, textarea)", 5),
     "samples of a task": ("/?source=task", "#study-name :is(input, textarea)", 6),
     "many samples": ("/run?id={study}", "#study-samples tbody tr", 20),
     "several runs": ("/several?ids={sweep},{other}", "#several-table tbody tr", 20),

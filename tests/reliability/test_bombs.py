@@ -90,7 +90,10 @@ READERS = {
     "study": (lambda text, _: read_study(text), (OBJECTS,)),
     "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
     "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
-    "columns": (lambda text, _: sample_map(FormValues(source="file", data=text)), (OBJECTS, LINES)),
+    "columns": (
+        lambda text, _: sample_map(FormValues(source="pasted", data=text)),
+        (OBJECTS, LINES),
+    ),
     "leaderboard": (_leaderboard, (QUOTES, COLUMNS)),
     "setup link": (lambda text, _: _setup_link(text), (OBJECTS,)),
     "export": (lambda text, _: read_export(text), (OBJECTS,)),

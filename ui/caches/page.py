@@ -43,7 +43,7 @@ def job_sentence(job: CacheJob) -> str:
     known = {"queued": "Waits for its turn.", "failed": job.reason, "cancelled": "Cancelled."}
     if job.state in known or job.progress is None:
         return known.get(job.state, "")
-    share = "" if job.progress.fraction is None else f" {job.progress.fraction:.0%}"
+    share = "" if job.progress.fraction is None else f" {100 * job.progress.fraction:.0f} %"
     return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"
 
 

@@ -106,10 +106,10 @@ def sigma_figure(result: RunResult, variant: int) -> go.Figure:
     own = looks_of(result.variants)[variant]
     traces.append(variant_line(own, "sigma, measured", flat[order], **hover))
     traces.append(_uncovered(flat[order], where, flat[order]))
-    share = f"{(flat[order] > ASSUMED_MASS).mean():.1%}" if order.size else "none"
+    share = f"{100 * (flat[order] > ASSUMED_MASS).mean():.1f} %" if order.size else "none"
     oracle = others[0][1]
     if oracle is not None and order.size:
-        share += f" (oracle {(oracle.reshape(-1)[order] > ASSUMED_MASS).mean():.1%})"
+        share += f" (oracle {100 * (oracle.reshape(-1)[order] > ASSUMED_MASS).mean():.1f} %)"
     figure = line_chart(
         title,
         f"sigma > 0.5 in {share} of n = {order.size:,} heads",

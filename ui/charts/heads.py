@@ -51,7 +51,7 @@ def head_grid_figure(
     valid = ~np.isnan(values) & ~np.isnan(base)
     count, won = int(valid.sum()), int((values < base)[valid].sum())
     figure = new_figure(
-        f"{name}: {won / max(count, 1):.0%} of heads below the base",
+        f"{name}: {100 * won / max(count, 1):.0f} % of heads below the base",
         f"{label}: {won:,} of n = {count:,} heads below its base",
     )
     if against == "wins":
@@ -83,7 +83,7 @@ def chosen_alphas_figure(result: RunResult, variant: int) -> go.Figure:
     if values is None:
         return empty_figure(f"{name}: alphas")
     known = values[~np.isnan(values)]
-    at_zero = f"{(known == 0).mean():.0%}" if known.size else "none"
+    at_zero = f"{100 * (known == 0).mean():.0f} %" if known.size else "none"
     subtitle = f"n = {known.size:,} KV heads, {at_zero} of them at 0"
     figure = new_figure(f"{name}: alphas", subtitle)
     colorbar = {**colorbar_of("alpha"), "tickvals": [0, 0.25, 0.5, 0.75, 1]}

@@ -152,7 +152,7 @@ def needle_figure(reading: Reading, point: Point) -> go.Figure:
     figure.add_heatmap(
         z=score,
         x=[f"{length:,.0f}" for length in lengths],
-        y=[f"{depth:.0%}" for depth in depths],
+        y=[f"{100 * depth:.0f} %" for depth in depths],
         customdata=more.tolist(),
         zmin=0,
         zmax=100,
@@ -165,7 +165,7 @@ def needle_figure(reading: Reading, point: Point) -> go.Figure:
     edge = {"color": "#111827", "width": 1}
     figure.add_scatter(
         x=[f"{length:,.0f}" for length, _ in cannot],
-        y=[f"{depth:.0%}" for _, depth in cannot],
+        y=[f"{100 * depth:.0f} %" for _, depth in cannot],
         mode="markers",
         marker={"symbol": "x", "size": 10, "color": "#ffffff", "line": edge},
         hoverinfo="skip",
@@ -227,7 +227,8 @@ def _cells(reading: Reading, point: Point) -> dict[tuple[float, float], list[flo
 
 
 def _point_name(reading: Reading, point: Point) -> str:
-    return f"{reading.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
+    at = f" at {sentences.budget_short(point.budget)}" if point.budget else ""
+    return reading.names[point.variant] + at
 
 
 def _point_controls(reading: Reading) -> list[Control]:

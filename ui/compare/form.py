@@ -46,7 +46,7 @@ def build_intro() -> None:
 
 
 DEFAULTS = FormValues()
-SOURCES = [("File or pasted", "file"), ("Built-in task", "task"), ("Stored texts", "runs")]
+SOURCES = [("File or pasted", "pasted"), ("Built-in task", "task"), ("Stored texts", "runs")]
 HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
 DATA_HINT = (
     '{"context": "A long text …", "question": "Who …?", "answers": ["Ada", "Ada Lovelace"]}\n'
@@ -54,8 +54,8 @@ DATA_HINT = (
 )
 # Column of this part -> the sources that it is for.
 SAMPLE_AREAS = {
-    "many_area": {"file", "task", "runs", "lm_eval"},
-    "file_area": {"file"},
+    "many_area": {"pasted", "task", "runs", "lm_eval"},
+    "file_area": {"pasted"},
     "task_area": {"task"},
     "runs_area": {"runs"},
     "harness_area": {"lm_eval"},
@@ -73,39 +73,43 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
     label = "Where the samples come from"
     parts["source"] = segments("source", label, sources, DEFAULTS.source)
     with gr.Column(elem_id="study-file-area") as parts["file_area"]:
-        info = "one line a sample: JSON, or CSV with named columns; RULER, LongBench as published"
+        info = "JSON lines, or CSV with named columns; files of RULER and LongBench fit as they are"
         parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)
         StudyFile(elem_id="study-file")
         parts["columns"] = text("study-columns", "Columns", "", elem_classes=["ckv-unseen"])
         columns = SampleMap(elem_id="study-map")
     with gr.Column(visible=False) as parts["task_area"]:
-        info = "one or several, made on this machine; the same seed gives the same samples"
+        info = "made on this machine; choose one or several"
         tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
         parts["task"] = dropdown(
             "study-task", "Tasks", info, tasks, list(DEFAULTS.task), multiselect=True
         )
         with gr.Row(elem_id="task-row"):
-            parts["length"] = _field("length", "Length", "tokens of a prompt: 1024, 2048")
-            parts["sample_seed"] = _field("sample_seed", "Seed", "the random seed")
+            parts["length"] = _field("length", "Length", "tokens per prompt: 1024, 2048")
+            parts["sample_seed"] = _field(
+                "sample_seed", "Seed", "the same seed gives the same samples"
+            )
     with gr.Column(visible=False) as parts["runs_area"]:
-        info = "their texts, questions and expected answers; choose them on the page Runs"
+        info = (
+            "names of stored runs: their texts, questions and answers; choose them on the page Runs"
+        )
         parts["runs"] = text("study-runs", "Runs", info, placeholder="4f0c1a2b3c4d, 9e8d7c6b5a40")
     with gr.Column(visible=False) as parts["harness_area"]:
-        info = "a task that generates its answer; its data set is downloaded first"
+        info = "one whose answer is generated; its data set is downloaded first"
         hint = "longbench_hotpotqa"
         parts["lm_eval"] = text("study-lm-eval", "Task", info, placeholder=hint)
     with gr.Column(visible=False) as parts["count_area"]:
-        info = "how many for each task and length"
+        info = "number for each task and length"
         parts["samples"] = _field("samples", "Samples", info)
     with gr.Row(elem_id="study-row"):
-        info = "the name of a stored run resumes it"
+        info = "of the run"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "if a sample names none"
+        metric, info = DEFAULTS.metric, "if a sample has none"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-        info = "accepted drop in points of 100"
+        info = "accepted drop, of 100"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
-        parts["baseline"] = _field("baseline", "Baseline", "full, or snapkv:budget=20%")
+        parts["baseline"] = _field("baseline", "Baseline", "full, or a method")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
 
 
@@ -143,8 +147,8 @@ def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
 
 MODES = [("One text", "text"), ("Many samples", "many")]
 SCENARIO_CHOICES = [
-    ("Before compression", "regular"),
-    ("After (reusable cache)", "context-only"),
+    ("Regular", "regular"),
+    ("Context-only", "context-only"),
 ]
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
@@ -160,9 +164,9 @@ ALPHA_RULER = {
     **{"ticks": [], "hint": ""},
 }
 ANALYSIS_INFO = (
-    "Bounds and oracles: the paper's error bounds, and the best choice by true attention. Costs "
-    "about one decoding step per variant. Fidelity: every variant reads the full cache's own text, "
-    "which takes about as long as generating it. With several budgets or alphas it is not measured."
+    "Bounds and oracles: the paper's error bounds, and the best choice by true attention. They "
+    "cost about one decoding step per method. Fidelity: every method reads the full cache's text, "
+    "which takes about as long as generating it. Several budgets or alphas have no fidelity."
 )
 # Part of the form -> one text or the sources of samples that it is for.
 AREAS = {
@@ -278,9 +282,12 @@ def _build_slide(parts: dict[str, Any], label: str, info: str, ruler: dict[str, 
 
 def _build_advanced(parts: dict[str, Any], device: str) -> None:
     """Controls that a first run does not need."""
-    info = "Before: methods may use the question. After: one compressed cache serves any question."
-    label = "When is the question known?"
-    parts["scenario"] = segments("scenario", label, SCENARIO_CHOICES, DEFAULTS.scenario, info=info)
+    info = (
+        "Regular: the question is known before the cache is compressed. Context-only: it comes "
+        "after, so one compressed cache serves any question."
+    )
+    choices, chosen = SCENARIO_CHOICES, DEFAULTS.scenario
+    parts["scenario"] = segments("scenario", "Scenario", choices, chosen, info=info)
     info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
     parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
     with gr.Column() as parts["text_settings"]:

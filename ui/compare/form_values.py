@@ -8,6 +8,7 @@ from typing import Any
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.experiment.ablation import ablation
 from ckv_core.experiment.data import COLUMNS
+from ckv_core.experiment.sentences import counted
 from ckv_core.experiment.tasks import TASKS
 from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET
@@ -49,8 +50,8 @@ class FormValues:
 
     Attributes:
         mode: `text` for one text, `many` for many samples.
-        source: where many samples come from: `file`, whose text is in `data`, `task`, `lm_eval`, a
-            task of that package, or `runs`, the texts of stored runs.
+        source: where many samples come from: `pasted`, whose text is in `data`, `task`, `lm_eval`,
+            a task of that package, or `runs`, the texts of stored runs.
         columns: `ours=theirs`, with commas, where names in the file differ.
         length, samples: tokens of the tasks' prompts, several with commas; how many of each task at
             each length.
@@ -59,7 +60,7 @@ class FormValues:
     """
 
     mode: str = "text"
-    source: str = "file"
+    source: str = "pasted"
     name: str = ""
     data: str = ""
     columns: str = ""
@@ -206,23 +207,29 @@ def with_ablation(base: str, chosen: Sequence[str]) -> list[str]:
 
 
 def describe_variants(form: FormValues) -> str:
-    """How many variants or points would run, and how long; ConfigError if they are wrong."""
+    """How many methods or points would run beside the full cache, and how long.
+
+    Raises:
+        ConfigError: they are wrong.
+    """
     request = form.request()
-    count = len(request.points())  # also refuses a wrong one
+    points = request.points()  # also refuses a wrong one
+    count = len(points)
     if request.kind == "compare" and (more := count - MAX_VARIANTS) > 0:
         with about("variants"):
             raise ConfigError(
-                f"{count} variants are too many; one run takes up to {MAX_VARIANTS}: take out "
-                f"{more}."
+                f"{count} methods with the full cache are too many; one run takes up to "
+                f"{MAX_VARIANTS}: take out {more}."
             )
-    noun = "variant" if request.kind == "compare" else "point"
-    counted = f"{count} {noun}{'' if count == 1 else 's'}"
+    evicting = sum(point.variant.partition(":")[0] != FULL for point in points)
+    noun = "method" if request.kind == "compare" else "point"
+    what = counted(evicting, noun) if evicting else "The full cache alone"
     if not request.context.strip():
-        return f"{counted}. Add a text to see how long it takes."
+        return f"{what}. Add a text to see how long it takes."
     tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
     found = cost(request, [(tokens, count)], is_counted=False)
     other = "" if request.model == DEFAULT_MODEL else " with the default model"
-    takes = f"{counted}, about {duration(found.seconds)}{other} on two CPU cores."
+    takes = f"{what}, about {duration(found.seconds)}{other} on two CPU cores."
     is_missing = answer_found(request.context, request.answer) is False
     return takes + ANSWER_NOT_IN_TEXT * is_missing
 
@@ -240,10 +247,9 @@ def describe_advanced(form: FormValues) -> str:
         form.dtype: form.dtype != "auto",
         form.device: form.device != "auto",
     }
-    when = "before" if form.scenario == "regular" else "after"
     count = f"{form.max_new_tokens} new token{'' if form.max_new_tokens == 1 else 's'}"
     set_ones = [words for words, is_set in settings.items() if is_set and form.mode == "text"]
-    return ", ".join([f"question known {when} compression", count, *set_ones])
+    return ", ".join([f"{form.scenario} scenario", count, *set_ones])
 
 
 def _offered_analyses(names: Sequence[object]) -> tuple[str, ...]:
@@ -279,7 +285,7 @@ def read_text(value: object) -> str:
 
 def read_new_tokens(value: object) -> int:
     """The number of tokens to generate; ConfigError for anything else."""
-    if isinstance(value, (int, float)) and 0 <= value <= MAX_NEW_TOKENS and value == int(value):
+    if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
         return int(value)
     with about("max_new_tokens"):
         raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")
@@ -290,7 +296,7 @@ def read_new_tokens(value: object) -> int:
 
 def _data(form: FormValues) -> dict[str, Any]:
     match form.source:
-        case "file":
+        case "pasted":
             if not form.data.strip():
                 with about("data"):
                     raise ConfigError("Paste the samples or open their file.")

@@ -45,33 +45,29 @@ def placeholder(parameter: Parameter, preset: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MethodClass:
-    """One class: an id for links, its heading, a sentence, and what a method of it does."""
+    """One class: an id for links, its heading and a sentence."""
 
     key: str
     name: str
     note: str
-    does: str
 
 
 CLASSES = (
-    MethodClass("full", "Reference", "Nothing is evicted.", "evicts nothing"),
+    MethodClass("full", "Reference", "They evict nothing."),
     MethodClass(
         "query-aware",
         "Query-aware",
-        "Use the attention of the prompt, your question included, to choose what to keep.",
-        "knows the question",
+        "They choose what to keep by the attention of the prompt's end, which is your question.",
     ),
     MethodClass(
         "query-agnostic",
         "Query-agnostic",
-        "Ignore the question: one compressed cache serves many questions.",
-        "does not know the question",
+        "They do not look at the question, so one compressed cache serves many questions.",
     ),
     MethodClass(
         "generating",
         "Evict while generating",
-        "Hold their budget at every step: generated entries push older ones out.",
-        "evicts while generating",
+        "They evict at every step too, so that generated tokens stay inside the budget.",
     ),
 )
 
@@ -90,7 +86,7 @@ def chips_offer() -> dict[str, Any]:
     return {
         "full": look_of(FULL).value,
         "groups": [
-            {"does": group.does, "note": group.note, "methods": list(map(_method_value, members))}
+            {"name": group.name, "note": group.note, "methods": list(map(_method_value, members))}
             for group, members in by_class(each for each in METHODS if each.name != FULL)
         ],
         "parameters": {

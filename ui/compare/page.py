@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.errors import CkvError, ConfigError, PromptError, about
+from ckv_core.errors import CkvError, ConfigError, ModelError, PromptError, about
 from ckv_core.experiment.runs import sample_request
 from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.tasks import listed
@@ -173,6 +173,7 @@ class ComparePage:
         """The slug of the run that was started."""
         request = form.request()
         request.validate()
+        self._check_model(request.model)
         self._check_counted(request)
         return self._services.start_run(request)
 
@@ -182,6 +183,7 @@ class ComparePage:
         if is_exported(form):
             return studies.add(form.data)
         study, text = study_of(form), data_text(form)
+        self._check_model(study.model)
         with about("data" if text else ""):
             samples = studies.samples_of(study, text)
         return studies.start(study, samples)
@@ -204,6 +206,14 @@ class ComparePage:
         controls = self.form.controls
         return refused(error, controls | {"budgets": controls["budget"]})
 
+    def _check_model(self, model: str) -> None:
+        """CkvError where it could not be loaded; the next Run may find that it can."""
+        status = self._services.model_status(model)
+        if status is not None and status.failed:
+            self._services.warm(model)
+            with about("model"):
+                raise ModelError(status.message)
+
     def _check_counted(self, request: RunRequest) -> None:
         """Where the model is ready, CkvError for too many tokens or a budget too small for them."""
         counted = count_if_ready(self._services, request)
@@ -218,7 +228,7 @@ class ComparePage:
     def open(self, request: gr.Request) -> list[Any]:
         """Fill the form as the address says.
 
-        /?from=SLUG of a run, with &budget=5%,10% at other budgets and &source=file for many
+        /?from=SLUG of a run, with &budget=5%,10% at other budgets and &source=pasted for many
         samples; /?study=SLUG&sample=ID of one sample, /?study=SLUG&add=N of them all and others,
         /?runs=SLUG,SLUG with their texts as samples, /?source=task with another source, /?setup=...
         of a setup link.
@@ -273,7 +283,7 @@ class ComparePage:
         form = form_of_study(reading.study, studies.samples(reading.slug), more)
         words = STUDY_FILLED_IN.format(reading.study.name)
         if more:
-            words += MORE_MADE.format(more) if form.source != "file" else MORE_PASTED.format(more)
+            words += MORE_MADE.format(more) if form.source != "pasted" else MORE_PASTED.format(more)
         return form.controls(), notice_value(words)
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:

@@ -33,12 +33,12 @@ PREVIEW_CHARS = 60
 MOST_COLUMNS = 100
 NO_NAME = "samples"  # of an estimate
 COLUMN_HELP = {
-    "id": "unlike all others",
+    "id": "different in each row",
     "context": "the text that is compressed",
     "question": "the question about it",
-    "answers": "those that count as right",
-    "metric": "its own way of scoring",
-    "source": "same for texts that belong together",
+    "answers": "each of them counts as right",
+    "metric": "if it needs its own",
+    "source": "the same for texts that belong together",
 }
 
 
@@ -50,13 +50,15 @@ def study_of(form: FormValues) -> RunRequest:
     """
     if not form.name.strip():
         with about("name"):
-            raise ConfigError("Give the run a name; the name of a stored run resumes it.")
+            raise ConfigError(
+                "Give the run a name; with the name of a stored run, that run is resumed."
+            )
     return checked_study(study_values(form.request()))
 
 
 def data_text(form: FormValues) -> str:
     """Text of the data file; empty where the samples come from a task."""
-    return form.data if form.source == "file" else ""
+    return form.data if form.source == "pasted" else ""
 
 
 def is_exported(form: FormValues) -> bool:
@@ -106,7 +108,7 @@ def plan_sentence(form: FormValues) -> str:
 
 def count_sources(form: FormValues) -> int:
     """How many independent samples the form has; 0 while that is not known."""
-    if form.source == "file":
+    if form.source == "pasted":
         if is_exported(form) or not form.data.strip():
             return 0
         with about("data"):
@@ -130,7 +132,7 @@ def sample_map(form: FormValues) -> dict[str, Any] | None:
     def cells(own: str) -> list[str]:
         return [clipped(readers[own](each), PREVIEW_CHARS) for each in samples[:PREVIEW_ROWS]]
 
-    theirs = file_columns(form.data, file_name(form)) if form.source == "file" else []
+    theirs = file_columns(form.data, file_name(form)) if form.source == "pasted" else []
     if not theirs or is_exported(form):
         return None
     samples: Sequence[Sample] = ()
@@ -203,7 +205,7 @@ def form_of_study(study: RunRequest, samples: Sequence[Sample], add: int) -> For
     if "lm_eval" in data and not data.keys() - {"lm_eval", "samples"}:
         more = str(data["samples"] + add)
         return replace(form, source="lm_eval", lm_eval=str(data["lm_eval"]), samples=more)
-    return replace(form, source="file", data=sample_lines(samples))
+    return replace(form, source="pasted", data=sample_lines(samples))
 
 
 def _parts(data: Mapping[str, Any]) -> int:

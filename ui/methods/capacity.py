@@ -17,6 +17,7 @@ from ckv_core.experiment.plan import (
     plan,
     plan_table,
 )
+from ckv_core.experiment.sentences import budget_short
 from ckv_core.methods import STORES
 from ckv_core.models.catalog import KNOWN, list_models, planned_shape
 from ckv_core.models.shape import MAX_CONFIG_BYTES, shape_of_text
@@ -30,8 +31,8 @@ from ui.components.base import DataTable, Facts, Notice
 from ui.shell.parts import AT_ONCE, SILENT, dropdown, notice_value, number, refused, text
 
 HEAD = """## How many requests fit
-Computed from the sizes in a model's config, without its weights; nothing is measured here. The \
-same on the command line: `ckv plan`. What each number is stands below the tables."""
+Computed from the sizes in a model's config; nothing is measured. Each number is explained below \
+the tables. On the command line: `ckv plan`."""
 FIRST = ("snapkv", "adakv", "kvzip", "streaming_llm:rolling=on")
 CHOSEN = ("model", "prompt", "variants", "budget")  # what an address may fill in
 
@@ -56,20 +57,18 @@ class Capacity:
         methods = [(each.label, spec) for spec, each in variant_choices().items() if spec != FULL]
         self.inputs: dict[str, Any] = {}
         with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-            info = "Only its config is read."
+            info = "only its config is read"
             own: dict[str, Any] = {"scale": 2, "min_width": 260, "allow_custom_value": True}
             model = dropdown("plan-model", "Model", info, names, names[0], **own)
-            memory = text(
-                "plan-memory", "Memory", "Of the device, such as 80GiB.", value="80GiB", **_SMALL
-            )
-            info = "Of that memory, such as 3.35TB/s."
+            memory = text("plan-memory", "Memory", "of the device: 80GiB", value="80GiB", **_SMALL)
+            info = "of that memory: 3.35TB/s"
             speed = text("plan-bandwidth", "Bandwidth", info, value="3.35TB/s", **_SMALL)
-            info = "Data type of weights and cache."
-            dtype = dropdown("plan-dtype", "Type", info, [*ITEM_BYTES], "bfloat16", **_SMALL)
-            prompt = number("plan-prompt", "Prompt", "Tokens.", 131_072)
-            output = number("plan-output", "Output", "Tokens.", 256)
+            info = "of weights and cache"
+            dtype = dropdown("plan-dtype", "Data type", info, [*ITEM_BYTES], "bfloat16", **_SMALL)
+            prompt = number("plan-prompt", "Prompt", "tokens", 131_072)
+            output = number("plan-output", "Output", "tokens", 256)
         with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
-            info = "Compared with the full cache; type your own, such as snapkv:budget=10%."
+            info = "compared with the full cache; type your own, such as snapkv:window=16"
             variants = gr.Dropdown(
                 methods,
                 value=list(FIRST),
@@ -80,14 +79,14 @@ class Capacity:
                 max_choices=MAX_PLANNED,
                 **own | {"scale": 3},
             )
-            info = "10%, 4096 or 512MiB."
+            info = "10%, 4096 or 512MiB"
             budget = text("plan-budget", "Budget", info, value="10%", **_SMALL)
-            info = "How kept entries are held."
+            info = "how kept entries are stored"
             stores = ["plain", *STORES]
             store = dropdown("plan-store", "Store", info, stores, "plain", **_SMALL)
-            info = "head, layer or page:16."
+            info = "head, layer or page:16"
             layout = text("plan-layout", "Layout", info, value="head", **_SMALL)
-            info = "whole or blocks:1024."
+            info = "whole or blocks:1024"
             prefill = text("plan-prefill", "Prefill", info, value="whole", **_SMALL)
         with gr.Accordion("A model of your own", open=False, elem_id="plan-own"):
             info = "Paste its config.json; it takes the place of the model above."
@@ -164,7 +163,8 @@ class Capacity:
         ways = tuple(dict.fromkeys(row.spec for row in equal))
         form = FormValues(variants=ways, model=shape.name)
         link = ("Compare these on a text", f"/?{urlencode({'setup': setup_of(form)[0]})}")
-        says = f"{evicting[0].label} at {evicting[0].budget}: evict, quantise, or both."
+        at = budget_short(str(evicting[0].budget))
+        says = f"{evicting[0].label} at {at}: evict, store in fewer bits, or both."
         return [SILENT, rows, equal_table(equal).value(), notice_value(says, "", [link])]
 
 

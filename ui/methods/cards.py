@@ -214,10 +214,11 @@ def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
     common = (
         ""
         if method.name == beside.name
-        else f"{kept['same']:.0%} of its entries are {beside.label}'s too; "
+        else f"{100 * kept['same']:.0f} % of its entries are {beside.label}'s too; "
     )
     return (
         f"{method.label} at {share} % ({entries} entries per KV head): {common}it keeps "
-        f"{kept['answer']:.0%} of the entries of the answer's mentions. {first:.0%} of what it "
-        f"keeps lies in the first tenth of the prompt, {last:.0%} in the last."
+        f"{100 * kept['answer']:.0f} % of the entries of the answer's mentions. Of what it "
+        f"keeps, {100 * first:.0f} % lies in the first tenth of the prompt, {100 * last:.0f} % in "
+        f"the last."
     )

@@ -25,8 +25,8 @@ INTRO = (
     "stages. Stage 1 chooses part of each head's budget by attention alone. Stage 2 chooses the "
     "rest by attention times the size of the value that would be lost. Each method says below "
     "whether `+critical` can follow it, and `+critical_auto`, which needs an observation window. "
-    "Compare query-aware and query-agnostic methods where the context alone is compressed: then "
-    "neither sees the question."
+    "Compare query-aware and query-agnostic methods in the scenario context-only: then none sees "
+    "the question."
 )
 SPEC_TEXT = (
     "## Writing a variant\n"

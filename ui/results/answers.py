@@ -171,10 +171,11 @@ def _costs(variant: VariantResult) -> dict[str, Any]:
     if receipt is None or not receipt.full_cache_bytes:
         return {"mib": None, "share": None}
     share = receipt.cache_bytes / receipt.full_cache_bytes
-    mib, read = f"{receipt.cache_bytes / MIB:,.1f}", receipt.read_bytes
+    costs = {"mib": f"{receipt.cache_bytes / MIB:,.1f}", "share": share}
+    read = receipt.read_bytes
     if read is not None and read < receipt.cache_bytes:
-        mib += f", reads {read / MIB:,.1f}"
-    return {"mib": mib, "share": share}
+        costs["reads"] = f"a step reads {read / MIB:,.1f} MiB"
+    return costs
 
 
 def _times(variant: VariantResult) -> dict[str, Cell]:
@@ -205,7 +206,8 @@ def _time_note(snapshot: RunSnapshot) -> str:
         return ""
     turns = "They took turns, each with a prefill of its own; agreement needs the full cache."
     way = "They answer side by side." if snapshot.request.reference else turns
-    together = f"Time of all methods together: {', '.join(parts)}. {way}"
+    reused = "" if known["reading the text"] or known["reading it in blocks"] else "read before; "
+    together = f"Time of all methods together: {reused}{', '.join(parts)}. {way}"
     return " ".join(filter(None, (together, alone_note(snapshot.result.variants))))
 
 

@@ -28,7 +28,7 @@ def next_value(view: RunSnapshot) -> dict[str, Any] | None:
     """Value of the NextSteps of a run of one sample; None before it is over."""
     if not view.is_final or view.result.prompt is None:
         return None
-    more = {"from": view.slug, "source": "file"}
+    more = {"from": view.slug, "source": "pasted"}
     links = [
         _link("Run on more samples", more, "Fill in the form with these methods and budgets."),
         *_between(view),

@@ -148,7 +148,7 @@ def beside_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     is_same_prompt = len(prompts) == 1 and None not in prompts
     items = [
         *_setting_rows(runs),
-        *(_outcome_row(pair, is_same_prompt) for pair in pair_up(finished)),
+        *(_outcome_row(pair, is_same_prompt, runs) for pair in pair_up(finished)),
     ]
     settings = sum(item.is_equal and not item.look for item in items)
     equal = [item.name.text for item in items if item.is_equal and item.look]
@@ -211,11 +211,14 @@ def _setting_rows(runs: Sequence[RunSnapshot]) -> list[_Beside]:
     return rows
 
 
-def _outcome_row(pair: Pair, is_same_prompt: bool) -> _Beside:
-    """What one method came to in each run, its tokens beside the first run's that has it."""
+def _outcome_row(pair: Pair, is_same_prompt: bool, runs: Sequence[RunSnapshot]) -> _Beside:
+    """What one method came to in each run, its tokens beside the first run's that has it.
+
+    A cell leads to its run, where that method is chosen.
+    """
     (_, base), *others = pair.present
     cells = []
-    for variant, differs in zip(pair.variants, pair.differs, strict=True):
+    for run, variant, differs in zip(runs, pair.variants, pair.differs, strict=True):
         if variant is None:
             cells.append(Cell(""))
             continue
@@ -225,6 +228,7 @@ def _outcome_row(pair: Pair, is_same_prompt: bool) -> _Beside:
             Cell(
                 "".join(variant.token_texts),
                 title=differs,
+                href=f"/run?id={run.slug}#variant={run.result.variants.index(variant)}",
                 outcome=variant.outcome or "",
                 pieces=[*zip(variant.token_texts, marks, strict=False)],
             )
@@ -353,8 +357,8 @@ TABLE_TEXT = (
 )
 CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."
 BESIDE_TEXT = (
-    "### Side by side\nRun A is the baseline. Text that differs from it is underlined. Variants of "
-    "the same method are paired, those of equal settings first. An unfinished run has no outcomes."
+    "### Side by side\nRun A is the baseline; text that differs from it is underlined. A cell "
+    "opens that method in its run. An unfinished run has no outcomes."
 )
 
 

@@ -38,7 +38,7 @@ class Cell:
     tags: Mapping[str, str]
 
     def words(self, reading: Reading) -> str:
-        at = f" at {self.point.budget}" if self.point.budget else ""
+        at = f" at {sentences.budget_short(self.point.budget)}" if self.point.budget else ""
         tags = [f"{name} {value or 'none'}" for name, value in self.tags.items()]
         return ", ".join([f"{reading.names[self.point.variant]}{at}", *tags])
 

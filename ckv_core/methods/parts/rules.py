@@ -187,9 +187,9 @@ class Threshold(TopScoresOfAll):
         alone = float(_above(candidates, parameters).double().mean()) + candidates.protected
         budget = candidates.spare + candidates.protected
         what = "so fewer are kept than requested" if alone < budget else "and the best stay"
-        share = alone / (candidates.entries + candidates.protected)
+        share = 100 * alone / (candidates.entries + candidates.protected)
         return (
-            f"The threshold alone keeps {alone:,.1f} entries per KV head ({share:.1%} of the "
+            f"The threshold alone keeps {alone:,.1f} entries per KV head ({share:.1f} % of the "
             f"prompt); the budget allows {budget:,}, {what}.",
         )
 

@@ -24,7 +24,7 @@ def show(monkeypatch, capsys, tmp_path):
 
 def test_what_rounds_to_nothing_has_no_sign():
     assert (number(-0.0), number(0.0), number(-1e-9)) == ("0", "0", "-1e-09")
-    assert (share(-1e-9), share(-0.002)) == ("0.0%", "-0.2%")
+    assert (share(-1e-9), share(-0.002)) == ("0.0 %", "-0.2 %")
 
 
 # --- the first decoding step and its ablation -----------------------------------------------
@@ -38,13 +38,13 @@ def test_compare_prints_the_table_of_the_page_a_row_per_spec(show):
     spec = "snapkv:budget=2MiB"
     out = show("compare", [variant(spec, moved, receipt=kept, held=held)])
     assert table(out, "Metrics of every variant")[spec] == {
-        "Of full (bytes)": "50.0%",
+        "Of full (bytes)": "50.0 %",
         "Kept entries (requested / used)": "600 / 512",
         "Cache (MiB, requested / used)": "2.02 / 1.00",
         "KL, first step (nats)": "0.250",
         "Final hidden (L1)": "10.00",
         "Mean head (L1)": "4.000",
-        "Heads closer to the full cache (than without CriticalKV)": "75% of 8",
+        "Heads closer to the full cache (than without CriticalKV)": "75 % of 8",
     }
     assert table(out, "Further metrics") == {
         "Held at the end (entries)": {"SPEC": spec, "Value": "1,520"},
@@ -61,8 +61,8 @@ def test_compare_prints_who_holds_a_passage_and_the_reference_answer(show):
     held = {
         "snapkv:budget=64": {
             "slots kept": "6 of 8",
-            "share": "75.0%",
-            "expected at random": "21.4%",
+            "share": "75.0 %",
+            "expected at random": "21.4 %",
             "heads keeping all": "2 of 4",
         }
     }

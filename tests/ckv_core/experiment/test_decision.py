@@ -91,8 +91,8 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
     assert decision.more == 50
     assert decision.cautions == ()
     assert decision.size == (
-        "With 2 methods, 40 samples can confirm a loss of at most 10.1 points, or 18.9 if one "
-        "answer is lost. To confirm 5 points takes 84 samples, 2 points 212."
+        "With 2 methods, 40 samples can confirm that a method loses at most 10.1 points; if it "
+        "loses one answer, 18.9. To confirm 5 points takes 84 samples, 2 points 212."
     )
     found = decide_study(replace(STUDY, tolerance=15.0), samples, results).recommended
     assert found is not None
@@ -290,7 +290,7 @@ def test_any_point_is_the_baseline_of_decision_pairs_and_table():
     decision = decide_study(study, samples, results)
     (method,) = decision.methods  # neither the full cache nor the baseline's own
     assert (method.variant, method.outcome, method.budget) == ("snapkv+critical", "keeps", "10%")
-    assert "SnapKV at 50% scores 50 of 100" in decision.sentence
+    assert "SnapKV at 50 % scores 50 of 100" in decision.sentence
     assert "baseline was changed; before it was full" in " ".join(decision.cautions)
     points = read_results(study, samples, results)
     others = {point_of(p.row): p for p in points.pairs if p.other is points.baseline}
@@ -298,7 +298,7 @@ def test_any_point_is_the_baseline_of_decision_pairs_and_table():
     full = others[FULL_POINT].differences["score"]
     assert (full.higher, full.lower) == (len(everything - half), 0)
     columns = {column.key: column for column in points_table(points).columns}
-    assert columns["score_full"].label == "Score minus SnapKV at 50%'s"
+    assert columns["score_full"].label == "Score minus SnapKV at 50 %'s"
     for wrong in ("snapkv", "knorm:budget=50%", "snapkv:budget=20%"):
         with pytest.raises(ConfigError, match="is no point of this run"):
             replace(STUDY, baseline=wrong, variants=("snapkv", "tova")).validate()

@@ -256,7 +256,9 @@ def test_equal_bytes_are_equal_and_hold_what_the_engine_would():
     setting = Setting(memory=80 * GIB, prompt=32_768)
     evict, *rest = equal_bytes(LLAMA, setting, VariantSpec.parse("snapkv:budget=10%,window=16"))
     assert evict.entries == 3_276
-    assert [row.how for row in rest] == ["evict and store"] * 3 + ["store alone"] * 3
+    assert [row.how for row in rest] == ["Evict and store in fewer bits"] * 3 + [
+        "Store in fewer bits alone"
+    ] * 3
     for row in rest[:3]:
         assert 0.995 < row.nbytes / evict.nbytes <= 1
         assert evict.entries < row.entries < setting.prompt

@@ -184,7 +184,7 @@ def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
     for figure in (bounds_figure(analysed(), 1), sigma_figure(analysed(), 1)):
         crosses = [trace for trace in figure.data if trace.marker.symbol == "x"]
         assert [len(trace.x) for trace in crosses] == [2]
-    assert "83.3%" in told(figure)
+    assert "83.3 %" in told(figure)
     lines = {trace.name: trace.y for trace in figure.data}
     np.testing.assert_allclose(lines["kept in all"] - lines["sigma, measured"], 0.08, rtol=1e-5)
 

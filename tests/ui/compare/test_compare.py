@@ -134,10 +134,10 @@ def test_without_the_full_cache_the_methods_stand_alone_and_nothing_compares():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, "5 variants. Add a text"),
-        ({"context": "a text", "variants": ()}, "1 variant, about 3 s on two CPU cores."),
+        ({}, "4 methods. Add a text"),
+        ({"context": "a text", "variants": ("snapkv",)}, "1 method, about "),
         ({"context": "a text", "model": "x/y"}, "with the default model on two CPU cores."),
-        ({"budget": "10%, 20%"}, "9 points. Add a text"),
+        ({"budget": "10%, 20%"}, "8 points. Add a text"),
         ({"context": "a text", "answer": "5829"}, "CPU cores. The expected answer does not occ"),
     ],
 )
@@ -146,9 +146,11 @@ def test_the_line_beside_run_counts_and_says_how_long(changes, told):
     assert told in describe_variants(form)
 
 
-def test_too_many_variants_are_told_with_the_limit():
+def test_too_many_methods_are_told_with_the_limit():
     specs = tuple(f"snapkv:budget={64 + step}" for step in range(20))
-    with pytest.raises(ConfigError, match=r"21 variants are too many.* up to 16: take out 5"):
+    with pytest.raises(
+        ConfigError, match=r"21 methods with the full cache are too many.* up to 16: take out 5"
+    ):
         describe_variants(dataclasses.replace(TYPED, variants=specs))
 
 
@@ -180,10 +182,13 @@ BAD_FORMS = {
     "one of several alphas": ({"alpha": "0, 2"}, "alpha must be a number from 0 to 1"),
     "variants of no kind": ({"variants": "snapkv"}, "no list of methods"),
     "a variant of no kind": ({"variants": [1]}, "no list of methods"),
-    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be from 1"),
+    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be a whole number from 1"),
     "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
     "context is a list": ({"context": ["a"]}, "not text"),
-    "protected words elsewhere": ({"protect": "no such words"}, "does not occur in the text"),
+    "protected words elsewhere": (
+        {"protect": "no such\nwords"},
+        "'no such' and 'words' do not occur in the text",
+    ),
     "protected from the end": ({"protect": "tokens:9-3"}, "ends before it begins"),
     "follow-ups without their scenario": ({"follow_ups": "why?"}, "need the scenario context-only"),
     "too many follow-ups": (
@@ -280,7 +285,6 @@ GRIDS = {
         budget="10%, 25%",
         alpha="0.125",
         analysis=("bounds",),
-        max_new_tokens=0,
     ),
     "no alpha": dataclasses.replace(SEVERAL, variants=("snapkv", "adakv"), alpha="0.25"),
     "alphas alone": dataclasses.replace(
@@ -341,7 +345,7 @@ def test_an_address_fills_the_form():
     shown = [update["visible"] for update in shown_areas("many", "task")]
     assert shown == [name in TASK_AREAS for name in AREAS]
     # The line of variants is there before any event.
-    assert page.form.variants_line.value["text"].startswith("5 variants. Add a text")
+    assert page.form.variants_line.value["text"].startswith("4 methods. Add a text")
     assert all(map(is_skip, page.open(open_request())[:at]))
 
 

@@ -137,7 +137,7 @@ def test_methods_are_added_and_taken_out_by_keyboard(app, page, catch):
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     expect(group.get_by_label("Search methods")).to_be_focused()
-    page.keyboard.type("knows the question ADAKV")
+    page.keyboard.type("query-aware ADAKV")
     expect(group.get_by_role("status")).to_have_text(re.compile(r"^2 of \d+ methods\.$"))
     page.keyboard.press("Enter")
     expect(group.get_by_role("status")).to_have_text("AdaKV is added.")

@@ -116,7 +116,7 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     asked = form(
         data="", source="task", length="512, 1024", samples="25", variants=["full", "snapkv"]
     )
-    words = "With 1 method, 50 samples can confirm a loss of at most 6.8 points, or 13.8 if one"
+    words = "With 1 method, 50 samples can confirm that a method loses at most 6.8 points; if it"
     assert plan_sentence(asked).startswith(words)
     assert plan_sentence(asked).endswith("To confirm 5 points takes 69 samples, 2 points 175.")
     assert plan_sentence(form(name="")).startswith("With 4 methods, 5 samples can confirm")

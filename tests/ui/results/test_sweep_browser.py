@@ -123,7 +123,7 @@ def test_a_result_at_one_budget_leads_to_the_smallest_that_still_answers(page, o
     find = page.get_by_role("button", name="Find the smallest budget")
     expect(find).to_have_attribute("title", re.compile(r"^13 points on "))
     more = page.get_by_role("link", name="Run on more samples")
-    expect(more).to_have_attribute("href", f"/?from={slug}&source=file")
+    expect(more).to_have_attribute("href", f"/?from={slug}&source=pasted")
     find.click()
     page.wait_for_url(lambda url: f"id={slug}" not in url)
     started = open_app.services.snapshot(page.url.partition("id=")[2][:12])

@@ -140,7 +140,7 @@ def test_times_have_columns_where_something_is_timed_and_a_step_has_its_range():
     shown = {key: cell["text"] for key, cell in figures[1].items()}
     assert shown == {"added_first_token_ms": "1,234", "step_ms": "30.0 (29.2 to 310)"}
     assert "33 steps each" in answers_value(run)["note"]
-    assert "took up to 25% of the processors" in summary_value(run.result)["note"]
+    assert "took up to 25 % of the processors" in summary_value(run.result)["note"]
     cells = summary_value(run.result, ended=True)["rows"][1]["cells"]
     assert (cells["tokens_per_s_8"]["text"], cells["largest_batch"]["text"]) == (
         *("170", "21, by memory"),
@@ -321,7 +321,7 @@ def test_the_next_steps_of_a_sweep_add_budgets_below_the_smallest_that_answers()
     more, add, fits = value["links"]
     assert fits["href"].startswith("/methods?model=")
     assert fits["href"].endswith("variants=snapkv&budget=10%25#capacity")
-    assert more["href"].endswith("&source=file")
+    assert more["href"].endswith("&source=pasted")
     assert add["text"] == "Add budgets between 10 and 20 %"
     assert "budget=12%25%2C+14%25%2C+16%25%2C+18%25" in add["href"]
 

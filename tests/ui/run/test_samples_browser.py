@@ -86,7 +86,7 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
 
 def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     page.goto(f"{app.url}/studies?__theme=light")
-    page.wait_for_url("**/?__theme=light&source=file")
+    page.wait_for_url("**/?__theme=light&source=pasted")
     page.locator("#study-name :is(input, textarea)").fill("pasted")
     data = page.locator("#study-data textarea")
     expect(page.locator("#study-file button")).to_be_visible()  # which is what takes a drop

@@ -105,9 +105,9 @@ def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_what_is_subtr
     rows = table_of(take_together(runs))
     assert rows["full"]["variant"] == "Full cache"
     assert (rows["full"]["answered"], rows["full"]["missed"]) == ("2", "1")
-    assert rows["full"]["answer"].startswith("66.7% (20.8% to 93.9%)")
-    assert rows[CRITICAL]["answer"] == "0.0% (0.0% to 56.1%)"
-    assert rows[CRITICAL]["answer_full"] == "-66.7% (-93.9% to +26.9%); +0 -2, p = 0.5"
+    assert rows["full"]["answer"].startswith("66.7 % (20.8 % to 93.9 %)")
+    assert rows[CRITICAL]["answer"] == "0.0 % (0.0 % to 56.1 %)"
+    assert rows[CRITICAL]["answer_full"] == "-66.7 % (-93.9 % to +26.9 %); +0 -2, p = 0.5"
     assert "answer_full" not in rows["full"]
 
 
@@ -381,6 +381,7 @@ def test_differing_tokens_are_marked():
     ]
     assert row["B"]["pieces"] == [("one", False), (" x", True), (" y", True)]
     assert not any(differs for _, differs in row["A"]["pieces"])
+    assert row["B"]["href"] == f"/run?id={OTHER}#variant=1"
 
 
 def test_other_prompts_mark_no_text():

@@ -26,7 +26,7 @@ CASES = {
         ("full", "snapkv:budget=64,pool=none", "adakv:budget=64"),
         ["Full cache", "snapkv:budget=64,pool=none", "AdaKV"],
     ),
-    "two of a method": (("snapkv:pool=none", "snapkv"), ["snapkv:pool=none", "snapkv"]),
+    "two of a method": (("snapkv:pool=none", "snapkv"), ["SnapKV pool none", "SnapKV"]),
     "two readings": (
         ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"),
         ["SnapKV", "CriticalKV-SnapKV (paper)", "CriticalKV-SnapKV (code)"],

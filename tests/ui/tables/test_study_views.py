@@ -107,7 +107,7 @@ def test_scores_stand_by_method_and_budget_with_their_intervals():
     assert next(iter(rows)) == "Full cache"
     assert "b0" not in rows["Full cache"]
     own = by_score(reading())["SnapKV", "10%"]["score"]
-    ends = [round(float(end)) for end in own["text"][7:-2].replace("%", "").split(" to ")]
+    ends = [round(float(end)) for end in own["text"][8:-1].replace(" %", "").split(" to ")]
     cell = rows["SnapKV"]["b0"]
     assert (cell["text"], cell["more"]) == ("65", f"{ends[0]}–{ends[1]}")  # noqa: RUF001
     low, mean, high = rows["SnapKV"]["strip"]["strip"]
@@ -135,13 +135,13 @@ def test_nobody_is_called_better_for_a_lower_l1():
     assert own["score"]["value"] < base["score"]["value"]
     assert own["score_base"]["text"].startswith("-")
     assert " after Holm" in own["score_base"]["text"]
-    assert rows["SnapKV", "50%"]["score_full"]["text"].startswith("+0.0%")
+    assert rows["SnapKV", "50%"]["score_full"]["text"].startswith("+0.0 %")
 
 
 def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
     rows = [row["cells"] for row in savings_table(reading())["rows"]]
     texts = [(cells["method"]["text"], cells["matches"]["text"]) for cells in rows]
-    assert texts == [(PRINTED, "SnapKV at 10%"), (PRINTED, "SnapKV at 50%")]
+    assert texts == [(PRINTED, "SnapKV at 10 %"), (PRINTED, "SnapKV at 50 %")]
     assert rows[1]["score"]["text"].startswith("over 50% (not reached with the budgets tried)")
     assert (rows[1]["score"]["value"], rows[1]["n"]["value"]) == (None, 40)
     nothing = [replace(each, score=0.0) for each in study_results(ALL)]
@@ -168,7 +168,7 @@ def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
     asked = asked_by(address)
     assert (urlsplit(address).path, asked["id"]) == ("/run", SLUG)
     cell = read_cell(found, asked)
-    assert cell.words(found) == "KeyDiff at 50%, task multi"
+    assert cell.words(found) == "KeyDiff at 50 %, task multi"
     table = samples_table(found, cell)
     assert [column["label"] for column in table["columns"][2:4]] == ["Expected", "KeyDiff"]
     ids = texts(table, "id")
@@ -249,7 +249,8 @@ def test_a_chart_of_scores_draws_what_the_table_says(against):
             snapkv.y[at] + snapkv.error_y.array[at],
         ]
         assert str(n) == own["n"]["text"]
-        assert own["score"]["text"] == f"{snapkv.y[at]:.1%} ({ends[0]:.1%} to {ends[1]:.1%})"
+        mean, low, high = (f"{100 * end:.1f} %" for end in (snapkv.y[at], *ends))
+        assert own["score"]["text"] == f"{mean} ({low} to {high})"
 
 
 def test_samples_are_drawn_by_the_rising_l1_of_the_base():
@@ -274,7 +275,7 @@ def test_a_needle_cell_has_its_score_and_leads_to_its_samples():
     n, score, address = cells.customdata[1][0]
     assert score == f"{cells.z[1][0]:.0f}"
     cell = read_cell(found, asked_by(address))
-    assert cell.words(found) == "SnapKV at 10%, length 1024, depth 0.35"
+    assert cell.words(found) == "SnapKV at 10 %, length 1024, depth 0.35"
     assert n == len(samples_table(found, cell)["rows"]) == 5
 
 

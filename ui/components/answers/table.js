@@ -62,7 +62,7 @@ class Row {
     if (nodes.some((node, at) => this.node.children[at] !== node)) this.node.replaceChildren(...nodes);
     this.drawText();
     this.once("outcome", [item.outcome, item.outcome_word, item.state], () => outcomeOf(item));
-    this.once("memory", [item.mib, item.share, item.state], () => memoryOf(item));
+    this.once("memory", [item.mib, item.share, item.reads, item.state], () => memoryOf(item));
     const grey = () => make("span.ckv-wait", { title: "Not known yet" });
     this.once("agreement", [item.agreement, item.state], () => [
       item.agreement ?? (item.state === "done" || item.reference ? "–" : grey()),
@@ -106,12 +106,13 @@ function outcomeOf({ outcome, outcome_word: word, state }) {
   return [make("span.ckv-hint", { text: words, title: words === "not judged" ? "No expected answer was given." : null })];
 }
 
-function memoryOf({ mib, share, state }) {
+function memoryOf({ mib, share, reads, state }) {
   if (mib === null || mib === undefined)
     return state === "done" ? ["–"] : [make("span.ckv-wait", { title: "Known once the choice is made" })];
   const bar = make("i", { "aria-hidden": "true" });
   bar.style.setProperty("--share", String(Math.min(1, share)));
-  return [make("span.ckv-memory", bar, make("span", str(mib)), make("span.ckv-share", percent(share)))];
+  const memory = make("span.ckv-memory", bar, make("span", str(mib)), make("span.ckv-share", percent(share)));
+  return reads ? [memory, make("div.ckv-hint", str(reads))] : [memory];
 }
 
 export class AnswerTable {

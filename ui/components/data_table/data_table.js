@@ -26,12 +26,14 @@ const cellOf = (row, column) => row.cells[column.key];
 const figureOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
 
 function contentOf({ text, href, pieces, tone, outcome, word, more, strip }, look) {
-  if (pieces) return [outcome ? outcomeMark(outcome) : null, make("p.ckv-generated", { dir: "auto" }, written(pieces))];
+  // Only pages of ours are led to.
+  const link = str(href).startsWith("/") && !str(href).startsWith("//") ? str(href) : null;
+  const mark = () => (outcome ? outcomeMark(outcome) : null);
+  if (pieces) return make("a.ckv-generated", { href: link, dir: "auto" }, mark(), make("span", written(pieces)));
   if (strip) return stripOf(strip, look);
   if (outcome) return outcomeOf(outcome, text, word);
   const behind = more ? make("span.ckv-behind", str(more)) : null;
-  // Only pages of ours are led to.
-  if (str(href).startsWith("/") && !str(href).startsWith("//")) return [make("a.ckv-link", { href: str(href), text: str(text) }), behind];
+  if (link) return [make("a.ckv-link", { href: link, text: str(text) }), behind];
   const sign = TONE_SIGNS[tone];
   return [sign ? make("span", { "aria-hidden": "true", text: `${sign} ` }) : null, make("span", str(text) || "–"), behind];
 }

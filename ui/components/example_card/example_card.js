@@ -76,7 +76,7 @@ export default function mount({ root, element }) {
     if (!value) return;
     setText(about, str(value.about));
     setText(text, str(value.text));
-    open.hidden = !value.slug;
+    open.hidden = !value.slug || !value.done;
     open.href = `/run?id=${encodeURIComponent(str(value.slug))}`;
     if (value.slug !== slug) rows = new Map(); // the run gave way to another and was made again
     slug = value.slug;

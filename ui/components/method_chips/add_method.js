@@ -17,20 +17,20 @@ export function addMethod(groups, isChosen, add) {
     oninput: filter,
   });
   const rows = [];
-  const sections = groups.map((group) => {
-    const heading = str(group.does);
-    return make("section", [
-      make("h4", { title: str(group.note), text: `${heading[0].toUpperCase()}${heading.slice(1)}` }),
+  const sections = groups.map((group) =>
+    make("section", [
+      make("h4", { text: str(group.name) }),
+      make("p.ckv-hint", str(group.note)),
       ...list(group.methods).map((method) => row(method, group)),
-    ]);
-  });
+    ]),
+  );
   const summary = make("summary.ckv-chip.ckv-add", "Add a method");
   const pop = make("div.ckv-pop", { role: "dialog", "aria-label": "Add a method" }, [search, status, make("div.ckv-add-list", sections)]);
   const node = menu(summary, pop);
 
   function row(method, group) {
     const versions = list(method.versions).length ? "criticalkv" : "";
-    const words = `${method.label} ${method.words} ${group.does} ${versions}`.toLowerCase();
+    const words = `${method.label} ${method.words} ${group.name} ${versions}`.toLowerCase();
     const name = make("span.ckv-name", marker(method.look), str(method.label));
     const button = make("button.ckv-option", { title: str(method.summary), onclick: () => take(method, button) }, [
       name,

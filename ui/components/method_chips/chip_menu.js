@@ -55,7 +55,7 @@ export function chipMenu(method, parts, meanings, act) {
   const version = versionOf(method, parts);
   const takes = method.takes[parts.selector] ?? [];
   return [
-    make("div.ckv-row.ckv-apart", make("b", str(method.label)), make("span.ckv-hint", str(method.does))),
+    make("div.ckv-row.ckv-apart", make("b", str(method.label)), make("span.ckv-hint", str(method.group))),
     make("p.ckv-small", str(method.summary)),
     method.versions.length ? critical(method, parts, version, act) : null,
     parameters("Parameters", [["name", ""], ...takes], parts, meanings, act, true),

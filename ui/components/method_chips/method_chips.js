@@ -8,7 +8,7 @@ import { chipMenu, parseSpec, versionOf, writeSpec } from "./chip_menu.js";
 export default function mount(host) {
   const { root, props, trigger } = host;
   const offer = JSON.parse(props.offer);
-  const methods = new Map(list(offer.groups).flatMap((group) => group.methods.map((each) => [each.name, { ...each, does: group.does }])));
+  const methods = new Map(list(offer.groups).flatMap((group) => group.methods.map((each) => [each.name, { ...each, group: group.name }])));
   /** @type {{ spec: string, node: any }[]} */
   let chips = [];
   let shown = "";

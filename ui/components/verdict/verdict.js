@@ -11,6 +11,9 @@ function stepNode({ share, label, fraction, is_now: isNow }) {
   return node;
 }
 
+/** A number and its unit stay in one line. */
+const tied = (text) => text.replace(/ (?=%|MiB|GiB|KiB)/g, "\u00a0");
+
 function leftWords(seconds) {
   if (seconds < 90) return `about ${Math.max(1, Math.round(seconds))} s left`;
   return seconds < 5400 ? `about ${Math.round(seconds / 60)} min left` : `about ${(seconds / 3600).toFixed(1)} h left`;
@@ -44,7 +47,7 @@ export default function mount(host) {
     const left = Number(value?.left_s) - since;
     const sentence = str(value?.sentence);
     const isGuess = sentence !== "" && value?.left_s !== null && left > 0.5;
-    setText(headline, isGuess ? `${sentence.replace(/\.$/, "")}, ${leftWords(left)}.` : sentence || str(value?.headline));
+    setText(headline, isGuess ? `${sentence.replace(/\.$/, "")}, ${leftWords(left)}.` : tied(sentence || str(value?.headline)));
     clearTimeout(ticking);
     if (isGuess && root.isConnected) ticking = setTimeout(drawHeadline, 1000);
   }
@@ -57,7 +60,7 @@ export default function mount(host) {
     strip.dataset.state = str(value?.state);
     const [causes, findings, cautions] = [value?.causes, value?.findings, value?.cautions].map(list);
     const below = value?.sentence ? [str(value.headline)] : [causes[0] ?? findings[0], cautions[0]].map(str);
-    showText(lines, below.filter(Boolean).join(" "));
+    showText(lines, tied(below.filter(Boolean).join(" ")));
     showText(regimes, value?.regimes);
     document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value?.regimes));
     const others = [...causes, ...findings, ...cautions].map(str).filter((text) => text && !below.includes(text));
