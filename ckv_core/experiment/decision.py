@@ -253,7 +253,7 @@ def _about_results(study: RunRequest, results: Collection[SampleResult]) -> Iter
     cut = [each for each in results if each.outcome == "cut"]
     if cut:
         advice = raise_sentence(len(cut), sum(bool(each.reason) for each in cut))
-        again = " Run the samples under another study name." if advice.startswith("Raise") else ""
+        again = " Then run the samples under another name." if advice.startswith("Raise") else ""
         counts = (len(cut), len(results), study.max_new_tokens)
         yield sentences.CUT.format(*counts, f"{advice}{again}")
     failed = [result for result in results if result.outcome == "failed"]

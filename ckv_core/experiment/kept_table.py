@@ -13,8 +13,8 @@ _NOTE = (
     "text. Anyone who gets the file can read it."
 )
 _EMPTY = (
-    "No cache is kept yet. Run a comparison whose question is known after compression "
-    "(context-only): Keep a cache stands below its result. On the command line: ckv cache keep."
+    "No cache is kept yet. Run a comparison in the scenario context-only, and press Keep a cache "
+    "below its result. On the command line: ckv cache keep."
 )
 
 

@@ -247,6 +247,11 @@ def budget_words(budget: str) -> str:
     return budget if budget.casefold().endswith("mib") else f"{budget} tokens"
 
 
+def spaced(budget: object) -> str:
+    """A budget as it was written, for a reader: `20 %`, `128`."""
+    return str(budget).replace("%", " %")
+
+
 def budget_short(budget: str) -> str:
     """`10 %`, `128 tokens`."""
     return budget_words(budget).removesuffix(" of the cache")

@@ -10,7 +10,7 @@ import gradio as gr
 from ckv_core.experiment.harness import has_harness
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.tasks import TASKS
-from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, meaning
+from ckv_core.records.run_request import DEVICES, DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, meaning
 from ui.compare.form_values import CONTROL_NAMES, FormValues
 from ui.compare.offers import chips_offer
 from ui.components.base import (
@@ -288,16 +288,21 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
     )
     choices, chosen = SCENARIO_CHOICES, DEFAULTS.scenario
     parts["scenario"] = segments("scenario", "Scenario", choices, chosen, info=info)
-    info, tokens = info_of("max_new_tokens"), DEFAULTS.max_new_tokens
-    parts["max_new_tokens"] = number("max-new-tokens", "New tokens", info, tokens)
+    info = f"What each method writes at most, 1 to {MAX_NEW_TOKENS:,}."
+    tokens = number("max-new-tokens", "New tokens", info, DEFAULTS.max_new_tokens)
+    parts["max_new_tokens"] = tokens
     with gr.Column() as parts["text_settings"]:
         info = f"One per line. {info_of('protect')}"
         parts["protect"] = text("protect", "Protected text", info, (1, 6))
-        info = info_of("answer_prefix")
+        info = "The model goes on from here. Text and question are then joined as in kvpress."
         parts["answer_prefix"] = text("answer-prefix", "Answer begins with", info)
-        info = info_of("repeats")
-        parts["repeats"] = text("repeats", "Sampled texts", info, placeholder="8:temperature=0.7")
-        info = f"One per line, up to {MAX_FOLLOW_UPS}. {info_of('follow_ups')}"
+        info = (
+            "More texts of each method, drawn at random: how many, then temperature, top_p, seed."
+        )
+        parts["repeats"] = text(
+            "repeats", "Sampled texts", info, placeholder="8:temperature=0.7,top_p=0.9,seed=0"
+        )
+        info = f"One per line, up to {MAX_FOLLOW_UPS}, for the same caches; needs the scenario context-only."
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():
             head = ("dtype", "dtype", info_of("dtype"))

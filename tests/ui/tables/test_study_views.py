@@ -38,13 +38,18 @@ def texts(table: dict, key: str) -> list[str]:
 def by_point(table: dict) -> dict[tuple[str, str], dict]:
     """Cells by method and budget."""
     cells = [row["cells"] for row in table["rows"]]
-    return {(each["method"]["text"], each["budget"]["text"]): each for each in cells}
+    return {
+        (each["method"]["text"], each["budget"]["text"].replace(" ", "")): each for each in cells
+    }
 
 
 def by_score(found: Reading) -> dict[tuple[str, str], dict]:
     """Cells of the table of all figures by method and budget."""
     cells = [row["cells"] for row in figures_table(found)["rows"]]
-    return {(c["variant"]["text"], c.get("budget", {}).get("text", "")): c for c in cells}
+    return {
+        (c["variant"]["text"], c.get("budget", {}).get("text", "").replace(" ", "")): c
+        for c in cells
+    }
 
 
 def asked_by(address: str) -> dict[str, str]:
