@@ -302,7 +302,7 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
         parts["repeats"] = text(
             "repeats", "Sampled texts", info, placeholder="8:temperature=0.7,top_p=0.9,seed=0"
         )
-        info = f"One per line, up to {MAX_FOLLOW_UPS}, for the same caches; needs the scenario context-only."
+        info = f"One per line, up to {MAX_FOLLOW_UPS}, to the same caches; context-only."
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():
             head = ("dtype", "dtype", info_of("dtype"))
