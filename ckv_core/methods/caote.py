@@ -1,7 +1,7 @@
 """CAOTE: entries by how far the mean attention output moves if that one entry is evicted.
 
-As DropKV, but of the mean attention and not squared; for `window=1` both rank alike. Scores are
-smoothed as in SnapKV.
+The score is DropKV's of the mean attention, without the square; with `window=1` both rank alike.
+Scores are smoothed as in SnapKV.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -1,8 +1,8 @@
 """Compactor: entries whose keys are unlike the others, or that their neighbours attend to.
 
-The paper's engine blends in half of the leverage, with tiles of 128. In kvpress it is as much as is
-evicted, with tiles of 256 and smoothing. Call `torch.manual_seed` before kvpress to compare kept
-sets, for it draws from torch's generator.
+The paper's engine weighs leverage by one half and has tiles of 128. kvpress weighs it by the share
+that is evicted, with tiles of 256 and smoothing. To compare kept sets call `torch.manual_seed`
+before kvpress, which draws from torch's generator.
 """
 
 import math

@@ -1,7 +1,7 @@
 """DefensiveKV: keeps what any query of the window attends to, not what they attend to on average.
 
 First a head keeps the entries that hold most of the window's attention; the worst case over window
-and group ranks the others. Ties and masses that the authors' code gets wrong are mended.
+and group ranks the others. Two errors of the authors' code, in ties and in masses, are corrected.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """DropKV: entries by how far the attention output moves if that one entry is evicted.
 
 Evicting one entry moves the output by p / (1 - p) times (o - v); the score sums the square over the
-window. The authors' code has a window of 8 and averages over 11; their pull request to kvpress 32
-and 7, as here.
+window. Window 32 and the mean over 7 are those of the authors' pull request to kvpress; their own
+code has 8 and 11.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

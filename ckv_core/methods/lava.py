@@ -1,7 +1,7 @@
 """LAVa: window attention times the head's largest value; heads and layers share by those scores.
 
-Heads of a layer compete as in AdaKV; a layer gets more where its scores have more entropy. The
-share of equal budgets is of the layer's own, in the authors' code of all layers.
+Heads of a layer compete as in AdaKV; a layer gets more where its scores have more entropy. A part
+of the budget is shared equally: within the layer here, over all layers in the authors' code.
 """
 
 from fractions import Fraction

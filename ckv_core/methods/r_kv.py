@@ -1,7 +1,7 @@
 """R-KV: while generating, keeps what is attended to and is not repeated many times.
 
-As in the authors' code the largest logit of a group's query heads counts; it evicts every 128
-tokens. Their weight of attention is 0.07, the paper's and this 0.1.
+It evicts every 128 tokens. Of a group's query heads the largest logit counts, as in the authors'
+code. Attention has the weight 0.1 of the paper; their code has 0.07.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

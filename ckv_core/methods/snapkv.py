@@ -1,7 +1,8 @@
 """SnapKV: entries that the last `window` prompt tokens attend to, the same count in every head.
 
-The authors' class averages over 5 with a window of 64, as kvpress; their runs and this take maxima
-over 7 with 32. Heads that share a KV head share their mean.
+The authors' runs and this method have a window of 32 and take the maximum over 7 neighbours. The
+default of their class and of kvpress is a window of 64 and the mean over 5. Query heads that share
+a KV head are averaged.
 """
 
 from ckv_core.methods.base import register

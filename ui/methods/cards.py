@@ -157,7 +157,7 @@ def _critical_text(method: Method) -> str:
         reasons = dict.fromkeys(method.unfit(part) for part in SELECTORS.values())
         return f"no: it {' and '.join(reasons)}"
     norms = any(part.needs_norms for part in method.selectors[1:])
-    return ", ".join(forms) + ("; needs value norms besides" if norms else "")
+    return ", ".join(forms) + ("; these also need value norms" if norms else "")
 
 
 def _needs(variant: VariantSpec) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
     )
     return (
         f"{method.label} at {share} % ({entries} entries per KV head): {common}it keeps "
-        f"{100 * kept['answer']:.0f} % of the entries of the answer's mentions. Of what it "
+        f"{100 * kept['answer']:.0f} % of the entries that mention the answer. Of what it "
         f"keeps, {100 * first:.0f} % lies in the first tenth of the prompt, {100 * last:.0f} % in "
         f"the last."
     )
