@@ -55,7 +55,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     """A test that fails in a browser shows what its page then held: no other machine repeats it."""
     report = yield
     page = getattr(item, "funcargs", {}).get("page")
-    if report.when == "call" and report.failed and page is not None and not page.is_closed():
+    is_open = hasattr(page, "is_closed") and not page.is_closed()  # others may be a document's
+    if report.when == "call" and report.failed and is_open:
         from tests.browser import seen
 
         report.sections.append(("The page", seen(page)))

@@ -133,7 +133,7 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny):
     arguments = ["compare", "--context", context, "--scenario", "context-only"]
     arguments += ["--question", "Who?", "--follow-up", "And then?", "--max-new-tokens", "2"]
     assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
-    told = r"> And then\? \(\d+% as the full cache before a difference\)"
+    told = r"> And then\? \(\d+ % as the full cache before a difference\)"
     assert re.search(told, capsys.readouterr().out)
 
 
