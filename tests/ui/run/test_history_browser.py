@@ -91,7 +91,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
     context, question = page.locator("#context textarea"), page.locator("#question textarea")
     chosen = page.locator(f"#variants {steps.CHIP}")
     steps.open_advanced(page)
-    page.get_by_label("Context-only").check()
+    page.get_by_label("Context-only", exact=True).check()
     page.locator("#budget input").fill("no budget")
     page.locator("#model input").first.fill("some/model")
     page.locator("#model input").first.press("Enter")
@@ -105,7 +105,7 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
         expect(page.locator("#budget input")).to_have_value("no budget")
         expect(page.locator("#model input").first).to_have_value("some/model")
         steps.open_advanced(page)
-        expect(page.get_by_label("Context-only")).to_be_checked()
+        expect(page.get_by_label("Context-only", exact=True)).to_be_checked()
         expect(chosen).to_have_text(["KeyDiff"])
         expect(page.locator("#budget .ckv-wrong")).to_contain_text("Budget")
 
