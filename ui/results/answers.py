@@ -206,7 +206,11 @@ def _time_note(snapshot: RunSnapshot) -> str:
         return ""
     turns = "They took turns, each with a prefill of its own; agreement needs the full cache."
     way = "They answer side by side." if snapshot.request.reference else turns
-    reused = "" if known["reading the text"] or known["reading it in blocks"] else "read before; "
+    reused = (
+        ""
+        if known["reading the text"] or known["reading it in blocks"]
+        else "the text was read in an earlier run; "
+    )
     together = f"Time of all methods together: {reused}{', '.join(parts)}. {way}"
     return " ".join(filter(None, (together, alone_note(snapshot.result.variants))))
 
