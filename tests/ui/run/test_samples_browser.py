@@ -66,7 +66,7 @@ def test_a_study_is_well_made_and_its_map_and_scores_lead_to_their_samples(page,
 
     # A score, from there on; a sample opens as a result of its own, and the same one again.
     page.locator("#study-scores tbody tr", has_text="KeyDiff").locator("a").last.click()
-    expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%")
+    expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50 %")
     expect(samples).to_have_count(40)
     expect(page.locator("#study-samples")).to_be_in_viewport()
     opened = []
