@@ -1,8 +1,8 @@
 """Compactor: entries whose keys are unlike the others, or that their neighbours attend to.
 
-The paper's engine weighs leverage by one half and has tiles of 128. kvpress weighs it by the share
-that is evicted, with tiles of 256 and smoothing. To compare kept sets call `torch.manual_seed`
-before kvpress, which draws from torch's generator.
+The paper's engine weighs leverage by one half and has tiles of 128. kvpress weighs it by the
+evicted share, smooths, and has tiles of 256. kvpress draws from torch's generator: call
+`torch.manual_seed` before it to compare kept sets.
 """
 
 import math
