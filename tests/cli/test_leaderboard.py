@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -11,8 +12,9 @@ import yaml
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.export import read_export
-from ckv_core.experiment.leaderboard import read_leaderboard, write_leaderboard
+from ckv_core.experiment.leaderboard import _metrics, read_leaderboard, write_leaderboard
 from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.study import Sample
 from ckv_core.records.run_request import RunRequest
 from cli.main import main
 from tests.factories.scored import scored
@@ -115,6 +117,24 @@ def test_a_wrong_folder_is_refused_where_it_is_wrong(theirs, tmp_path):
         read_leaderboard(theirs)
     with pytest.raises(ConfigError, match=r"nor a folder in it has a predictions\.csv"):
         read_leaderboard(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "metrics"),
+    [
+        ("longbench", 66.67),
+        ("ruler", {"a": {"string_match": 50.0}, "b": {"string_match": 100.0}}),
+    ],
+)
+def test_scores_are_one_by_task_or_one_in_all(dataset, metrics):
+    samples = [
+        Sample(id=task, context="c", question="?", answers=("yes",), tags={"task": task})
+        for task in "aab"
+    ]
+    said = [scored("a", "full", None, 1.0, text=text) for text in ("yes", "no", "yes")]
+    leaf = SimpleNamespace(config={"dataset": dataset})
+    pairs = list(zip(samples, said, strict=True))
+    assert json.loads(_metrics(leaf, pairs, "string_match")) == metrics
 
 
 def test_a_study_of_published_samples_is_written_as_folders(tmp_path):

@@ -229,7 +229,7 @@ def test_runs_that_are_too_big_together_are_neither_written_nor_read(here, there
             monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", most)
 
     allow(total - 1)
-    with pytest.raises(StorageError, match="too big for this bundle"):
+    with pytest.raises(StorageError, match=r"bundle\. One run takes up to 64 MiB"):
         exported(there, *slugs)
     assert_refused(here, data, "it holds more than")
     allow(total)
