@@ -1,7 +1,7 @@
 """Compactor: entries whose keys are unlike the others, or that their neighbours attend to.
 
-The paper's engine weighs leverage by one half and has tiles of 128. kvpress weighs it by the
-evicted share, smooths, and has tiles of 256. kvpress draws from torch's generator: call
+The paper's engine weighs leverage by one half and has tiles of 128. In kvpress the weight is the
+evicted share, with smoothing and tiles of 256. It draws from torch's generator: call
 `torch.manual_seed` before it to compare kept sets.
 """
 
