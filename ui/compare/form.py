@@ -105,9 +105,9 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         info = "of the run"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "if a sample has none"
+        metric, info = DEFAULTS.metric, "by default"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-        info = "accepted drop, of 100"
+        info = "in points"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
         parts["baseline"] = _field("baseline", "Baseline", "full, or a method")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
