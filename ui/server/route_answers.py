@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
@@ -12,6 +13,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from storage.repository import is_slug
 from ui.accounts.access import AccessError
+from ui.accounts.turns import LINE_KEY, Line
 
 T = TypeVar("T")
 Answer = Callable[[T, Request], Response | None]
@@ -21,6 +23,7 @@ IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 CSV = "text/csv; charset=utf-8"
 # No form of another site can send this type, and no script can unless the app allows it.
 IMPORT_TYPE = "application/octet-stream"
+IMPORTS = 2  # files that are read at a time, of all viewers
 NO_RUN = "There is no run of this name."
 NOT_YET = "This run has no such data yet."
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
@@ -56,15 +59,19 @@ def import_route(path: str, take: Callable[[str, bytes], dict[str, Any]]) -> Rou
 
     `take` is given the name in the query and the file; it returns the report or raises CkvError.
     """
-    # Each may take much memory and time; who waits takes no thread that others need.
-    one_import = anyio.CapacityLimiter(1)
+    # Each may take much memory and time; who waits takes no thread that others need, and one
+    # viewer's leave room for another's.
+    of_all = anyio.CapacityLimiter(IMPORTS)
+    of_one: WeakKeyDictionary[Line, anyio.CapacityLimiter] = WeakKeyDictionary()
 
     async def handle(request: Request) -> Response:
         if request.headers.get("content-type") != IMPORT_TYPE:
             return JSONResponse({"message": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
         given = request.query_params.get("name", ""), await request.body()
+        own = of_one.setdefault(request.scope[LINE_KEY], anyio.CapacityLimiter(1))
         try:
-            report = await anyio.to_thread.run_sync(take, *given, limiter=one_import)
+            async with own:
+                report = await anyio.to_thread.run_sync(take, *given, limiter=of_all)
         except CkvError as error:
             return refused_as_json(error)
         return JSONResponse(report, headers=NO_STORE)

@@ -17,6 +17,7 @@ from ui.accounts import turns as rules
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
 from ui.accounts.turns import LINE_KEY, BusyError, OverError, Turn, Turns, in_turn, taking_turns
 from ui.server.private import guard_handlers
+from ui.server.route_answers import IMPORT_TYPE, import_route
 
 ANN, BOB = Viewer(user="ann"), Viewer(user="bob")
 
@@ -163,6 +164,36 @@ def test_a_handler_that_yields_takes_a_turn_for_each_of_its_steps():
 
     asyncio.run(run())
     assert most == rules.OWN
+
+
+def test_files_of_one_viewer_are_read_one_by_one_and_leave_room_for_anothers():
+    begun, go_on = [], threading.Event()
+
+    def take(name, _):
+        begun.append(name)
+        assert name == "bob" or go_on.wait(20)
+        return {}
+
+    async def run():
+        turns, app = Turns(), import_route("/file", take).app
+
+        async def send(viewer):
+            scope = {LINE_KEY: turns.line(viewer, "1")}
+            transport = httpx.ASGITransport(lambda given, *more: app({**given, **scope}, *more))
+            async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+                headers = {"content-type": IMPORT_TYPE}
+                return await client.post("/file", params={"name": viewer.user}, headers=headers)
+
+        anns = [asyncio.create_task(send(ANN)) for _ in range(4)]
+        while not begun:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):
+            bobs = await send(BOB)
+        before = [*begun]
+        go_on.set()
+        return before, [each.status_code for each in (bobs, *await asyncio.gather(*anns))]
+
+    assert asyncio.run(run()) == (["ann", "bob"], [200] * 5)
 
 
 def test_health_is_answered_while_every_thread_is_taken():
