@@ -74,7 +74,7 @@ def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
     expect(table.locator("tr")).to_have_count(6)
     row = table.locator("tr", has_text=PRINTED)
     expect(row).to_contain_text("13,140 / 13,140")
-    share = re.search(r"(\d+)% of 270", row.inner_text())
+    share = re.search(r"(\d+) % of 270", row.inner_text())
     assert share
     assert int(share[1]) >= 80
     expect(table.locator("tr").first).to_contain_text("answered")
