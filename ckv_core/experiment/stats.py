@@ -258,7 +258,7 @@ def matching_range(
     even = np.linspace(budgets[0], budgets[-1], _GRID + 1)
     grid = np.unique([*even, needed.budget or budgets[0]])
     at = np.interp(grid, budgets, np.arange(len(budgets)))
-    above = at.astype(int).clip(max=len(budgets) - 2) if len(budgets) > 1 else np.zeros(1, int)
+    above = at.astype(int).clip(max=len(budgets) - 2)  # -1 of a single one: that one itself
     share = (at - above)[:, None]
     between = (1 - share) * scores[above] + share * scores[np.minimum(above + 1, len(budgets) - 1)]
     equal = np.flatnonzero(_may_be_zero(between - target))

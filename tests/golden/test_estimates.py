@@ -25,10 +25,12 @@ from tests.golden.record import LATER, VARIANTS
 
 RECORDED = Path(__file__).with_name("estimates.json")
 TEXT = "The ferry left at nine, and the harbour was empty by ten. " * 6
+BLOCKS = ("keydiff:prefill=blocks:64", "keydiff:prefill=blocks:16,budget=80%")
 # Beside every method by itself: what only several variants, a sweep or a measurement need.
 TOGETHER: dict[str, dict[str, object]] = {
     "selectors": {"variants": VARIANTS},
     "measured": {"variants": VARIANTS[:4], "analysis": ("bounds", "forced")},
+    "no reference": {"variants": BLOCKS[1:], "reference": False, "context": TEXT * 2},
     "follow-ups": {
         "variants": VARIANTS[:4],
         "scenario": "context-only",
@@ -41,7 +43,6 @@ TOGETHER: dict[str, dict[str, object]] = {
         "max_new_tokens": 0,
     },
 }
-BLOCKS = ("keydiff:prefill=blocks:64", "knorm:prefill=blocks:100,store=int8")
 ALONE = BLOCKS + tuple(
     spec
     for variants in LATER.values()

@@ -118,6 +118,10 @@ def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
         "5 points. Use a larger model or an easier task."
     )
     assert "scores 4 of 100, below 60" in decision.cautions[0]
+    for right, is_too_low in ((2, True), (3, False)):  # 60 of 100 is enough
+        found = decide_study(STUDY, *made(5, {FULL_POINT: set(range(right))}))
+        assert found.sentence.startswith("No method can be confirmed: the full") == is_too_low
+        assert ("below 60" in " ".join(found.cautions)) == is_too_low
 
 
 def test_what_is_not_measured_is_not_told_as_none():
