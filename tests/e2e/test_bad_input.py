@@ -40,7 +40,7 @@ PUT = """(box, text) => {
 
 # Notes whether any field is ever marked.
 WATCH = """() => new MutationObserver(() => {
-  window.wrong ||= document.querySelector("#max-new-tokens .ckv-wrong") !== null;
+  window.wrong ||= document.querySelector("#wrong-protect") !== null;
 }).observe(document.body, {childList: true, subtree: true})"""
 
 
@@ -66,13 +66,13 @@ def put(page, field, text):
 def test_a_refusal_that_comes_after_the_field_was_mended_is_not_shown(page):
     steps.fill(page)
     steps.open_advanced(page)
-    put(page, "#max-new-tokens input", "0")
+    put(page, "#protect textarea", "nowhere")  # which only Run refuses
     held: list[Route] = []
     # Playwright asks a handler for its arguments, which `append` does not list.
     page.route("**/queue/join*", lambda route: held.append(route))  # noqa: PLW0108
     with page.expect_request("**/queue/join*"):
         steps.run(page)
-    put(page, "#max-new-tokens input", "4")
+    put(page, "#protect textarea", "")
     page.evaluate(WATCH)
     with page.expect_response("**/queue/join*"):
         for each in held:
@@ -132,20 +132,18 @@ def test_a_count_that_comes_out_the_same_is_shown(page):
         expect(page.locator("#context-bar")).to_contain_text("2 of 8,192 tokens")
 
 
-def test_what_only_the_engine_can_know_is_marked_and_fails_the_run_with_a_sentence(page):
+def test_a_model_that_is_not_there_is_marked_and_no_run_starts(page, app):
+    before = states_of(app.services)
     steps.fill(page)
     box, sentence = page.get_by_role("combobox", name="Model"), "No model 'missing' was"
     box.fill("missing")
     box.press("Enter")
     expect(page.locator("#model .ckv-wrong")).to_contain_text(sentence)
+    steps.run(page)
+    expect(page.locator("#notice")).to_contain_text(sentence)
     expect(page.get_by_text(sentence).filter(visible=True)).to_have_count(1)
     expect(box).to_have_attribute("aria-invalid", "true")
-    steps.run(page)
-    steps.expect_state(page, "failed")
-    expect(page.locator("#verdict")).to_contain_text(f"{sentence} found")
-    assert "Traceback" not in page.locator("#verdict").inner_text()
-    page.go_back()
-    expect(page.locator(CONTEXT)).to_have_value(steps.TEXT)
+    assert states_of(app.services) == before
 
 
 def test_text_and_document_files_are_opened_and_no_others(page, tmp_path, faults):
