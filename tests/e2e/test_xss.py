@@ -165,7 +165,14 @@ def test_nothing_runs_in_the_parts_that_a_reader_opens(page, app, slugs):
     expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
     page.get_by_role("button", name="Perturbation").click()
     chart = page.locator("[data-chart=fidelity]")
-    chart.scroll_into_view_if_needed()
+    # Charts above it are drawn meanwhile and push it out of view, where nothing is drawn.
+    page.wait_for_function(
+        """() => {
+          const chart = document.querySelector("[data-chart=fidelity]");
+          chart?.scrollIntoView();
+          return chart?.querySelector("summary")?.checkVisibility();
+        }"""
+    )
     chart.get_by_text("Export").click()
     chart.get_by_role("button", name="As a table").click()
     expect(chart.locator("table")).to_contain_text("window.bumped")
