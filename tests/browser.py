@@ -103,7 +103,7 @@ _HELD = f"""() => [...document.querySelectorAll("{_FIELDS}")]
 
 
 def seen(page: Page) -> str:
-    """What a page shows and what its form holds, for the report of a test that failed."""
+    """The text of a page and the values of its form, for the report of a failed test."""
     try:
         shown = page.locator("body").aria_snapshot()
         return f"{page.url}\n{shown[:6_000]}\n{page.evaluate(_HELD)[:3_000]}"

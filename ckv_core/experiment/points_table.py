@@ -13,7 +13,7 @@ from ckv_core.experiment.points import (
     Row,
     baseline_name,
 )
-from ckv_core.experiment.sentences import spaced
+from ckv_core.experiment.sentences import budget_shown
 from ckv_core.experiment.stats import Difference, Interval
 from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
@@ -65,7 +65,7 @@ def points_table(
         Column(
             "budget",
             "Budget",
-            lambda row: Cell(spaced(row.budget), row.budget.amount) if row.budget else None,
+            lambda row: Cell(budget_shown(row.budget), row.budget.amount) if row.budget else None,
             unit="requested",
         ),
         *(_counts(points) if many else (_OUTCOME,)),

@@ -247,7 +247,7 @@ def budget_words(budget: str) -> str:
     return budget if budget.casefold().endswith("mib") else f"{budget} tokens"
 
 
-def spaced(budget: object) -> str:
+def budget_shown(budget: object) -> str:
     """A budget as it was written, for a reader: `20 %`, `128`."""
     return str(budget).replace("%", " %")
 

@@ -1,4 +1,4 @@
-"""A page that hears late that its stream ended still sees what it asks for next."""
+"""A page that hears late that its stream ended still sees the answer of its next event."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,9 @@ from tests.ui.served_app import Served
 LATE_MS = 1500
 LATE = """(() => {
   const own = window.fetch;
-  window.fetch = async (asked, options) => {
-    const answer = await own(asked, options);
-    if (!String(asked.url ?? asked).includes("/queue/data")) return answer;
+  window.fetch = async (request, options) => {
+    const answer = await own(request, options);
+    if (!String(request.url ?? request).includes("/queue/data")) return answer;
     const late = new TransformStream({
       async transform(chunk, out) {
         for (const message of chunk.split(/(?<=\\n\\n)/)) {
@@ -43,7 +43,7 @@ def late_page(browser, app: Served) -> Iterator[Page]:
         yield page
 
 
-def test_what_is_asked_while_a_stream_ends_is_answered(late_page):
+def test_an_event_that_begins_while_a_stream_ends_is_answered(late_page):
     steps.fill(late_page)
     late_page.wait_for_function("window.ending === true")
     late_page.wait_for_timeout(3 * LATE_MS)  # the last stream's end is heard

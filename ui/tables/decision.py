@@ -118,7 +118,9 @@ def bounds_table(reading: Reading) -> dict[str, Any]:
     lines = [_Line(m, budget, decision.tolerance) for m in decision.methods for budget in m.points]
     columns: list[Column[_Line]] = [
         text_column("method", "Method", lambda line: line.method.name),
-        Column("budget", "Budget", lambda line: sentences.spaced(line.budget), unit="requested"),
+        Column(
+            "budget", "Budget", lambda line: sentences.budget_shown(line.budget), unit="requested"
+        ),
         text_column("outcome", "Outcome", lambda line: sentences.STATES[line.state]),
         *(
             points_column(key, label, partial(_Line.loss, key=key), unit)

@@ -120,7 +120,7 @@ def test_whole_chunks_of_another_methods_scores(processed):
 
 
 def parts_of(kind: str) -> list:
-    """Of methods that evict: what Quest is made of reads less and goes with nothing else."""
+    """Parts of the methods that evict; those of Quest combine with no others."""
     parts = [getattr(method, kind) for method in METHODS if method.scorer]
     return list({part.name: part for part in parts if part is not None}.values())
 
