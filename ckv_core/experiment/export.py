@@ -8,11 +8,10 @@ from ckv_core.base.checked import check_schema, many, read, wrong
 from ckv_core.base.json_text import JsonBounds, NoJsonError
 from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.decision import Decision
 from ckv_core.experiment.harness import LM_EVAL
 from ckv_core.experiment.points import Row, with_bases
 from ckv_core.experiment.points_table import differences_json
-from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.reading import Decision, Reading
 from ckv_core.experiment.runs import l1_answers, point_of
 from ckv_core.experiment.scores import METRICS
 from ckv_core.experiment.stats import CONFIDENCE

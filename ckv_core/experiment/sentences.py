@@ -1,6 +1,6 @@
 """Every sentence of a verdict, of one sample and of many. No torch.
 
-Which of them hold is in `verdict.py`, `decide.py` and `decision.py`.
+Which of them hold is in `verdict.py`, `decide.py` and `reading.py`.
 """
 
 from collections.abc import Iterable, Sequence

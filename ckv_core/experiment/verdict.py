@@ -1,7 +1,7 @@
 """The verdict on a run, in sentences of `sentences.py`. No torch.
 
 Of one sample answers decide where one is expected; else whether a variant writes the full cache's
-text. Perturbation decides nothing: it stands beside the outcome. `decision.py` has many samples.
+text. Perturbation decides nothing: it stands beside the outcome. `reading.py` has many samples.
 Several budgets are a grid: what each method came to at each of them.
 """
 

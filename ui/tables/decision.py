@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import PointDecision
-from ckv_core.experiment.decision import Decision, MethodDecision
 from ckv_core.experiment.points import Row, baseline_name
-from ckv_core.experiment.reading import Reading
+from ckv_core.experiment.reading import Decision, MethodDecision, Reading
 from ckv_core.experiment.runs import point_of
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.table import Cell, Column, Table, text_column

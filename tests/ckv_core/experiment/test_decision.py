@@ -22,8 +22,8 @@ from ckv_core.experiment.decide import (
     losses,
     random_order,
 )
-from ckv_core.experiment.decision import decide_study
 from ckv_core.experiment.points_table import points_table
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import FULL_POINT, l1_answers, point_of, read_results, together
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import Point, RunRequest
@@ -63,7 +63,7 @@ def everybody(n: int) -> dict[Point, set[int]]:
 
 def test_a_method_that_loses_nothing_is_recommended_at_its_smallest_budget():
     right = everybody(120) | {Point("snapkv+critical", "10%"): set(range(50))}
-    decision = decide_study(STUDY, *made(120, right))
+    decision = Reading(STUDY, *made(120, right)).decision
     assert decision.recommended is not None
     assert (decision.recommended.variant, decision.recommended.budget) == ("snapkv", "10%")
     assert decision.sentence == (
@@ -80,7 +80,7 @@ def test_a_method_that_loses_nothing_is_recommended_at_its_smallest_budget():
 
 def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_it_takes():
     samples, results = made(40, everybody(40))
-    decision = decide_study(STUDY, samples, results)
+    decision = Reading(STUDY, samples, results).decision
     assert decision.recommended is None
     assert decision.sentence == (
         "Cannot tell yet: SnapKV at 50 % may lose up to 8.5 points (95 %), and your tolerance is "
@@ -94,7 +94,7 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
         "With 2 methods, 40 samples can confirm that a method loses at most 10.1 points; if it "
         "loses one answer, 18.9. To confirm 5 points takes 84 samples, 2 points 212."
     )
-    found = decide_study(replace(STUDY, tolerance=15.0), samples, results).recommended
+    found = Reading(replace(STUDY, tolerance=15.0), samples, results).decision.recommended
     assert found is not None
     assert found.budget == "10%"
 
@@ -104,14 +104,14 @@ def test_where_every_method_loses_the_best_one_is_named():
         point: set(range(30 if point.variant == "snapkv+critical" else 20))
         for point in STUDY.points()[1:]
     }
-    said = decide_study(STUDY, *made(60, right)).sentence
+    said = Reading(STUDY, *made(60, right)).decision.sentence
     best = "CriticalKV-SnapKV (paper), the best, loses"
     assert said.startswith(f"Both methods lose more than 5 points at 50 %: {best}")
     assert said.endswith("on 60 samples. Try a larger budget.")
 
 
 def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
-    decision = decide_study(STUDY, *made(200, {FULL_POINT: set(range(8))}))
+    decision = Reading(STUDY, *made(200, {FULL_POINT: set(range(8))})).decision
     assert decision.recommended is None
     assert decision.sentence == (
         "No method can be confirmed: the full cache scores 4 of 100, too low to see a loss of "
@@ -119,7 +119,7 @@ def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
     )
     assert "scores 4 of 100, below 60" in decision.cautions[0]
     for right, is_too_low in ((2, True), (3, False)):  # 60 of 100 is enough
-        found = decide_study(STUDY, *made(5, {FULL_POINT: set(range(right))}))
+        found = Reading(STUDY, *made(5, {FULL_POINT: set(range(right))})).decision
         assert found.sentence.startswith("No method can be confirmed: the full") == is_too_low
         assert ("below 60" in " ".join(found.cautions)) == is_too_low
 
@@ -127,7 +127,7 @@ def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
 def test_what_is_not_measured_is_not_told_as_none():
     samples, results = made(40, everybody(40))
     for some in ([], results[:1], [each for each in results if each.budget != "50%"]):
-        decision = decide_study(STUDY, samples, some)
+        decision = Reading(STUDY, samples, some).decision
         assert {each.outcome for each in decision.methods} == {"unmeasured"}
         wait = "Cannot tell yet: a decision needs two samples with all methods and budgets done."
         assert decision.sentence == (wait if some else "There is no result yet.")
@@ -137,7 +137,7 @@ def test_what_is_not_measured_is_not_told_as_none():
 def test_samples_count_in_their_order_up_to_the_first_that_is_not_done():
     samples, results = made(120, everybody(120))
     done = {sample.id for sample in samples[:100]} | {samples[110].id}
-    decision = decide_study(STUDY, samples, [r for r in results if r.sample in done])
+    decision = Reading(STUDY, samples, [r for r in results if r.sample in done]).decision
     assert decision.n == 100
     assert decision.sentence.count("100 samples") == 1
     assert decision.cautions == (
@@ -150,7 +150,7 @@ def test_what_is_added_to_a_text_that_counted_is_in_tables_only():
     samples, results = made(90, everybody(90))
     samples[-1] = replace(samples[-1], source="s")
     samples[0] = replace(samples[0], source="s")
-    decision = decide_study(STUDY, samples, results)
+    decision = Reading(STUDY, samples, results).decision
     assert decision.n == 89
     assert "1 sample was added to texts that counted" in decision.cautions[-1]
     assert read_results(STUDY, samples, results).rows[0].mean("score").n == 89
@@ -164,19 +164,19 @@ def test_neither_ids_nor_the_order_of_arrival_move_a_verdict():
     names = {sample.id: f"x{at * 37 % 120}" for at, sample in enumerate(samples)}
     renamed = [replace(sample, id=names[sample.id]) for sample in moved]
     theirs = [replace(each, sample=names[each.sample]) for each in reversed(results)]
-    assert decide_study(STUDY, renamed, theirs) == decide_study(STUDY, samples, results)
+    assert Reading(STUDY, renamed, theirs).decision == Reading(STUDY, samples, results).decision
 
 
 def test_a_study_that_is_read_once_says_nothing_before_its_end():
     samples, results = made(80, everybody(80) | {Point("snapkv+critical", "50%"): set(range(50))})
     once = replace(STUDY, read_once=True)
-    before = decide_study(once, samples, results[:-1])
+    before = Reading(once, samples, results[:-1]).decision
     assert before.recommended is None
     assert before.sentence == (
         "No decision yet: this study is read once, when all its 80 samples are done."
     )
-    assert decide_study(STUDY, samples, results).recommended is None  # it takes 84
-    assert decide_study(once, samples, results).recommended is not None
+    assert Reading(STUDY, samples, results).decision.recommended is None  # it takes 84
+    assert Reading(once, samples, results).decision.recommended is not None
 
 
 def test_methods_and_tolerances_of_before_are_not_forgotten():
@@ -187,8 +187,8 @@ def test_methods_and_tolerances_of_before_are_not_forgotten():
     assert earlier.after(now).earlier_tolerances == (5.0,)
     right = everybody(85) | {Point("snapkv+critical", "50%"): set(range(50))}
     samples, results = made(85, right)
-    assert decide_study(STUDY, samples, results).recommended is not None
-    decision = decide_study(now, samples, results)
+    assert Reading(STUDY, samples, results).decision.recommended is not None
+    decision = Reading(now, samples, results).decision
     assert decision.recommended is None  # 3 methods, and 85 samples are enough for 2
     assert "before it was 2 points" in decision.cautions[-1]
 
@@ -204,7 +204,7 @@ def test_failures_that_come_again_are_told_from_those_that_may_pass():
         else r
         for r in results
     ]
-    told = decide_study(STUDY, samples, refused).cautions
+    told = Reading(STUDY, samples, refused).decision.cautions
     assert "8 results failed and fail each time: Raise the budget." in told
     assert "2 results failed and may pass; run the study again for them: Memory ran out." in told
 
@@ -221,7 +221,7 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
     ]
     _, row, *_ = read_results(STUDY, samples, results).rows
     assert (row.mean("score").n, row.outcomes["cut"], row.mean("score").mean) == (200, 200, 1.0)
-    decision = decide_study(STUDY, samples, results)
+    decision = Reading(STUDY, samples, results).decision
     assert {method.outcome for method in decision.methods} == {"undecided"}
     assert decision.cautions[0].startswith(
         "800 of 2,000 answers stopped at the limit of 64 new tokens. Their scores are unknown"
@@ -230,7 +230,7 @@ def test_a_cut_answer_is_neither_right_nor_wrong():
     assert "lost nothing so far." in decision.sentence
     full = [replace(r, score=None, stopped="length") for r in results if r.budget is None]
     rest = [r for r in results if r.budget is not None]
-    assert decide_study(STUDY, samples, [*full, *rest]).sentence == (
+    assert Reading(STUDY, samples, [*full, *rest]).decision.sentence == (
         "The full cache's own answers all stopped at the limit of 64 new tokens."
     )
 
@@ -288,10 +288,10 @@ def test_any_point_is_the_baseline_of_decision_pairs_and_table():
     right = everybody(200) | {Point("snapkv", b): half for b in ("10%", "50%")}
     right |= {Point("snapkv+critical", b): half for b in ("10%", "50%")}
     samples, results = made(200, right)
-    against_full = decide_study(STUDY, samples, results)
+    against_full = Reading(STUDY, samples, results).decision
     assert {method.outcome for method in against_full.methods} == {"loses"}
     study = replace(STUDY, baseline="snapkv:budget=50%").after(STUDY)
-    decision = decide_study(study, samples, results)
+    decision = Reading(study, samples, results).decision
     (method,) = decision.methods  # neither the full cache nor the baseline's own
     assert (method.variant, method.outcome, method.budget) == ("snapkv+critical", "keeps", "10%")
     assert "SnapKV at 50 % scores 50 of 100" in decision.sentence
