@@ -136,6 +136,12 @@ def test_rooms_import_only_lower_ones(package):
     assert not wrong
 
 
+def test_one_module_alone_compares_a_device_with_cuda():
+    compares = re.compile(r"type [=!]= .cuda|\.is_cuda\b")
+    found = [path for path in sources("ckv_core") if compares.search(path.read_text("utf-8"))]
+    assert found == [ROOT / "ckv_core" / "base" / "devices.py"]
+
+
 def test_no_files_import_one_another_in_a_circle():
     graph = {name: imported_modules(path) - {name} for name, path in MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # says which, if there is one

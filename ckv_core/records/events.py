@@ -187,7 +187,6 @@ class TokensCounted:
     question_tokens: int = 0  # of the compressed ones, behind the context
     error: str = ""
     for_good: bool = False  # it fails each time
-    is_busy: bool = False  # there was no time or room to count; try again
     field: str = ""  # of the request, that is wrong where there is an error and it is of one
     # Of a prompt over the limit: how much of the context's beginning fits; 0 where nothing does.
     first_tokens: int = 0

@@ -70,7 +70,7 @@ class TokenCounter:
             if not answer.cancel():
                 return answer.result()
             sentence = f"Counting took longer than {timeout_s:g} s; the run will count again."
-            return TokensCounted(error=sentence, is_busy=True)
+            return TokensCounted(error=sentence)
 
     def close(self) -> None:
         """End the process, and every count with a sentence."""

@@ -57,17 +57,12 @@ class WorkerEngine:
         return run_samples(study, todo, self)
 
     def size(self, request: RunRequest) -> PromptSize:
-        """Of the request's prompt; counting that has no time or room is waited for.
+        """Of the request's prompt, however long others are counted first.
 
         Raises:
             PromptError: it is wrong.
         """
-        while True:
-            counted = self._wait_for(self._worker.counter.ask(request, self._owner))
-            if not counted.is_busy:
-                return _size(counted)
-            if self._stopped.wait(LOOK_S):
-                raise RunCancelledError
+        return _size(self._wait_for(self._worker.counter.ask(request, self._owner)))
 
     def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """One after another, each a job of its own."""

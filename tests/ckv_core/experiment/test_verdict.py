@@ -9,6 +9,7 @@ from ckv_core.experiment.sentences import counted, listed, percent, spread
 from ckv_core.experiment.sweep import curves, nobody_answers, savings
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult
+from ckv_core.records.outcomes import cut_note, outcome_word
 from ckv_core.records.records import VariantResult
 from tests.factories.runs import array, measured, receipt, run_of, variant
 
@@ -119,6 +120,23 @@ CASES = {
         "Different output: AdaKV (first differs at token 3).",
         "No expected answer was given, so a different output need not be a worse one.",
     ),
+    "no reference answer, and all cut": (
+        [
+            replace(one, stopped="length")
+            for one in (ran("full"), ran("snapkv"), ran("adakv", at=2))
+        ],
+        (
+            f"At {PLACE}, 1 of 2 methods writes the same text as the full cache up to the limit of "
+            "new tokens."
+        ),
+        "Same up to the limit: SnapKV.",
+        "Different output: AdaKV (first differs at token 3).",
+        "No expected answer was given, so a different output need not be a worse one.",
+        (
+            "3 of 3 texts were cut at 5 new tokens: what would follow is unknown. Raise New tokens "
+            "(max_new_tokens)."
+        ),
+    ),
     "the full cache misses it": (
         (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "answered", at=2)),
         (
@@ -128,6 +146,16 @@ CASES = {
         "Baseline: Full cache (missed).",
         "Answered: AdaKV (first differs at token 3).",
         "Missed: SnapKV (same text).",
+        "Check the expected answer; else use a larger model or an easier question.",
+    ),
+    "all miss it, the full cache too": (
+        (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "missed", at=2)),
+        (
+            "The model gets this wrong even with the full cache. Neither method answers correctly "
+            f"with {PLACE}."
+        ),
+        "Baseline: Full cache (missed).",
+        "Missed: SnapKV (same text); AdaKV (first differs at token 3).",
         "Check the expected answer; else use a larger model or an easier question.",
     ),
     "the full cache is cut": (
@@ -211,6 +239,8 @@ def test_only_a_cut_text_is_said_to_repeat_itself():
     notes = {member.index: member.note for group in groups for member in group.members}
     assert notes[1] == "repeats itself, first differs at token 2"
     assert notes[2] == "first differs at token 2"
+    assert [outcome_word(each) for each in looping] == ["cut, repeats itself", "answered"]
+    assert cut_note(looping[:1]).endswith("It repeats itself, so a higher limit would not help.")
 
 
 def test_nothing_generated_has_no_verdict():

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.methods import attention
-from ckv_core.methods.attention import join, partial, written_out
+from ckv_core.methods.attention import has_cuda_flash, join, partial, written_out
 from ckv_core.methods.parts.scaling import Scaling, softmax
 
 SCALING, CAPPED = Scaling(0.3), Scaling(0.3, cap=1.5)
@@ -29,6 +29,25 @@ def test_the_fused_kernel_equals_the_one_written_out(queries, entries):
     ):
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual, expected, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "capability", "serves"),
+    [
+        (torch.bfloat16, 256, (8, 0), True),
+        (torch.float16, 264, (9, 0), False),
+        (torch.float16, 100, (9, 0), False),
+        (torch.float32, 64, (9, 0), False),
+        (torch.float16, 64, (7, 5), False),
+    ],
+)
+def test_cudas_flash_kernel_takes_what_it_was_made_for(
+    monkeypatch, dtype, head_dim, capability, serves
+):
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert has_cuda_flash(torch.device("cuda"), dtype, head_dim) == serves
+    assert not has_cuda_flash(torch.device("cpu"), dtype, head_dim)
 
 
 def test_no_block_has_more_logits_than_it_may(monkeypatch):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -222,6 +222,7 @@ def test_kvpress_head_budgets_equal_its_own_rule(first, safeguard, protected, da
 
 
 @given(scored_budgets(), RATIOS, st.integers(0, 9), st.sampled_from([0.0, 0.2, 0.7]))
+@example(([[0.0, 1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0, 0.0]], [3]), 0.0, 0, 0.7)
 def test_stage_one_may_count_what_a_head_is_sure_of(case, alpha, protected, safeguard):
     first, second, counts = case
     spare = min(counts)

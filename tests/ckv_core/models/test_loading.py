@@ -1,6 +1,7 @@
 """Names, folders, devices and types: what loads, and what is refused by name in one sentence."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -288,6 +289,18 @@ def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("own", ["", "max_split_size_mb:64"])
+def test_on_cuda_the_allocator_grows_its_segments_unless_its_user_has_settings(monkeypatch, own):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, own)
+        if not own:
+            del os.environ[name]
+    with pytest.raises(ModelError):
+        load_model("no such model", "cuda")
+    assert os.environ["PYTORCH_ALLOC_CONF"] == (own or "expandable_segments:True")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_type_is_one_that_the_card_has(folder):
     info = load_model(str(folder), "auto").info

@@ -45,7 +45,7 @@ from ui.services import example
 from ui.services.example import OWNER
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.previews import NOT_LIVE, REPLACED
-from ui.services.services import CLOSED, Services
+from ui.services.services import CLOSED, WATCHER_S, Services
 from ui.users import User
 
 
@@ -99,7 +99,12 @@ def test_updates_come_at_most_once_per_interval(services):
     assert len(views) <= (time.monotonic() - started) / 0.08 + 2
 
 
-def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services):
+def test_many_watch_one_run_each_less_often_and_one_that_leaves_changes_nothing(
+    services, monkeypatch
+):
+    pauses, sleep = [], asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda delay: pauses.append(delay) or sleep(delay))
+
     async def watch_all() -> list[RunSnapshot]:
         slug = services.start_run(script("steps 20"))
         leaving = services.watch(slug, 0.01)
@@ -113,6 +118,7 @@ def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services):
 
     lasts = asyncio.run(watch_all())
     assert [last.state for last in lasts] == ["done"] * 3
+    assert max(pauses) == 4 * WATCHER_S
 
 
 def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services):
