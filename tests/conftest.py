@@ -36,12 +36,15 @@ PROCESSES = {"browser", "app", "open_app", "team_app", "services", "stopped"} | 
     "reliability",
     "worker",
 }
+# Files that take longest. They come first whatever the seed, or one worker ends a minute late.
+LONGEST = ("test_docs_run", "e2e/test_default_model", "test_decode_equality", "test_against_ref")
 _numbers = count()
 gc.disable()  # until all is imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs processes or PostgreSQL by what it asks for and where it is."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONGEST))  # is stable
     for item in items:
         kinds = getattr(item, "callspec", None)
         if "postgresql" in item.fixturenames or (kinds and "postgresql" in kinds.params.values()):
@@ -64,8 +67,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 
 def pytest_collection_finish() -> None:
-    """Every run of the engine collects garbage, and would look at all that was imported."""
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_left_alone() -> None:
+    """Every run of the engine collects garbage, and would look at all imports and served apps."""
     gc.collect()
     gc.freeze()
 
