@@ -179,7 +179,11 @@ def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(
     context, kept = tmp_path / "context.txt", tmp_path / "kept.json"
     context.write_text("The ferry left at nine. Nobody waved. " * 6, "utf-8")
     arguments = ["import-kvpress", "KnormPress()", "--context", str(context), "--budget", "25%"]
-    arguments += ["--python", python(VERSION_LINE + KEEPS), "--json", str(kept)]
+    own_file = tmp_path / "own.py"
+    own_file.write_text("")
+    passed = f"assert document['module'] == {str(own_file)!r}\n"
+    arguments += ["--python", python(passed + VERSION_LINE + KEEPS), "--module", str(own_file)]
+    arguments += ["--json", str(kept)]
     assert cli.main(arguments) == 0
     (own,) = read_external_selection(kept.read_text("utf-8"))
     assert own.label == "kvpress 0.5.5, 25%: KnormPress()"

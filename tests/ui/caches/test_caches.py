@@ -18,6 +18,7 @@ from ckv_core.records.kept_record import KeptRecord, metadata_of
 from ckv_core.records.run_request import RunRequest
 from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
+from tests.factories.runs import receipt, run_of, variant
 from tests.processes import wait_for
 from tests.ui.served_app import by
 from ui.caches.keep_section import KeepSection
@@ -264,3 +265,31 @@ def test_the_section_offers_what_can_be_kept():
     for run in (*others, replace(fits, state="running"), None):
         assert "visible" not in section.open(run)[0]
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("found", "same", "offered"),
+    [  # of the full cache and of those that hold 3, 2 and 1 of its 4 bytes
+        ((True, True, True, False), (1, 0, 0, 0), 2),
+        ((True, False, False, False), (1, 0, 0, 0), 0),
+        ((False, True, False, False), (1, 0, 1, 1), 1),
+        ((None,) * 4, (1, 1, 1, 0), 2),
+        ((None,) * 4, (None,) * 4, 0),
+    ],
+)
+def test_of_those_that_keep_the_answer_the_smallest_is_chosen_before(found, same, offered):
+    specs = ("full", "snapkv:budget=48", "adakv:budget=48", "knorm:budget=48")
+    values = zip(specs, found, same, (4, 3, 2, 1), strict=True)
+    made = [
+        variant(
+            spec,
+            receipt=receipt(48, size),
+            stopped="eos",
+            answer_found=right,
+            agreement=alike,
+            first_difference=None if alike else 0,
+        )
+        for spec, right, alike, size in values
+    ]
+    run = snapshot(request=asked(variants=specs), result=run_of(*made))
+    assert section_of(FakeServices()).open(run)[1]["value"] == specs[offered]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ckv_core.methods import METHODS
+from ckv_core.records.run_request import DEFAULT_MODEL, HUB_ID
 from tests.factories.runs import receipt, run_of, variant
 from ui.report.kvpress_code import kvpress_code
 
@@ -130,6 +131,23 @@ def test_under_the_preset_of_kvpress_no_parameter_differs(method):
     notes = [line for line in code.splitlines() if line.startswith("    # - ")]
     assert not [note for note in notes if " in kvpress. " in note or "first_stage" in note]
     assert len(presses_of(code)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "comment"),
+    [
+        (DEFAULT_MODEL, HUB_ID, f"give the folder models/{DEFAULT_MODEL} of its CKV_HOME"),
+        ("org/model-7B", "org/model-7B", ""),
+        ("/srv/models/mine", "/srv/models/mine", "A folder of the machine where the run was made."),
+    ],
+)
+def test_the_model_is_one_that_the_hub_has_or_a_comment_says_where_it_lies(own, named, comment):
+    run = run_of(variant("snapkv"))
+    run.model = replace(run.model, name=own)
+    code = kvpress_code(run, 48)
+    assert f"\nMODEL = {named!r}\n" in code
+    said = [line for line in code.splitlines() if line.startswith("# ")]
+    assert (comment in " ".join(said)) if comment else not said
 
 
 def test_hostile_texts_of_an_imported_run_stay_text():

@@ -3,21 +3,30 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import anyio.to_thread
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from ckv_core.base.checkpoints import checked_by, checkpoint
 from ckv_core.errors import CkvError
 from tests.factories.app import FakeServices
-from tests.ui.run.test_routes import client
+from tests.ui.run.test_routes import SETTINGS
 from ui.accounts import turns as rules
 from ui.accounts.access import EVERYBODY, SCOPE_KEY, Viewer
 from ui.accounts.turns import LINE_KEY, BusyError, OverError, Turn, Turns, in_turn, taking_turns
+from ui.run.routes import build_routes
+from ui.server.gates import TurnGate
+from ui.server.guard import Guard
+from ui.server.identity import Identity
 from ui.server.private import guard_handlers
 from ui.server.route_answers import IMPORT_TYPE, import_route
+from ui.shell.account_routes import login_routes
+from ui.users import HASHER, User
 
 ANN, BOB = Viewer(user="ann"), Viewer(user="bob")
 
@@ -140,6 +149,38 @@ def test_a_cancelled_call_keeps_its_place_until_its_thread_has_ended():
     assert asyncio.run(run()) == (7, True)
 
 
+def test_the_work_for_a_request_ends_once_its_client_has_left():
+    ends = []
+
+    def work():
+        try:
+            for _ in range(2_000):
+                checkpoint()
+                time.sleep(0.001)
+        except OverError as error:
+            ends.append(str(error))
+            raise
+
+    async def answer(*_):
+        await anyio.to_thread.run_sync(work)
+
+    async def run():
+        scope = {"type": "http", "path": "/data/x", LINE_KEY: Turns().line(ANN, "1")}
+        messages = [{"type": "http.disconnect"}, {"type": "http.request"}]
+
+        async def receive():
+            await asyncio.sleep(0.01)
+            return messages.pop()
+
+        async def send(_):
+            pass
+
+        await TurnGate(answer)(scope, receive, send)
+
+    asyncio.run(run())
+    assert ends == [rules.LEFT]
+
+
 def test_a_handler_that_yields_takes_a_turn_for_each_of_its_steps():
     now = most = 0
 
@@ -196,19 +237,32 @@ def test_files_of_one_viewer_are_read_one_by_one_and_leave_room_for_anothers():
     assert asyncio.run(run()) == (["ann", "bob"], [200] * 5)
 
 
-def test_health_is_answered_while_every_thread_is_taken():
+def test_health_and_the_login_are_answered_while_all_threads_and_places_are_taken():
+    services, users, turns = FakeServices(), {"ann": User(HASHER.hash("right"))}, Turns()
+    services.accounts.sign_in = lambda _: "token"
+    identity = Identity(users, services.accounts, services.shares)
+    routes = [*build_routes(services), *login_routes(services.accounts, identity)]
+    app = Guard(Starlette(routes=routes), replace(SETTINGS, users=users), identity, turns)
+    over = threading.Event()
+
     async def ask():
         limiter = anyio.to_thread.current_default_thread_limiter()
         for _ in range(int(limiter.total_tokens)):
             await limiter.acquire_on_behalf_of(object())
-        transport = httpx.ASGITransport(client(FakeServices()).app)
-        async with (
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as nobody,
-            asyncio.timeout(20),
-        ):
-            return (await nobody.get("/healthz")).json()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy, line = loop.run_in_executor(None, over.wait), turns.line(Viewer(), "127.0.0.1")
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+        try:
+            async with client, line.place(Turn()), line.place(Turn()), asyncio.timeout(20):
+                health = await client.get("/healthz")
+                login = await client.post("/login", data={"user": "ann", "password": "right"})
+        finally:
+            over.set()
+            await busy
+        return health.json(), login.status_code
 
-    assert asyncio.run(ask()) == {"ok": True}
+    assert asyncio.run(ask()) == ({"ok": True}, 303)
 
 
 def test_nobodys_work_is_done_at_once():
