@@ -107,15 +107,6 @@ def statuses(log: Log, model: str) -> list[ModelStatus]:
 # --- jobs, and workers that are lost --------------------------------------------------------
 
 
-def test_jobs_run_one_after_another_in_the_order_given(client, log):
-    for name in "abc":
-        client.submit(job("steps 2", name))
-    log.end_of("c")
-    order = [(r.job_id, type(r)) for r in log.replies if isinstance(r, JobEvent | JobEnd)]
-    assert [name for name, kind in order if kind is JobEnd] == ["a", "b", "c"]
-    assert [name for name, _ in order] == sorted(name for name, _ in order)
-
-
 def test_a_jobs_replies_go_to_its_own_listener(client, log):
     own = Log()
     client.submit(job("steps 2", "a"), own)
@@ -206,17 +197,6 @@ def test_cancelling_a_queued_job_removes_it_at_once(client, log):
     client.cancel("a")
     assert log.end_of("a") == JobEnd("a", "cancelled")
     assert not any(isinstance(r, JobEvent) and r.job_id == "b" for r in log.replies)
-
-
-def test_a_job_is_cancelled_by_the_same_worker(client, log):
-    client.submit(job("steps 100000", "a"))
-    log.start_of("a")
-    pid = client.worker_pid
-    client.cancel("a")
-    assert log.end_of("a") == JobEnd("a", "cancelled")
-    client.submit(job("steps 1", "b"))
-    assert log.end_of("b") == JobEnd("b")
-    assert client.worker_pid == pid
 
 
 def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path):

@@ -222,15 +222,6 @@ def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_othe
     assert page.locator("#kept .ckv-evidence table").is_hidden()
 
 
-def test_the_address_opens_the_same_spot(open_view):
-    page = open_view(fragment=SPOT, anew=True).show_kept(RUN)
-    page.locator("#kept .ckv-map-row[data-variant='3'].ckv-chosen").wait_for()
-    assert evidence(page)["3"] == expected_evidence(3, 60, 64)
-    page.evaluate("location.hash = '#layer=77&span=5-2&variant=x'")
-    page.evaluate("location.hash = '#span=12-12&layer=1'")
-    evidence_panel(page, "Its token has").wait_for()
-
-
 def test_of_several_budgets_those_of_the_chosen_one_are_fetched(open_view):
     page = open_view(fragment="#variant=3").page
     fetched = []

@@ -37,26 +37,6 @@ def reload_often(page: Page) -> None:
         page.reload(wait_until="commit")
 
 
-def test_run_leads_to_its_page_and_back_to_the_form(app, page, monkeypatch):
-    slug, started = store_run(app.services, request(context=TEXT), done_result()), []
-    monkeypatch.setattr(app.services, "start_run", lambda *given: started.append(given) or slug)
-    open_form(page, app.url)
-    context = page.locator("#context textarea")
-    context.fill(TEXT)
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
-    expect(page.locator("#run-title")).to_be_visible()
-    reload_often(page)
-    expect(page.locator("#answers table")).to_be_visible()
-
-    page.go_back()
-    expect(context).to_have_value(TEXT)
-    expect(page).to_have_title("Compare - CriticalKV Lab")
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_url(f"**/run?id={slug}")
-    assert len(started) == 2
-
-
 def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_which_asks_when_it_is_left(
     app, page, monkeypatch
 ):

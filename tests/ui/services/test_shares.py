@@ -72,19 +72,6 @@ def test_a_share_link_gives_the_report_without_the_owners_note(app, slug):
         assert "for my eyes" in opened(client.get(address).content).files["page"].decode()
 
 
-def test_a_share_link_starts_changes_and_lists_nothing(app, slug):
-    token = link(app, slug)
-    with by("ann"):
-        links = app.services.shares.of_run(slug)
-    with holder(app, token) as client:
-        for name in ("RunsPage.open", "ComparePage.warm"):
-            assert slug not in app.call(client, name, "tiny").text
-        app.call(client, "cancel_run", slug)
-        app.call(client, "ShareSection.issue", slug, event_data={"expiry": "never"})
-    with by("ann"):
-        assert app.services.shares.of_run(slug) == links
-
-
 def test_wrong_expired_and_revoked_links_look_alike(app, slug):
     expired, revoked = link(app, slug), link(app, slug)
     change_link(app, expired, expires_at=datetime.now(UTC) - timedelta(seconds=1))

@@ -82,22 +82,6 @@ def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run(
         assert critical.mean("final").mean == pytest.approx(100 * (0.5 + 0.9) / 2)
 
 
-def test_rows_of_fewer_prompts_say_their_own_n():
-    runs = runs_of(MIN_PROMPTS)
-    runs[0].result.variants = [v for v in runs[0].result.variants if v.spec != CRITICAL]
-    found = take_together(runs)
-    rows = table_of(found)
-    critical = rows.pop(CRITICAL)
-    assert (critical["n"], critical["budget"]) == (str(MIN_PROMPTS - 1), "64")
-    assert " to " not in critical["final"]
-    assert {row["n"] for row in rows.values()} == {str(MIN_PROMPTS)}
-    del rows["full"]  # nothing to be far from
-    assert all(" to " in row["final"] for row in rows.values())
-    fewer, few = found.notes
-    assert fewer.startswith("1 of 16 variants were run on fewer than all 10 prompts (snapkv+crit")
-    assert few.startswith("An interval of L1, KL or times needs at least 10 prompts")
-
-
 def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_what_is_subtracted():
     runs = runs_with(3, "full", CRITICAL, answer_found=False, stopped="eos")
     for run in runs[:2]:
