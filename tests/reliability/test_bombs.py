@@ -43,12 +43,13 @@ BOMBS = (
     SAMPLE + '"a", "id": "b"}',
     "name: !!int ''\nbudgets: !!timestamp x",
     SAMPLE + '"\\ud800"}',
-    "context,answers" + "," * 100_000 + "\n" + "c,a\n" * 4_999,
+    "context,answers," + ",".join(f"{at:x}" for at in range(100_000)) + "\n" + "c,a\n" * 4_999,
 )
 OBJECTS = "[" + "{}," * 7_000_000 + "{}]"  # 21 MB
 LINES = "{}\n" * 7_000_000
 QUOTES = "['" + "\\'" * 20_000
 COLUMNS = "context,answers" + ",a" * 1_000_000 + "\nx,y\n" * 9
+WIDE = "context,answers" + ",ab" * 6_000_000
 
 
 def _bundle(text: str) -> None:
@@ -89,7 +90,7 @@ READERS = {
     "results": (lambda text, _: _results(text), (LINES,)),
     "study": (lambda text, _: read_study(text), (OBJECTS,)),
     "samples": (lambda text, _: read_samples(text), (OBJECTS, LINES)),
-    "CSV": (lambda text, _: read_samples(text, "a.csv"), (COLUMNS,)),
+    "CSV": (lambda text, _: read_samples(text, "a.csv"), (WIDE,)),
     "columns": (
         lambda text, _: sample_map(FormValues(source="pasted", data=text)),
         (OBJECTS, LINES),

@@ -151,10 +151,11 @@ def test_a_recorder_tries_again_while_another_program_holds_the_database(here, m
         return
     recorder = Recorder(here)
     slug = recorder.create(REQUEST)
-    with here.read() as session:  # this connection is the next one's too
-        session.connection().exec_driver_sql("PRAGMA busy_timeout = 10")
+    here.close()  # no connection is left
     held = here.write()
-    held.__enter__()
+    held.__enter__().connection()  # takes the lock
+    with here.read() as session:  # this second connection is the recorder's, too
+        session.connection().exec_driver_sql("PRAGMA busy_timeout = 10")
     timer = threading.Timer(0.3, held.__exit__, (None, None, None))
     monkeypatch.setattr(database, "BUSY_TRIES", 500)
     timer.start()

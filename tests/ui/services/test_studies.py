@@ -13,7 +13,7 @@ from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import failed_sample
 from ckv_core.records.run_request import RunRequest
 from storage import library, repository
-from tests.factories.app import end_of
+from tests.factories.app import ENDLESS, end_of, script
 from tests.processes import PATIENCE_S, wait_for
 from ui.accounts.access import DISABLED, Access, Viewer, acting_as
 from ui.limits import LimitError, Limits
@@ -210,8 +210,11 @@ def test_studies_are_bounded_as_runs_are(make_services, file_database):
         services.studies.start(STUDY, samples(2))
 
 
-def test_users_take_turns_sample_by_sample(limited):
-    services = limited("ann", "bob")
+def test_users_take_turns_sample_by_sample(limited, monkeypatch):
+    services, owners = limited("ann", "bob"), []
+    submit = services._client.submit
+    noted = lambda job, *given: owners.append(job.owner) or submit(job, *given)  # noqa: E731
+    monkeypatch.setattr(services._client, "submit", noted)
     with acting_as(Viewer(user="ann")):
         long = services.studies.start(STUDY, samples(40))
         wait_until(services, long, lambda view: view.study.counts.done > 2)
@@ -221,6 +224,7 @@ def test_users_take_turns_sample_by_sample(limited):
     with acting_as(Viewer(user="ann")):
         assert services.view(long).state == "running"
         cancel(services, long)
+    assert {*owners} == {"ann", "bob"}  # whose jobs the worker's queue takes in turn
 
 
 def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, monkeypatch):
@@ -261,14 +265,19 @@ def test_disabling_stops_a_users_studies_and_administrators_see_and_stop_all(lim
     for user in ("ann", "bob"):
         with acting_as(Viewer(user=user)):
             slugs[user] = services.studies.start(STUDY, samples(40))
+    with acting_as(Viewer(user="ann")):
+        own = services.start_run(script(ENDLESS))
     admin = services.administration
     with acting_as(Viewer(user="bob")), pytest.raises(CkvError, match="Only an administrator"):
         admin.cancel(slugs["ann"])
     with acting_as(Viewer(user="root", is_admin=True)):
         queued = {(each.slug, each.owner, each.kind) for each in admin.queue()}
-        assert queued == {(slugs["ann"], "ann", "samples"), (slugs["bob"], "bob", "samples")}
+        studies = {(slug, user, "samples") for user, slug in slugs.items()}
+        assert queued == studies | {(own, "ann", "compare")}
         admin.set_disabled("ann", disabled=True)
         admin.cancel(slugs["bob"])
+    with acting_as(Viewer(user="ann")):
+        assert wait_until(services, own, lambda view: view.is_final).state == "cancelled"
     for user, reason in (("ann", DISABLED), ("bob", "by an administrator")):
         with acting_as(Viewer(user=user)):
             view = wait_until(services, slugs[user], over)
