@@ -6,6 +6,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from scripts.lock import EXTRA, LISTS, LOCKS, digest, packages
 
@@ -57,6 +58,12 @@ def test_each_locked_package_has_its_hashes_and_no_address():
         assert pins, name
         assert all(re.search(r"==\S+ .*\\$", pin) for pin in pins), name
         assert block.count("--hash=sha256:") >= len(pins), name
+
+
+def test_pip_itself_is_the_one_that_an_environment_is_made_with():
+    script = (ROOT / "scripts" / "create_venv.sh").read_text()
+    (pinned,) = re.findall(r" install .*--upgrade pip==(\S+)", script)
+    assert Version(distribution("pip").version) >= Version(pinned)
 
 
 def test_everything_that_is_needed_here_is_installed_as_locked():
