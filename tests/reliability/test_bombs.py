@@ -5,10 +5,12 @@ import struct
 import time
 import zlib
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from ckv_core.base.process_limits import memory_limited
+from ckv_core.base.read_apart import MEMORY_BYTES, TooMuchError, read_apart
 from ckv_core.errors import CkvError
 from ckv_core.experiment.data import read_samples
 from ckv_core.experiment.export import read_export
@@ -123,3 +125,11 @@ def _sentence(read, bomb: str, path) -> str:
     except CkvError as error:
         return str(error)
     return ""
+
+
+def test_a_process_that_reads_has_an_end_of_its_memory():
+    with (
+        pytest.raises(TooMuchError, match="too much memory"),
+        read_apart(partial(map, bytearray), (2 * MEMORY_BYTES,)),
+    ):
+        pass

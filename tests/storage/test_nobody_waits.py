@@ -73,7 +73,13 @@ def do_delete_samples(here, there, monkeypatch):
 def do_save_samples(here, _, monkeypatch):
     many = [replace(SAMPLES[0], id=f"s{at}", context=f"text {at}") for at in range(RUNS)]
     monkeypatch.setattr(recorder, "_CHARS_AT_ONCE", 1)
-    monkeypatch.setattr(recorder, "_insert_samples", slowly(recorder._insert_samples))
+    insert = recorder._insert_samples
+
+    def slow_insert(session, slug, portion) -> None:
+        insert(session, slug, portion)
+        time.sleep(EACH_S * len(portion))
+
+    monkeypatch.setattr(recorder, "_insert_samples", slow_insert)
     return partial(Recorder(here).save, replace(STUDY, name="many"), many)
 
 
