@@ -102,6 +102,13 @@ def test_title_and_note_travel_where_they_may(here, there):
     assert here.read_with(library.list_runs, RunFilter(text="note"))[1] == 1
 
 
+def test_what_is_known_of_a_model_alone_is_no_result(here, there):
+    values = run_values(exported(there, made(there)))
+    result = {**values["result"], "prompt": None, "variants": [], "finished": False}
+    (slug,) = import_bundle(here, resealed({**values, "result": result})).imported
+    assert (load(here, slug).result.model, load(here, slug).result.prompt) == (None, None)
+
+
 def test_a_result_file_becomes_a_run_once(here, there):
     source = made(there)
     data = result_file(there, source)

@@ -90,6 +90,8 @@ def test_without_a_template_the_prompt_is_the_text_with_the_tokenizers_own_start
         assert prompt.token_ids[0] == start
         assert prompt.token_ids.count(start) == 1
         assert "".join(prompt.pieces) == context + "\n"
+        apart = build_prompt(tokenizer, context, "What waits?", "context-only", "The bird is:")
+        assert apart.token_ids.count(start) == 1  # the question begins no text
 
 
 @pytest.mark.parametrize("context", ["", " \n", "broken \ud800 text"])

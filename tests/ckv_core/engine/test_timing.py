@@ -75,6 +75,22 @@ def test_timing_can_be_cancelled():
     assert seen[-1] == "time"
 
 
+def test_a_slow_step_lets_few_rows_run_together_and_the_progress_rises(monkeypatch):
+    tried = []
+    two_fit = [1000 * timing.STEP_LIMIT_S / 2.5] * timing.STEPS
+    monkeypatch.setattr(timing._Alone, "_decode", lambda *_: two_fit)
+    monkeypatch.setattr(
+        timing._Alone, "_batch", lambda _self, _plan, count: tried.append(count) or 1
+    )
+    request = short_request("full", "snapkv", budgets=("48",), time=True)
+    events = list(compare(request, tiny_model("llama"), lambda: False))
+    shares = [
+        each.fraction for each in events if isinstance(each, Progress) and each.stage == "time"
+    ]
+    assert tried == [2, 2]
+    assert shares == sorted({*shares})
+
+
 def test_a_batch_that_finds_no_memory_is_tried_again_with_fewer_rows(monkeypatch):
     tried = []
 

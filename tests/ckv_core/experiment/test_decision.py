@@ -76,6 +76,10 @@ def test_a_method_that_loses_nothing_is_recommended_at_its_smallest_budget():
     assert [lost.points[budget].state for budget in ("10%", "50%")] == ["loses", "keeps"]
     assert kept.sentence == "SnapKV at 10 % of the cache: loses at most 3.5 points."
     assert (decision.n, decision.cautions) == (120, ())
+    for tolerance, state in ((2.86, "keeps"), (2.84, "undecided")):  # the border is at 2.85
+        alike = made(120, everybody(120))
+        (found, _) = Reading(replace(STUDY, tolerance=tolerance), *alike).decision.methods
+        assert found.points["10%"].state == state
 
 
 def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_it_takes():

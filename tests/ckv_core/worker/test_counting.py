@@ -36,6 +36,23 @@ def counter():
         yield counter
 
 
+def test_the_last_tokenizers_are_kept(monkeypatch):
+    from ckv_core.models import checkpoint, geometry, loading
+
+    monkeypatch.setattr(checkpoint, "find_checkpoint", lambda model, *_, **__: model)
+    monkeypatch.setattr(geometry, "context_limit", lambda _: 8)
+    same = lambda each: each  # noqa: E731
+    for name in ("kept_conversion", "read_config", "read_tokenizer"):
+        monkeypatch.setattr(loading, name, same)
+    monkeypatch.setattr(loading, "header_limit_s", lambda _: 1.0)
+    runner = CountRunner()
+    for number in range(counting.KEPT_TOKENIZERS + 1):
+        assert len(runner._kept) == number
+        runner.load(f"{number}", "cpu", "float32", silent)
+    runner.load("0", "cpu", "float32", silent)
+    assert list(runner._kept) == ["2", "3", "4", "0"]
+
+
 def pid_of(counter: TokenCounter) -> int:
     wait_for(lambda: counter._client is not None and counter._client.worker_pid is not None)
     return counter._client.worker_pid
