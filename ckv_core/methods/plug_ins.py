@@ -1,9 +1,10 @@
 """Parts of other packages, found by entry point: what loading one does harms no other. No torch."""
 
 import logging
+import os
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -17,6 +18,7 @@ from ckv_core.methods.parts.store import STORES
 LOGGER = logging.getLogger(__name__)
 ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
 SLOW_S = 5.0
+HANG_S = 300.0  # the first import of torch from a slow disk is under it
 _packages: dict[str, str] = {}  # names of entry points by the package that is imported
 
 
@@ -49,18 +51,32 @@ def load(point: EntryPoint) -> None:
 
 @contextmanager
 def _watched(name: str) -> Iterator[None]:
-    """Log a warning if the block takes long."""
-    sentence = (
-        f"Loading the parts of {name} takes over {SLOW_S:g} s. If it does not end, stop this "
-        "program and remove or update that package."
+    """Log a warning if the block takes long; end this process if it takes over `HANG_S`."""
+    slowly = f"Loading the parts of {name} takes over {SLOW_S:g} s. It may take {HANG_S:g} s."
+    hangs = (
+        f"Loading the parts of {name} does not end, so this program ends. Remove or update that "
+        "package."
     )
-    slow = threading.Timer(SLOW_S, LOGGER.warning, (sentence,))
-    slow.daemon = True
-    slow.start()
+
+    def end() -> None:
+        LOGGER.error(hangs)
+        os._exit(1)  # nothing else interrupts what another package waits for
+
+    timers = (threading.Timer(SLOW_S, LOGGER.warning, (slowly,)), threading.Timer(HANG_S, end))
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
     try:
         yield
     finally:
-        slow.cancel()
+        for timer in timers:
+            timer.cancel()
+
+
+def packages_of(parts: Iterable[object]) -> str:
+    """Which other packages these parts come from, for a sentence; empty where they are ours."""
+    roots = {type(part).__module__.partition(".")[0] for part in parts}
+    return ", ".join(repr(root) for root in sorted(roots & {*_packages}))
 
 
 def fault(error: BaseException) -> str:

@@ -74,6 +74,7 @@ class Deadline:
     job_id: str
     what: str  # as a sentence's beginning, e.g. `Reading the config of X`.
     limit_s: float | None  # until the next message of this kind; None for no limit
+    of_run: bool = False  # model and prompt are behind it
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Task:
     @property
     def has_loaded(self) -> bool:
         """Whether the steps that have a limit are behind it: the model and its prompt."""
-        return self._step.limit_s is None
+        return self._step.of_run
 
     def next_step(self, step: Deadline) -> None:
         self._step = step
@@ -57,10 +57,11 @@ class Task:
     def reason_of_loss(self, reason: str) -> str:
         """Half a sentence on why its worker is gone: the given one where the task was no cause."""
         if self.is_hung:
-            return (
-                f"{self._step.what} took longer than {self._step.limit_s:,.0f} s, so it was "
-                "ended; check the model's files or choose another model"
-            )
+            advice = "check the model's files or choose another model"
+            if self._step.of_run:
+                advice = "update or remove that package, or choose another method"
+            limit = f"{self._step.limit_s:,.0f} s"
+            return f"{self._step.what} took longer than {limit}, so it was ended; {advice}"
         return DID_NOT_STOP if self.is_stopping else reason
 
     def lost(self, sentence: str) -> JobEnd:

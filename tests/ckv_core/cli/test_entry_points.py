@@ -5,8 +5,9 @@ import logging
 import os
 import subprocess
 import sys
-import time
+import threading
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -19,9 +20,11 @@ from ckv_core.methods.plug_ins import ENTRY_POINTS
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job
+from ckv_core.worker.task import Task
 from cli import main as ckv
 from tests.ckv_core.worker.reply_log import Log
 from tests.factories.models import tiny_model
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "example_package"
@@ -166,6 +169,7 @@ def test_what_a_packages_method_prints_is_shown_as_codes_and_is_no_result(
 
 
 LOUD = """
+import time
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Scorer
 from ckv_core.methods.parts.rules import UNIFORM
@@ -175,6 +179,13 @@ class Loud(Scorer):
     def scores(self, view, parameters):
         print("CLEARprinted", flush=True)
         raise type("CLEARKind", (Exception,), {})("CLEARsaid")
+class Stuck(Loud):
+    name = "stuck"
+    def scores(self, view, parameters):
+        time.sleep(3600)
+METHODS.register(
+    Method(name="stuck", label="", summary="", source="", scorer=Stuck(), budget_rule=UNIFORM)
+)
 METHODS.register(
     Method(name="loud", label="Loud", summary="", source="", scorer=Loud(), budget_rule=UNIFORM)
 )
@@ -187,15 +198,27 @@ def test_what_a_packages_method_does_in_the_worker_is_shown_as_codes_and_named(
 ):
     install(tmp_path, loud_parts=LOUD.replace("CLEAR", CLEAR))
     monkeypatch.syspath_prepend(str(tmp_path))  # the worker has it, too
-    log = Log()
-    request = RunRequest(
-        context="Nobody waved. " * 40, model=model_folder, variants=("loud:budget=40",)
-    )
+    log, next_step = Log(), Task.next_step
+
+    def sooner(task, step):
+        limit_s = step.limit_s and min(step.limit_s, 1.0) if step.of_run else step.limit_s
+        next_step(task, replace(step, limit_s=limit_s))
+
+    monkeypatch.setattr(Task, "next_step", sooner)
     with closing(WorkerClient(log)) as client:
         client.start()
-        client.submit(Job("loud", request))
-        reason = log.failure_of("loud")
+        for name in ("loud", "stuck"):
+            variants = (f"{name}:budget=40",)
+            context = "Nobody waved. " * 40
+            client.submit(
+                Job(name, RunRequest(context=context, model=model_folder, variants=variants))
+            )
+        reason, stuck = log.failure_of("loud"), log.failure_of("stuck")
     assert reason.startswith("The parts of 'loud_parts' fail in Loud (loud:budget=40) (")
+    assert stuck.startswith(
+        "A step of a method of the package 'loud_parts' took longer than 1 s, so it was ended; "
+        "update or remove that package, or choose another method."
+    )
     said = capfd.readouterr()
     assert "printed" not in said.out
     assert f"{SHOWN}printed\n" in said.err
@@ -252,10 +275,14 @@ def test_what_packages_do_while_they_are_loaded_is_a_sentence_each_and_harms_no_
         assert len(line) < 400
 
 
-def test_a_package_that_loads_slowly_is_named_while_it_loads(monkeypatch, caplog):
+def test_a_package_that_does_not_end_to_load_is_named_and_ends_the_program(monkeypatch, caplog):
     monkeypatch.setattr(plug_ins, "SLOW_S", 0.01)
-    point = SimpleNamespace(value="slow\x1b", module="slow", load=lambda: time.sleep(0.3))
+    monkeypatch.setattr(plug_ins, "HANG_S", 0.05)
+    ended = threading.Event()
+    monkeypatch.setattr(plug_ins.os, "_exit", lambda status: status == 1 and ended.set())
+    point = SimpleNamespace(value="slow\x1b", module="slow", load=lambda: ended.wait(PATIENCE_S))
     plug_ins.load(point)
-    assert [line.split(" takes")[0] for line in caplog.messages] == [
-        r"Loading the parts of 'slow\x1b'"
-    ]
+    assert ended.is_set()
+    assert [line.split(" ", 5)[:5] for line in caplog.messages] == [
+        ["Loading", "the", "parts", "of", r"'slow\x1b'"]
+    ] * 2

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,9 +33,11 @@ from ckv_core.worker.messages import (
     Shutdown,
     WorkerReady,
 )
-from ckv_core.worker.serve import DEVICE_LOST, WorkerLoop
+from ckv_core.worker.serve import DEVICE_LOST, OUTSIDE_S, WorkerLoop
 from tests.ckv_core.worker.scripted_runner import FAILURES, PROMPT_S, ScriptedRunner
 from tests.processes import PATIENCE_S, assert_gone
+
+OUTSIDE = "A step of a method of the package 'some'"
 
 
 @contextmanager
@@ -121,6 +124,16 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel):
         ("Reading the prompt with the model's tokenizer", PROMPT_S),
         ("The run", None),
     ]
+
+
+def test_each_step_of_another_packages_method_has_a_limit(channel, monkeypatch):
+    monkeypatch.setattr("ckv_core.worker.serve.packages_of", lambda parts: any(parts) and "'some'")
+    channel.send(job("steps 3"))
+    steps = list(iter(channel.recv, JobEnd("a")))
+    for before, event in pairwise(each for each in steps if isinstance(each, Deadline | JobEvent)):
+        if isinstance(event, JobEvent) and not isinstance(event.event, Progress):
+            assert (before.what, before.limit_s) == (OUTSIDE, OUTSIDE_S)
+            assert before.of_run
 
 
 def test_a_lost_gpu_fails_the_job_and_ends_the_worker():
