@@ -37,7 +37,7 @@ PROCESSES = {"browser", "app", "open_app", "team_app", "services", "stopped"} | 
     "worker",
 }
 # Files that take longest. They come first whatever the seed, or one worker ends a minute late.
-LONGEST = ("test_docs_run", "e2e/test_default_model", "test_decode_equality", "test_against_ref")
+LONGEST = ("test_docs_run", "e2e/test_default_model", "test_page_heads", "test_against_reference")
 _numbers = count()
 gc.disable()  # until all is imported
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+from ckv_core.base.device_memory import keep_for_good
 from ckv_core.engine.compare import check_length, environment
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_of
@@ -33,6 +34,7 @@ class LocalEngine:
         """Load; ModelError if the model cannot be loaded."""
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._loaded = load_model(model, device, "auto", report=report)
+        keep_for_good()
         self._prefills = PrefillCache(KEPT_PREFILL_BYTES)
         self.info: ModelInfo = self._loaded.info
         self.parameters: int = self._loaded.parameters

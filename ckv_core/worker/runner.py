@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ckv_core.base.device_memory import available_bytes
+from ckv_core.base.device_memory import available_bytes, keep_for_good
 from ckv_core.base.devices import is_cuda_like
 from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
@@ -50,9 +50,7 @@ class EngineRunner:
 
     def __init__(self) -> None:
         self._models: OrderedDict[ModelKey, _Served] = OrderedDict()
-        # What was imported stays for good. Every run collects garbage, and would look at all of it.
-        gc.collect()
-        gc.freeze()
+        keep_for_good()
 
     def load(self, model: str, device: str, dtype: str, report: Report) -> str:
         """Have this model in memory, dropping others where they would take too much of it.

@@ -19,6 +19,7 @@ from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
 from benchmarks import gpu
+from ckv_core.base.device_memory import keep_for_good
 from ckv_core.engine import timing
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import RunningRows
@@ -269,6 +270,7 @@ def _make_room(fakes: FakeDevices, rooms: tuple[int, int]) -> None:
 
 def main(*, every: bool) -> None:
     torch.set_num_threads(1)
+    keep_for_good()
     fakes = FakeDevices(2)
 
     def told(name: str, work: Callable[[], dict[str, object]]) -> None:
