@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gradio as gr
 import httpx
@@ -15,6 +16,7 @@ from tests.factories.app import make_client
 from tests.processes import free_port
 from ui.accounts.access import EVERYBODY, Access, Viewer, acting_as
 from ui.build import build_site
+from ui.server import http_server
 from ui.server.http_server import HttpServer
 from ui.server.identity import SESSION_COOKIE
 from ui.services.services import Services
@@ -87,11 +89,12 @@ def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterato
     with acting_as(EVERYBODY):
         site = build_site(services, settings)
     server = HttpServer(settings.host, settings.port)
-    server.start(site.app)
+    with patch.object(http_server, "STOP_S", 1):  # nobody waits for an answer at the end
+        server.start(site.app)
     try:
         yield Served(server.address.rstrip("/"), services, site.blocks, site.gradio.routes)
     finally:
-        services.close()
+        services.close(timeout_s=1.0)
         site.close()
         server.close()
         database.close()
