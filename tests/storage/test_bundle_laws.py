@@ -8,6 +8,7 @@ from ckv_core.errors import StorageError
 from storage import recorder
 from storage.bundle_import import ImportReport, import_bundle
 from tests.factories.events import assert_same_result, folded
+from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.strategies import events
 from tests.storage.bundles import (
     REQUEST,
@@ -58,38 +59,9 @@ def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
     assert_refused(here, exported(there, *slugs), "disk full")
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([-1, 2**31, 2**63, 10**400])
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
 @settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_value_anywhere_in_a_sealed_run_is_refused_or_a_run_to_load(here, whole, data):
     run = run_values(whole)
-    place = data.draw(st.sampled_from(paths(run)))
-    owner = run
-    for part in place[:-1]:
-        owner = owner[part]
-    owner[place[-1]] = data.draw(json_values)
-    assert_refused_or_loadable(here, resealed(run))
-
-
-def paths(value: object, above: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Where a JSON value has values, itself left out; of a list only its first three."""
-    if isinstance(value, dict):
-        parts = list(value.items())
-    elif isinstance(value, list):
-        parts = list(enumerate(value[:3]))
-    else:
-        return []
-    return [each for key, part in parts for each in ((*above, key), *paths(part, (*above, key)))]
+    place = data.draw(st.sampled_from([path for path in paths(run) if path]))
+    assert_refused_or_loadable(here, resealed(forged(run, place, data.draw(JUNK))))

@@ -1,25 +1,49 @@
 """What stands in which column of what is printed of known metrics."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
+from ckv_core import cli
 from ckv_core.cli.tables import number, share
+from ckv_core.records.events import RunResult
 from ckv_core.records.records import HeldSeries, VariantResult
-from tests.factories.printed import printed, table
-from tests.factories.runs import array, keeping, measured, on_prompt, receipt, variant
+from ckv_core.records.run_request import RunRequest
+from tests.factories.runs import PROMPT, array, keeping, measured, on_prompt, receipt, variant
 
 
 @pytest.fixture
 def show(monkeypatch, capsys, tmp_path):
-    """Run a command whose runs, each on a prompt of its own, come out with these variants."""
-    path = tmp_path / "context.txt"
+    """What a command prints when its runs, each on a prompt of its own, have these variants."""
+    path, loaded = tmp_path / "context.txt", SimpleNamespace(parameters=None)
     path.write_text("text", encoding="utf-8")
 
-    def run(command: str, *runs: list[VariantResult], more: tuple[str, ...] = ()) -> str:
-        contexts = ["--context", str(path)] * len(runs)
-        results = [on_prompt(at, *variants) for at, variants in enumerate(runs)]
-        return printed(monkeypatch, capsys, [command, *contexts, *more], *results)
+    def printed(command: str, *runs: list[VariantResult], more: tuple[str, ...] = ()) -> str:
+        left = [on_prompt(at, *variants) for at, variants in enumerate(runs)]
 
-    return run
+        def run(request: RunRequest, *_arguments: object) -> RunResult:
+            result = left.pop(0)
+            result.kind = request.kind
+            return result
+
+        monkeypatch.setattr("ckv_core.cli.running.load", lambda _request: (loaded, 0.0))
+        monkeypatch.setattr("ckv_core.cli.running.run", run)
+        monkeypatch.setattr("ckv_core.cli.running.tokenised", lambda *_arguments: PROMPT)
+        assert cli.main([command, *["--context", str(path)] * len(runs), *more]) == 0
+        assert not left
+        return capsys.readouterr().out
+
+    return printed
+
+
+def table(out: str, title: str) -> dict[str, dict[str, str]]:
+    """Cells by the first column and the head of the table whose title begins like this."""
+    (found,) = [part for part in out.split("\n\n") if f"\n{part}".count(f"\n{title}")]
+    lines = f"\n{found}".split(f"\n{title}")[1].splitlines()[1:]
+    rows = [re.split(r" {2,}", line) for line in lines if "  " in line]
+    head, *body = rows
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in body}
 
 
 def test_what_rounds_to_nothing_has_no_sign():
