@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import groupby
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.decision import KINDS, errors, evidence, samples_to_confirm
 from ckv_core.errors import ConfigError
+from ckv_core.experiment import reading
 from ckv_core.experiment.decide import (
     closed,
     counted,
@@ -476,3 +478,22 @@ def test_as_many_samples_confirm_as_the_documents_say():
     middle, most = map(int, samples_to_confirm(0.1, 0.025, 200)[0].split("/"))
     assert 50 < middle < 100
     assert middle < most < 160
+
+
+@pytest.mark.parametrize(
+    ("outcome", "points"),
+    [
+        ("keeps", [(0.04, 0.01), (0.03, 0.02)]),  # (at most, loss), the better one last
+        ("loses", [(0.2, None), (0.2, 0.15), (0.3, 0.1)]),
+    ],
+)
+def test_what_is_shown_ranks_methods_that_keep_and_the_loss_the_others(outcome, points):
+    methods = [
+        SimpleNamespace(
+            outcome=outcome,
+            budget="10%",
+            points={"10%": SimpleNamespace(at_most=at_most, loss=loss)},
+        )
+        for at_most, loss in points
+    ]
+    assert sorted(methods, key=reading._rank) == methods[::-1]
