@@ -4,11 +4,12 @@ export const list = (value) => (Array.isArray(value) ? value : []);
 export const str = (value) => (value === null || value === undefined ? "" : String(value));
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 export const whole = (value) => Math.round(value).toLocaleString("en-US");
-/** A share as percent, with one decimal where it is small. */
+/** A share as percent, rounded as in ckv_core/base/percent.py: not 0 or 100 of what is neither. */
 export function percent(share) {
   if (!Number.isFinite(share)) return "–";
   const value = share * 100;
-  return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)} %`;
+  const isNear = (value > 0 && value < 1) || (value > 99 && value < 100);
+  return `${value.toFixed(isNear ? 1 : 0)} %`;
 }
 
 const SVG = "http://www.w3.org/2000/svg";

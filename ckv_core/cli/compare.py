@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option, Typer
 
+from ckv_core.base.percent import percent
 from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import (
@@ -102,9 +103,7 @@ def _print_variant(variant: VariantResult) -> None:
     say(indented(variant.text))
     for follow_up in variant.follow_ups:
         same = follow_up.agreement
-        agrees = (
-            "" if same is None else f" ({100 * same:.0f} % as the full cache before a difference)"
-        )
+        agrees = "" if same is None else f" ({percent(same)} as the full cache before a difference)"
         say(f"   > {follow_up.question}{agrees}")
         say(indented(follow_up.text))
 

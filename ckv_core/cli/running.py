@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckv_core.base.percent import percent
 from ckv_core.base.terminal import say, show_line
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.records.events import Progress, RunEvent, RunFinished, RunResult
@@ -65,7 +66,7 @@ def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
 
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
-    share = "" if event.fraction is None else f" {100 * event.fraction:3.0f} %"
+    share = "" if event.fraction is None else f" {percent(event.fraction)}"
     show_line(f"{event.stage}{share} {event.detail}")
 
 

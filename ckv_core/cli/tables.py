@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ckv_core.base.memory_line import memory_line
+from ckv_core.base.percent import percent
 from ckv_core.base.terminal import plain, say, terminal_width
 from ckv_core.experiment.ablation import AblationStepResult, ablation_of
 from ckv_core.experiment.points import Points
@@ -94,7 +95,7 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:z.1f} %"
+    return "-" if value is None else percent(value, 1)
 
 
 def indented(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ckv_core.base.percent import percent
 from ckv_core.engine.candidates import (
     PageCandidates,
     PromptCandidates,
@@ -139,11 +140,10 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
     if size := page_size(spec.params):  # then all heads keep the same
         padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
         pages = int(padded.view(len(kept), -1, size).any(-1).sum())
-        full = 100 * int(kept[:, 0].sum()) / max(1, pages * size)
+        full = percent(int(kept[:, 0].sum()) / max(1, pages * size))
         notes.append(
             f"In pages of {size} positions: {pages / len(kept):.1f} pages per layer on average, "
-            f"{full:.0f} % of their room filled; a server "
-            "holds them whole."
+            f"{full} of their room filled; a server holds them whole."
         )
     return Selection(budget, tuple(masks), tuple(notes), arrays, held=held, at_most=rule.at_most)
 

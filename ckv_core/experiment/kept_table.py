@@ -35,7 +35,7 @@ _COLUMNS: tuple[Column[KeptEntry], ...] = (
     text_column("name", "Name", lambda entry: entry.name),
     text_column(
         "variant",
-        "Variant",
+        "Method",
         lambda entry: entry.record.spec if entry.record else "cannot be read; delete it",
         unit="SPEC",
     ),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ckv_core.base.memory_line import human_bytes
+from ckv_core.base.percent import percent
 from ckv_core.errors import ConfigError, about
 from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.methods import STORES
@@ -394,7 +395,7 @@ def equal_bytes(shape: ModelShape, setting: Setting, spec: VariantSpec) -> Itera
 
 
 def _share(row: Equal) -> Cell:
-    return Cell(f"{100 * row.share:.1f} %", row.share)
+    return Cell(percent(row.share, 1), row.share)
 
 
 def equal_table(rows: Sequence[Equal]) -> Table[Equal]:

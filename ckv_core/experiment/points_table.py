@@ -5,6 +5,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment.points import (
     COMPARED,
     POINT_METRICS,
@@ -23,7 +24,7 @@ from ckv_core.records.records import Outcome
 
 MIB = 2**20
 NOTE = (
-    "A row is a variant over its samples: mean and 95 % interval (Wilson's of shares and scores, "
+    "A row is a method over its samples: mean and 95 % interval (Wilson's of shares and scores, "
     "else Student's). To compare two rows, read a column with a minus: the difference on the same "
     "samples. Shares and scores have Tango's interval. Of yes or no it has the samples gained (+) "
     "and lost (-), p of the exact McNemar test, and p after Holm over all rows. The base is the "
@@ -61,7 +62,7 @@ def points_table(
         f for key, f in POINT_METRICS.items() if key not in (*_SCORES, *_MECHANISM, *left_out)
     ]
     every: tuple[Column[Row], ...] = (
-        text_column("variant", "Variant", lambda row: row.name),
+        text_column("variant", "Method", lambda row: row.name),
         Column(
             "budget",
             "Budget",
@@ -95,7 +96,7 @@ def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False
 
     def text(value: float) -> str:
         sign = "+" if is_signed else ""
-        return f"{100 * value:{sign}z.1f} %" if is_share else f"{value:{sign}z,.4g}"
+        return percent(value, 1, sign) if is_share else f"{value:{sign}z,.4g}"
 
     if interval.low is None or interval.high is None or interval.n == 1:
         return text(interval.mean)
@@ -163,7 +164,7 @@ def _memory(row: Row) -> Cell | None:
     if row.memory is None:
         return None
     mean, full = row.memory
-    return Cell(f"{mean / MIB:,.2f} ({100 * mean / full:.1f} %)", mean / MIB)
+    return Cell(f"{mean / MIB:,.2f} ({percent(mean / full, 1)})", mean / MIB)
 
 
 _MEMORY = Column(

@@ -26,7 +26,7 @@ from ckv_core.records.records import RoundingFloor, VariantResult
 from ckv_core.records.run_request import FULL, Point, RunRequest
 from ckv_core.records.variants import VariantSpec, spec_without
 
-REPEATS = "{} left out: a newer run has the same variant on the same prompt, and that counts once."
+REPEATS = "{} left out: a newer run has the same method on the same prompt, which counts once."
 _NAMED = 4  # SPECs in a sentence; of more it says how many
 
 
@@ -78,7 +78,7 @@ def together(results: Sequence[RunResult]) -> Points:
     shared = [len(each.variants) > 1 for each in joined.values() if not each.is_full]
     if n > 1 and shared and not any(shared):
         raise ConfigError(
-            "The runs have no variant in common; run the same methods with the same budget, alpha "
+            "The runs have no method in common; run the same methods with the same budget, alpha "
             "and parameters on each prompt, in the same scenario."
         )
     rows = _rows(joined, is_one=len(results) == 1)
@@ -182,7 +182,7 @@ def _notes(n: int, rows: Sequence[Row]) -> Iterator[str]:
         more = len(fewer) - _NAMED
         listed = ", ".join(fewer[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
-            f"{len(fewer)} of {len(compared)} variants were run on fewer than all {n} prompts "
+            f"{len(fewer)} of {len(compared)} rows were run on fewer than all {n} prompts "
             f"({listed}); only metrics of the same prompts compare."
         )
     if note := interval_note(n, min((row.n for row in rows), default=n)):

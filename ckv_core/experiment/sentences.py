@@ -292,13 +292,6 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def percent(share: float) -> str:
-    """Without decimals, but not 0 or 100 of what is neither."""
-    value = 100 * share
-    is_near = 0 < value < 1 or 99 < value < 100
-    return f"{value:.1f} %" if is_near else f"{value:.0f} %"
-
-
 def size(least: int, most: int, full: int) -> str:
     """`34.7 of 86.8 MiB`, of bytes."""
     unit, name = (2**20, "MiB") if full >= 2**20 else (2**10, "KiB")

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.regimes import regime_named, run_regimes
 from ckv_core.experiment.rounding import floor_by_metric, floor_sentence, short
@@ -84,7 +85,7 @@ def summary_table(
     return Table(
         caption="Metrics of every variant",
         columns=[
-            text_column("variant", "Variant", lambda each: Cell(each.label, spec=each.spec)),
+            text_column("variant", "Method", lambda each: Cell(each.label, spec=each.spec)),
             text_column("spec", "SPEC", lambda each: each.spec, is_hidden=True),
             *columns,
         ],
@@ -142,7 +143,7 @@ def _plain(result: RunResult, metric: Metric, variant: VariantResult) -> Cell | 
     is_nats = metric.unit == "nats"
     text = f"{value:z#.3g}" if is_nats else four_digits(value)
     text = f"{value:,.0f}" if metric.unit in ("tokens", "entries") else text
-    text = f"{100 * value:z.0f} %" if metric.is_share else text
+    text = percent(value) if metric.is_share else text
     title = f"{value:z.6g}{' nats' * is_nats}"
     if metric.group == "forced":
         positions = int(np.isfinite(variant.analysis[metric.key]).sum())
@@ -205,7 +206,7 @@ def _share(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
     if share is None or receipt is None:
         return None
     full = f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
-    return Cell(f"{100 * share:.1f} %", title=full)
+    return Cell(percent(share, 1), title=full)
 
 
 def _peak(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
@@ -215,8 +216,8 @@ def _peak(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | None:
         return None
     is_first = metric.key == "prefill_peak"
     estimate = (memory.prefill_estimate if is_first else memory.decode_estimate) or 0
-    share = 100 * peak / receipt.full_cache_bytes
-    title = f"Measured {peak:,} bytes, {share:.0f} % of the full cache's."
+    share = percent(peak / receipt.full_cache_bytes)
+    title = f"Measured {peak:,} bytes, {share} of the full cache's."
     return Cell(f"{peak / MIB:,.1f} / {estimate / MIB:,.1f}", title=title)
 
 
@@ -237,7 +238,7 @@ def _improved(_: RunResult, metric: Metric, variant: VariantResult) -> Cell | No
         return None
     count = moved.compared_heads
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return Cell(f"{100 * share:.0f} % of {count:,}", title=title)
+    return Cell(f"{percent(share)} of {count:,}", title=title)
 
 
 def time_cell(metric: Metric, variant: VariantResult) -> Cell | None:
@@ -265,7 +266,7 @@ def alone_note(variants: Iterable[VariantResult]) -> str:
     most = max(time.others for time in times)
     return (
         f"Each method was then timed alone, {times[0].steps} steps each; a range is the quartiles. "
-        f"Other processes took up to {100 * most:.0f} % of the processors meanwhile."
+        f"Other processes took up to {percent(most)} of the processors meanwhile."
     )
 
 

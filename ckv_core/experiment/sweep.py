@@ -10,11 +10,12 @@ from functools import partial
 
 import numpy as np
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment.points import POINT_METRICS, Curve, Points, Row
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sentences import budget_short
+from ckv_core.experiment.sentences import budget_short, budget_shown
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
@@ -78,8 +79,8 @@ class Saving:
         text = self._of(self.match)
         if self.share is None or self.is_moot:
             return text
-        percent = round(100 * self.share)
-        change = f"{abs(percent)} % {'less' if percent > 0 else 'more'}" if percent else "the same"
+        more = f"{percent(abs(self.share))} {'less' if self.share > 0 else 'more'}"
+        change = more if round(self.share, 2) else "the same"
         return f"{text}, {change}"
 
     @property
@@ -90,13 +91,13 @@ class Saving:
 
     @property
     def interval(self) -> str:
-        """`5% or less to 12.5%`; empty where there is none."""
+        """`5 % or less to 12.5 %`; empty where there is none."""
         ends = [self._of(end) for end in (self.low, self.high) if end is not None]
         return " to ".join(dict.fromkeys(ends))
 
     def _of(self, match: Match) -> str:
         if match.budget is None:
-            smallest, largest = self.tried[0], self.tried[-1]
+            smallest, largest = map(budget_shown, (self.tried[0], self.tried[-1]))
             ends = {"better": f"{smallest} or less", "worse": f"over {largest}"}
             return (ends | _WORDS)[match.outcome]
         unit = self.target_budget.unit

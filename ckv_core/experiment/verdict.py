@@ -10,13 +10,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment import sentences
 from ckv_core.experiment.names import curve_name, display_names
 from ckv_core.experiment.points import Row
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import in_type, within_floor
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sentences import counted, listed, percent, spread
+from ckv_core.experiment.sentences import counted, listed, spread
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import RunResult

@@ -139,9 +139,9 @@ def open_sections(page: Page) -> None:
         page.get_by_role("tab", name="More").click()
     page.get_by_role("button", name="All points").press("Enter")
     expect(page.locator("#sweep-points tbody tr").first).to_be_visible()
-    if page.locator("#sweep-quality").is_visible():
+    if page.locator("#sweep-quality button").is_visible():
         page.get_by_role("button", name="Quality against budget").press("Enter")
-        expect(page.locator("#sweep-quality tbody tr").first).to_be_visible()
+        expect(page.locator("#sweep-savings tbody tr").first).to_be_visible()
 
 
 def see_everything(page: Page) -> None:

@@ -10,7 +10,7 @@ from gradio.blocks import Block
 from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.outcomes import writes_same_text
 from ui.caches.page import follow_job, job_sentence
-from ui.components.base import Notice
+from ui.components.base import Fold, Notice, fold_column
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot
@@ -28,9 +28,11 @@ from ui.shell.parts import (
 
 TO_CACHES = "Ask it on the page Caches"
 HELP_TEXT = (
-    "One variant compresses the context once more. It reuses the prefill if the worker still has "
+    "One method compresses the context once more. It reuses the prefill if the worker still has "
     "it. The kept cache then answers many questions on the page Caches."
 )
+
+LINE = {"title": "Keep a cache", "hint": "compress the context once, ask it many times"}
 
 
 class KeepSection:
@@ -38,20 +40,20 @@ class KeepSection:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        # Not "hidden": Gradio loses an update of a component that is drawn while it comes.
-        with gr.Accordion("Keep a cache", open=False, visible=False, elem_id="keep") as area:
+        with fold_column():
+            line = Fold(elem_id="keep-line")
             gr.Markdown(HELP_TEXT)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):
                 info = "Those that evict while they generate cannot be kept."
-                self.variant = late_dropdown("keep-variant", "Variant", info, scale=3)
+                self.variant = late_dropdown("keep-variant", "Method", info, scale=3)
                 info = "Up to 64 letters, digits, blanks and . _ + -"
                 self.name = text("keep-name", "Name", info, scale=3, min_width=220)
             with gr.Row():
                 self.keep_button = gr.Button("Keep this cache", elem_id="keep-run", scale=0)
                 self.cancel = gr.Button("Cancel", interactive=False, elem_id="keep-stop", scale=0)
                 self.notice = Notice(elem_id="keep-notice")
-        self.outputs: list[Block] = [area, self.variant]
+        self.outputs: list[Block] = [line, self.variant]
 
     def wire(self, slug: gr.Textbox) -> None:
         followed = [self.notice, self.keep_button, self.cancel]
@@ -65,7 +67,7 @@ class KeepSection:
         names = [] if run is None else self._variants(run)
         if run is None or not names:
             return [gr.skip(), gr.skip()]
-        return [gr.update(visible=True), gr.update(choices=names, value=_offered(run, names))]
+        return [LINE, gr.update(choices=names, value=_offered(run, names))]
 
     def _variants(self, run: RunSnapshot) -> list[str]:
         """SPECs of those that can be kept."""
@@ -91,7 +93,7 @@ class KeepSection:
             names = self._variants(run)
             if variant not in names:
                 with about("variant"):
-                    raise ConfigError("Choose one of the run's variants.")
+                    raise ConfigError("Choose one of the run's methods.")
             index = run.request.variants.index(str(variant))
             wanted = str(name or "").strip()
             return [self._services.caches.keep(run.request, index, wanted), SILENT]

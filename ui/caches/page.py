@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
+from ckv_core.base.percent import percent
 from ckv_core.errors import CkvError
 from ckv_core.experiment.kept_table import kept_table
 from ckv_core.experiment.table import Cell, text_column
@@ -43,7 +44,7 @@ def job_sentence(job: CacheJob) -> str:
     known = {"queued": "Waits for its turn.", "failed": job.reason, "cancelled": "Cancelled."}
     if job.state in known or job.progress is None:
         return known.get(job.state, "")
-    share = "" if job.progress.fraction is None else f" {100 * job.progress.fraction:.0f} %"
+    share = "" if job.progress.fraction is None else f" {percent(job.progress.fraction)}"
     return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"
 
 

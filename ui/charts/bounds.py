@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from ckv_core.base.percent import percent
 from ckv_core.records.chain import (
     ASSUMED_MASS,
     chain_of,
@@ -106,10 +107,10 @@ def sigma_figure(result: RunResult, variant: int) -> go.Figure:
     own = looks_of(result.variants)[variant]
     traces.append(variant_line(own, "sigma, measured", flat[order], **hover))
     traces.append(_uncovered(flat[order], where, flat[order]))
-    share = f"{100 * (flat[order] > ASSUMED_MASS).mean():.1f} %" if order.size else "none"
+    share = percent((flat[order] > ASSUMED_MASS).mean(), 1) if order.size else "none"
     oracle = others[0][1]
     if oracle is not None and order.size:
-        share += f" (oracle {100 * (oracle.reshape(-1)[order] > ASSUMED_MASS).mean():.1f} %)"
+        share += f" (oracle {percent((oracle.reshape(-1)[order] > ASSUMED_MASS).mean(), 1)})"
     figure = line_chart(
         title,
         f"sigma > 0.5 in {share} of n = {order.size:,} heads",

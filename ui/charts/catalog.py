@@ -51,7 +51,7 @@ def figure_of(result: RunResult, name: str, choices: Choices) -> go.Figure | Non
     return None if chart is None else chart.figure(result, choices)
 
 
-def _variants(*names: str, label: str = "Variant") -> Controls:
+def _variants(*names: str, label: str = "Method") -> Controls:
     """A choice of variants that have one of the arrays; CriticalKV first, others are its bases."""
 
     def controls(result: RunResult) -> list[Control]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.base.percent import percent
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import ARRAYS
 from ckv_core.records.records import Float32Array
@@ -51,7 +52,7 @@ def head_grid_figure(
     valid = ~np.isnan(values) & ~np.isnan(base)
     count, won = int(valid.sum()), int((values < base)[valid].sum())
     figure = new_figure(
-        f"{name}: {100 * won / max(count, 1):.0f} % of heads below the base",
+        f"{name}: {percent(won / max(count, 1))} of heads below the base",
         f"{label}: {won:,} of n = {count:,} heads below its base",
     )
     if against == "wins":
@@ -83,7 +84,7 @@ def chosen_alphas_figure(result: RunResult, variant: int) -> go.Figure:
     if values is None:
         return empty_figure(f"{name}: alphas")
     known = values[~np.isnan(values)]
-    at_zero = f"{100 * (known == 0).mean():.0f} %" if known.size else "none"
+    at_zero = percent((known == 0).mean()) if known.size else "none"
     subtitle = f"n = {known.size:,} KV heads, {at_zero} of them at 0"
     figure = new_figure(f"{name}: alphas", subtitle)
     colorbar = {**colorbar_of("alpha"), "tickvals": [0, 0.25, 0.5, 0.75, 1]}

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ckv_core.experiment.points import BUDGET_UNITS, POINT_METRICS, Curve, Points, Row, varied_units
 from ckv_core.experiment.regimes import marked_name
 from ckv_core.experiment.rounding import short
-from ckv_core.experiment.sentences import spanned
+from ckv_core.experiment.sentences import budget_shown, spanned
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
@@ -28,8 +28,6 @@ from ui.charts.layout import (
 )
 from ui.looks.palette import FULL_LOOK, Look
 from ui.tables.points import looks_by_place
-
-SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,7 @@ def points_figure(
         title, _subtitle(points, metric, drawn), legend_rows=len(drawn) + len(limits)
     )
     looks, marks = looks_by_place(points), points.marks
+    scale, unit_after = (100, " %") if metric.is_share else (1, "")
     for curve, known in drawn:
         name = marked_name(curve.first.name, marks[curve.first.place])
         look = looks[curve.first.place]
@@ -91,22 +90,22 @@ def points_figure(
             look,
             name,
             places,
-            [mean.mean for mean in means],
-            customdata=[[str(budget), mean.n] for budget, mean in zip(budgets, means, strict=True)],
-            hovertemplate="%{customdata[0]}: %{y:.4g}, n = %{customdata[1]}",
-            error_y=interval_bars(means, look.color),
+            [scale * mean.mean for mean in means],
+            customdata=[
+                [budget_shown(budget), mean.n] for budget, mean in zip(budgets, means, strict=True)
+            ],
+            hovertemplate=f"%{{customdata[0]}}: %{{y:.4g}}{unit_after}, n = %{{customdata[1]}}",
+            error_y=interval_bars(means, look.color, scale),
         )
         shown.add_trace(line)
     shown.add_traces(limits)
-    _add_reference(shown, points, metric)
+    _add_reference(shown, points, metric, scale)
     if against == "budget":
         ticks = [budget.amount for _, known in drawn for _, budget, _ in known]
         budget_axis(shown, ticks, BUDGET_UNITS[unit])
     else:
         shown.update_xaxes(title_text=axis.title, rangemode="tozero")
-    shown.update_yaxes(title_text=metric.unit_name, rangemode="tozero")
-    if metric.is_share:
-        shown.update_yaxes(tickformat=SHARE_TICKS)
+    shown.update_yaxes(title_text=metric.unit_name, rangemode="tozero", ticksuffix=unit_after)
     return shown
 
 
@@ -133,9 +132,9 @@ def points_chart(
 POINTS_CHART: Chart[Points] = points_chart("budget", "Against the budget", "means", lambda own: own)
 
 
-def interval_bars(intervals: Sequence[Interval], color: str) -> dict[str, Any] | None:
+def interval_bars(intervals: Sequence[Interval], color: str, scale: int) -> dict[str, Any] | None:
     """Plotly's error bars; none at a mean without an interval or of one sample."""
-    ends = np.array(
+    ends = scale * np.array(
         [
             (i.mean, i.low, i.high) if i.low is not None and i.n > 1 else (np.nan,) * 3
             for i in intervals
@@ -181,7 +180,7 @@ def _floor(points: Points, metric: Metric) -> float | None:
     return floors[0] if floors and points.n == 1 else None
 
 
-def _add_reference(shown: go.Figure, points: Points, metric: Metric) -> None:
+def _add_reference(shown: go.Figure, points: Points, metric: Metric, scale: int) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
     if (floor := _floor(points, metric)) is not None:
         shown.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
@@ -193,11 +192,11 @@ def _add_reference(shown: go.Figure, points: Points, metric: Metric) -> None:
         return
     highest = max((np.max(trace.y) for trace in shown.data), default=0.0)
     shown.add_hline(
-        y=value,
+        y=scale * value,
         line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
         annotation_text="full cache",
         # On the side where the curves have room for it.
-        annotation_position="top left" if value <= highest / 2 else "bottom left",
+        annotation_position="top left" if scale * value <= highest / 2 else "bottom left",
     )
 
 

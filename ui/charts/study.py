@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import FEWEST_SOURCES
 from ckv_core.experiment.reading import Reading
@@ -152,7 +153,7 @@ def needle_figure(reading: Reading, point: Point) -> go.Figure:
     figure.add_heatmap(
         z=score,
         x=[f"{length:,.0f}" for length in lengths],
-        y=[f"{100 * depth:.0f} %" for depth in depths],
+        y=[percent(depth) for depth in depths],
         customdata=more.tolist(),
         zmin=0,
         zmax=100,
@@ -165,7 +166,7 @@ def needle_figure(reading: Reading, point: Point) -> go.Figure:
     edge = {"color": "#111827", "width": 1}
     figure.add_scatter(
         x=[f"{length:,.0f}" for length, _ in cannot],
-        y=[f"{100 * depth:.0f} %" for _, depth in cannot],
+        y=[percent(depth) for _, depth in cannot],
         mode="markers",
         marker={"symbol": "x", "size": 10, "color": "#ffffff", "line": edge},
         hoverinfo="skip",
@@ -190,7 +191,7 @@ def perturbation_figure(reading: Reading, variant: str, budget: str, measure: st
             known[result.variant][result.sample] = value
     theirs, own = (known[name] for name in pair)
     samples = sorted(theirs.keys() & own.keys(), key=theirs.__getitem__)
-    title = f"{label[0].upper()}{label[1:]} of every sample at {budget}"
+    title = f"{label[0].upper()}{label[1:]} of every sample at {sentences.budget_short(budget)}"
     if not samples:
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
@@ -251,7 +252,9 @@ def _sample_controls(reading: Reading) -> list[Control]:
     budgets = dict.fromkeys(point.budget or "" for point in reading.study.points()[1:])
     return [
         Control("variant", "Method", [(name, reading.names[name]) for name in names]),
-        Control("budget", "Budget", [(budget, budget) for budget in budgets]),
+        Control(
+            "budget", "Budget", [(budget, sentences.budget_shown(budget)) for budget in budgets]
+        ),
         Control("measure", "Measure", measures),
     ]
 
@@ -298,7 +301,6 @@ def charts_value(reading: Reading, *names: str) -> dict[str, Any]:
         "base": "/studies",
         "file": "study",
         "key": str(len(reading.results)),
-        "heading": "",
         "text": "The charts appear here with the first results.",
         "head": reading.points.regimes.head,
         "charts": chart_values([STUDY_CHARTS[name] for name in names], reading),

@@ -76,6 +76,11 @@ def section_html(text: str) -> str:
     return f'<div class="section prose">{head}<p>{words}</p></div>'
 
 
+def words_of(section: str) -> str:
+    """The words of a section whose heading stands on the line that opens it."""
+    return f"### \n{section.partition(chr(10))[2]}"
+
+
 ContextBar = component(__file__, "text_files/context_bar")
 """The foot of #context: opens a file into it, offers "examples" and shows the token count.
 
@@ -155,7 +160,16 @@ RunTabs = component(__file__, "run_tabs/run_tabs")
 """On a phone tabs over the classes ckv-tab-answers, ckv-tab-kept, ckv-tab-more; none for None."""
 
 Fold = component(__file__, "fold/fold")
-"""Opens and closes what follows it in its column: {"title", "hint"}; all is hidden for None."""
+"""Opens and closes what follows it in its `fold_column`: {"title", "hint"}; None hides all.
+
+Triggers `expand` when it is opened.
+"""
+
+
+def fold_column() -> gr.Column:
+    """The column of a `Fold`, which is its first component."""
+    return gr.Column(elem_classes=["ckv-fold", "ckv-tab-more"])
+
 
 DataTable = component(__file__, "data_table/data_table")
 """Shows {"caption", "head", "columns", "rows", "note", "file", "empty"}: sorted, and saved as CSV.
@@ -239,7 +253,7 @@ that was, which the page opens.
 """
 
 RunCharts = component(__file__, "run_charts/run_charts")
-"""Shows {"slug", "base", "key", "heading", "text", "head", "charts"}; hidden for None.
+"""Shows {"slug", "base", "key", "text", "head", "charts"}; hidden for None.
 
 `head` is a sentence above the charts, or empty. `charts` is a list of {"name", "title", "csv",
 "controls"}, `controls` of {"name", "label", "options"}, `options` of (value, label).

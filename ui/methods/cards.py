@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment.serving import FEATURES, Answer, served
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
@@ -214,11 +215,11 @@ def _caption(method: Method, share: str, kept: Mapping[str, Any]) -> str:
     common = (
         ""
         if method.name == beside.name
-        else f"{100 * kept['same']:.0f} % of its entries are {beside.label}'s too; "
+        else f"{percent(kept['same'])} of its entries are {beside.label}'s too; "
     )
     return (
         f"{method.label} at {share} % ({entries} entries per KV head): {common}it keeps "
-        f"{100 * kept['answer']:.0f} % of the entries that mention the answer. Of what it "
-        f"keeps, {100 * first:.0f} % lies in the first tenth of the prompt, {100 * last:.0f} % in "
+        f"{percent(kept['answer'])} of the entries that mention the answer. Of what it "
+        f"keeps, {percent(first)} lies in the first tenth of the prompt, {percent(last)} in "
         f"the last."
     )

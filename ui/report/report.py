@@ -66,17 +66,15 @@ CUT = "To stay small, the report has some of the choices only in: {names}. The a
 
 
 def embedded_charts(value: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """A RunCharts value for the report, and the words above it.
+    """A RunCharts value for the report with few enough choices and no links to tables.
 
-    It has few enough choices, no heading of its own and no links to tables.
+    The words above it say what was cut; empty where nothing was.
     """
     charts = [_few_choices(chart) for chart in value["charts"]]
     pairs = zip(value["charts"], charts, strict=True)
     cut = [new["title"] for old, new in pairs if new["controls"] != old["controls"]]
-    words = [value["text"]] if value["heading"] else []
-    if cut:
-        words.append(CUT.format(names=", ".join(cut)))
-    return {**value, "heading": "", "charts": charts}, " ".join(words)
+    words = CUT.format(names=", ".join(cut)) if cut else ""
+    return {**value, "charts": charts}, words
 
 
 def chart_figures(draw: Draw, value: dict[str, Any]) -> dict[str, bytes]:
@@ -180,7 +178,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, only: Collection[str] | None 
         _add_kept(contents, run, views.kept_value(run), page.KEPT_TEXT)
         perturbation, diagnostics = perturbation_value(run), diagnostics_value(run)
         contents.add_charts("perturbation", page.PERTURBATION_TEXT, perturbation, draw)
-        contents.add_charts("diagnostics", "### Diagnostics", diagnostics, draw)
+        contents.add_charts("diagnostics", page.DIAGNOSTICS_TEXT, diagnostics, draw)
         table = summary_value(run.result, ended=True)
         contents.add("summary", page.FIGURES_TEXT, (DataTable, table))
     contents.add("run", SETTINGS, (Facts, _facts(run, notes)))
@@ -206,7 +204,7 @@ def contents_of_samples(
         if value is None or not text:
             continue
         if "charts" in value:
-            contents.add_charts(name, text, value | {"heading": ""}, draw)
+            contents.add_charts(name, text, value, draw)
         else:
             for row in value["rows"]:
                 for cell in row["cells"].values():

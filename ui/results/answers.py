@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from ckv_core.base.percent import percent
 from ckv_core.errors import CkvError
 from ckv_core.experiment.names import display_names
 from ckv_core.experiment.regimes import run_regimes
-from ckv_core.experiment.sentences import percent
 from ckv_core.experiment.summary import MIB, TIMES, alone_note, outcome_title, time_cell
 from ckv_core.experiment.table import Cell, metric_column
 from ckv_core.records.metrics import METRICS

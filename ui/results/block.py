@@ -18,6 +18,8 @@ from ui.components.base import (
     RunCharts,
     RunTabs,
     VerdictStrip,
+    fold_column,
+    words_of,
 )
 from ui.results import samples_area, sweep_area
 from ui.results.next_steps import searching
@@ -38,8 +40,15 @@ PERTURBATION_TEXT = (
     "### Perturbation at the first decoding step\n"
     "How far eviction moves the model's state before a token is chosen; lower is closer to the "
     "full cache. Head outputs are [[isolated]], hidden states [[cascaded]]; ratios are to the "
-    "variant's own [[base]]. A single head and the whole model may disagree. Ignore differences "
+    "method's own [[base]]. A single head and the whole model may disagree. Ignore differences "
     "below the [[rounding floor]]."
+)
+DIAGNOSTICS_TEXT = (
+    "### Diagnostics\n"
+    "The paper's quantities on this prompt. Oracles see the true attention: they show what a "
+    "method could reach. The theory needs a [[sigma]] over one half in stage 1. The bounds "
+    "([[theta]]) are drawn beside the measured distance. n is the heads of one prompt at one "
+    "decoding step."
 )
 
 RESULTS = ["ckv-results"]
@@ -56,11 +65,6 @@ AREAS = {
 }
 
 
-def words_of(section: str) -> str:
-    """The words of a section whose heading stands on the line that opens it."""
-    return f"### \n{section.partition(chr(10))[2]}"
-
-
 # Area (none for what stands above all), name, id, component and text of all that a feed writes. A
 # `Fold` closes what follows it in its area, up to the next one.
 PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
@@ -73,7 +77,7 @@ PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("compare", "charts_line", "charts-line", Fold, ""),
     ("compare", "charts", "charts", RunCharts, words_of(PERTURBATION_TEXT)),
     ("compare", "diagnostics_line", "diagnostics-line", Fold, ""),
-    ("compare", "diagnostics", "diagnostics", RunCharts, ""),
+    ("compare", "diagnostics", "diagnostics", RunCharts, words_of(DIAGNOSTICS_TEXT)),
     ("compare", "figures_line", "figures-line", Fold, ""),
     ("compare", "summary", "summary", DataTable, words_of(FIGURES_TEXT)),
     ("compare", "memory", "memory", RunCharts, ""),
@@ -137,8 +141,3 @@ def _built(kind: str) -> dict[str, Component]:
             classes = [f"ckv-tab-{at}"] if kind else []
             found[name] = make(elem_id=elem_id, section=text, elem_classes=classes)
     return found
-
-
-def fold_column() -> gr.Column:
-    """The column of a `Fold`, which is its first component."""
-    return gr.Column(elem_classes=["ckv-fold", "ckv-tab-more"])

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ckv_core.base.percent import percent
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
-from ckv_core.experiment.sentences import clipped, percent, size
+from ckv_core.experiment.sentences import clipped, size
 from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.experiment.verdict import Grid, Line, Point, budget_words, read_grid, sizes
 from ckv_core.records.events import RunResult

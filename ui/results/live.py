@@ -21,7 +21,7 @@ from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
 from ui.results.next_steps import live_value, next_value
 from ui.results.samples_area import reading_values
-from ui.results.sweep_area import UNTOUCHED, sweep_values
+from ui.results.sweep_area import sweep_values
 from ui.results.views import state_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
@@ -37,7 +37,7 @@ ADDRESS_CHARS = 2_000
 PERTURBATION_LINE = {"title": "Perturbation", "hint": "how far eviction moves the first step"}
 DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "oracles, attention mass and bounds"}
 FIGURES_LINE = {"title": "All figures", "hint": "every metric of every method, and CSV"}
-NO_SUMMARY = {"empty": "The figures of every variant appear here after a run."}
+NO_SUMMARY = {"empty": "The figures of every method appear here after a run."}
 _OPENER = imported("assets/scripts/pages/history.js")
 OPEN_RUN = f"(slug) => {_OPENER}.then((module) => module.default(slug))"
 COUNT_TIMEOUT_S = 5.0
@@ -73,11 +73,11 @@ class Feed:
             values["chosen"]["opens"] = True
         values = values | {
             "verdict": (values.get("verdict") or {}) | state_value(view, now),
-            "tabs": {} if view.study is None else None,
+            "tabs": None if view.study or (view.is_final and not view.result.variants) else {},
         }
         if self._services.is_guest:  # who can start nothing
             values |= {"steps": None, "further": None}
-        return [self._changed(name, (UNTOUCHED | values).get(name)) for name in OUTPUTS]
+        return [self._changed(name, values.get(name)) for name in OUTPUTS]
 
     def _read_results(self, view: RunSnapshot, counts: ResultCounts) -> dict[str, Any]:
         """Tables and charts of many samples, read again every few seconds while it runs."""
@@ -100,17 +100,19 @@ class Feed:
 
 def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any]:
     """The area of one sample at one budget; `sort` puts the rows of methods that answered first."""
-    diagnostics = views.diagnostics_value(snapshot)
+    diagnostics, charts = views.diagnostics_value(snapshot), views.perturbation_value(snapshot)
+    summary = summary_value(snapshot.result, ended=snapshot.is_final)
+    comes = not snapshot.is_final  # a run that ended has no line over nothing
     return {
         "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
-        "charts_line": PERTURBATION_LINE,
-        "charts": views.perturbation_value(snapshot),
+        "charts_line": PERTURBATION_LINE if comes or charts["charts"] else None,
+        "charts": charts,
         "diagnostics_line": DIAGNOSTICS_LINE if diagnostics else None,
         "diagnostics": diagnostics,
-        "figures_line": FIGURES_LINE,
-        "summary": summary_value(snapshot.result, ended=snapshot.is_final) or NO_SUMMARY,
+        "figures_line": FIGURES_LINE if comes or summary else None,
+        "summary": summary or NO_SUMMARY,
         "memory": views.memory_value(snapshot),
         "steps": next_value(snapshot),
     }

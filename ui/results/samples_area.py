@@ -13,7 +13,7 @@ from ckv_core.experiment.negatives import Negative, negatives_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import sample_request
 from ui.charts.study import charts_value
-from ui.components.base import DataTable, Notice, RunCharts
+from ui.components.base import DataTable, Fold, Notice, RunCharts, fold_column
 from ui.results.next_steps import opened
 from ui.services.services import Services
 from ui.shell.parts import SILENT, notice_value
@@ -27,6 +27,7 @@ SAMPLES_TEXT = (
     "### Samples where methods disagree\n"
     "A sample opens as a result of one text, with the same methods and budget."
 )
+NEEDLES_TEXT = "### Needle map\nA cell leads to its samples."
 BOUNDS_TEXT = "### Bounds\nHow sure the decision is, at every budget."
 FIGURES_TEXT = "### Every method and budget\nA column with a minus sign is a difference."
 SAVINGS_TEXT = (
@@ -37,13 +38,14 @@ TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to it
 NEGATIVES_TEXT = "### Negatives\nSamples that the full cache answers and a method does not."
 BEHAVIOUR_TEXT = "### Length and repetition\nLength and repetition of the outputs, task by task."
 CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
+MORE_LINE = {"title": "All figures and charts", "hint": "bounds, every metric, tasks and CSV"}
 
 # Name, id, component and text of all that a feed writes; the last ones are folded.
 _FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("scores", "study-scores", DataTable, SCORES_TEXT),
     ("cell", "study-cell", Notice, ""),
     ("samples", "study-samples", DataTable, SAMPLES_TEXT),
-    ("needles", "study-needles", RunCharts, ""),
+    ("needles", "study-needles", RunCharts, NEEDLES_TEXT),
 )
 _FOLDED: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("bounds", "study-bounds", DataTable, BOUNDS_TEXT),
@@ -64,7 +66,12 @@ REPORT_TEXTS = {
     "needles": "### Needle map",
     "tasks": "### Task by task\nWith and without CriticalKV.",
 }
-OUTPUTS = ("bound", "decision", "next", *(name for name, *_ in (*_FIRST, *_FOLDED)))
+OUTPUTS = (
+    *("bound", "decision", "next"),
+    *(name for name, *_ in _FIRST),
+    "more",
+    *(name for name, *_ in _FOLDED),
+)
 
 
 def build_samples() -> dict[str, Component]:
@@ -77,7 +84,8 @@ def build_samples() -> dict[str, Component]:
             outputs["decision"] = DataTable(elem_id="study-decision")
             outputs["next"] = Notice(elem_id="study-next")
     outputs |= {name: make(elem_id=at, section=text) for name, at, make, text in _FIRST}
-    with gr.Accordion("All figures and charts", open=False, elem_id="study-more"):
+    with fold_column():
+        outputs["more"] = Fold(elem_id="study-more")
         outputs |= {name: make(elem_id=at, section=text) for name, at, make, text in _FOLDED}
     return outputs
 
@@ -91,8 +99,6 @@ def reading_values(
         words = f"Only the samples of {cell.words(reading)}. "
         only = notice_value(words, "", [("Where methods disagree", f"/run?id={reading.slug}")])
     needles = charts_value(reading, "needles")
-    if needles["charts"]:  # the samples have depths
-        needles |= {"heading": "Needle map", "text": "A cell leads to its samples."}
     figures, looks = figures_table(reading), look_values(reading.points)
     negatives = negatives_table(reading, partial(_sample_address, reading))
     figures["note"] = f"{figures['note']} {reading.l1_finding}".strip()
@@ -104,7 +110,8 @@ def reading_values(
         "scores": scores_table(reading),
         "cell": only,
         "samples": samples_table(reading, cell),
-        "needles": needles if needles["charts"] else None,
+        "needles": needles if needles["charts"] else None,  # the samples have depths
+        "more": MORE_LINE,
         "bounds": bounds_table(reading),
         "figures": figures,
         "score_savings": savings_table(reading),

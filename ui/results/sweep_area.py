@@ -15,11 +15,14 @@ from ckv_core.experiment.sweep import (
 from ui.components.base import (
     ChosenCell,
     DataTable,
+    Fold,
     KeptTokens,
     NextSteps,
     OutcomeGrid,
     RunCharts,
+    fold_column,
     section_html,
+    words_of,
 )
 from ui.results import views
 from ui.results.grid import chosen_value, grid_value, points_kept_value
@@ -30,7 +33,7 @@ from ui.shell.parts import AT_ONCE
 from ui.tables.points import sweep_value
 
 CURVES_TEXT = (
-    "### Quality against the budget\n"
+    "### Quality against budget\n"
     "Each line is a method with one [[alpha]]. The dotted line is the "
     "[[full cache]]. Pink lines with open markers are [[oracle|oracles]]: they see the true "
     "attention, which no method does."
@@ -52,6 +55,8 @@ _FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
     ("chosen", "chosen-cell", ChosenCell, ""),
     ("point_kept", "point-kept", KeptTokens, POINT_KEPT_TEXT),
 )
+QUALITY_LINE = {"title": "Quality against budget", "hint": "curves, and how much budget is saved"}
+POINTS_LINE = {"title": "All points", "hint": "every metric of every method and budget, and CSV"}
 _SECTIONS = ("quality", "all_points")
 OUTPUTS = (*(name for name, *_ in _FIRST), *_SECTIONS)
 
@@ -64,11 +69,6 @@ class SweepArea:
     """
 
     def __init__(self) -> None:
-        def section(label: str, elem_id: str) -> gr.Accordion:
-            # Not "hidden": Gradio loses an update of a component that is drawn while it comes.
-            with gr.Column(elem_classes=["ckv-tab-more"]):
-                return gr.Accordion(label, open=False, visible=False, elem_id=elem_id)
-
         self.outputs: dict[str, Any] = {
             name: make(
                 elem_id=at,
@@ -77,17 +77,17 @@ class SweepArea:
             )
             for name, at, make, text in _FIRST
         }
-        with section("Quality against budget", "sweep-quality") as quality:
-            self._curves = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)
+        with fold_column():
+            self.outputs["quality"] = Fold(elem_id="sweep-quality")
+            self._curves = RunCharts(elem_id="sweep-curves", section=words_of(CURVES_TEXT))
             gr.HTML(section_html(SAVINGS_TEXT), elem_id="sweep-savings-head", elem_classes=["bare"])
             self._matched = gr.Dropdown(
                 [], label="Match the quality of", visible=False, elem_id="sweep-reference"
             )
             self._savings = DataTable(elem_id="sweep-savings")
-        with section("All points", "sweep-all-points") as all_points:
-            self._points = DataTable(elem_id="sweep-points", section=POINTS_TEXT)
-        sections = (quality, all_points)
-        self.outputs |= dict(zip(_SECTIONS, sections, strict=True))
+        with fold_column():
+            self.outputs["all_points"] = Fold(elem_id="sweep-all-points")
+            self._points = DataTable(elem_id="sweep-points", section=words_of(POINTS_TEXT))
 
     def wire(self, services: Services, slug: Component) -> None:
         """Each section is filled when it is opened; savings follow the line to be matched."""
@@ -116,18 +116,14 @@ class SweepArea:
 def sweep_values(view: RunSnapshot) -> dict[str, Any]:
     """The area of one sample at several budgets; a section is seen once there is something."""
     is_swept = view.is_final and views.is_swept(view)
-    seen = (is_swept, view.is_final and bool(view.result.variants))
     return {
         "grid": grid_value(view),
         "further": next_value(view),
         "chosen": chosen_value(view),
         "point_kept": points_kept_value(view),
-        **{name: gr.update(visible=is_seen) for name, is_seen in zip(_SECTIONS, seen, strict=True)},
+        "quality": QUALITY_LINE if is_swept else None,
+        "all_points": POINTS_LINE if view.is_final and view.result.variants else None,
     }
-
-
-# A section is no component with a value: of runs of other kinds it stays as it is.
-UNTOUCHED = dict.fromkeys(_SECTIONS, gr.skip())
 
 
 def _quality(view: RunSnapshot) -> list[Any]:

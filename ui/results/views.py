@@ -166,7 +166,7 @@ _MEMORY_LABELS = {
     "prefill_peak": "estimated peak of the prefill",
     "cache": "cache of the prompt",
     "prefill_reused": "of it taken over from another prompt",
-    "variants": "the variants' caches",
+    "variants": "the methods' caches",
     "total": "estimate in all",
     "available": "available before the run",
     "measured_peak": "measured peak",
@@ -292,7 +292,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Answer begins with", request.answer_prefix or "nothing given"),
         ("Scenario", request.scenario),
         ("Protected text", "\n".join(request.protect) or "none"),
-        ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
+        ("Methods", "\n".join([*request.variants, *map(str, request.own_indices)])),
         ("Settings for all", ", ".join(f"{k}={v}" for k, v in settings.items() if v) or "none"),
         ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
         ("Sampled texts", request.repeats or "none"),
@@ -420,16 +420,10 @@ def _model_text(request: RunRequest, result: RunResult) -> str:
 
 # --- charts -----------------------------------------------------------------------------
 
-WAITING = "The charts appear here once every variant is measured."
+WAITING = "The charts appear here once every method is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
 NO_REFERENCE = "This run left the full cache out, so nothing is measured against it."
 OVER = "Nothing was measured before this run ended."
-DIAGNOSTICS_TEXT = (
-    "The paper's quantities on this prompt. Oracles see the true attention: they show what a "
-    "method could reach. The theory needs a [[sigma]] over one half in stage 1. The bounds "
-    "([[theta]]) are drawn beside the measured distance. n is the heads of one prompt at one "
-    "decoding step."
-)
 
 
 def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -451,7 +445,7 @@ def diagnostics_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     if not _is_measured(snapshot) or not _has_bounds(snapshot):
         return None
     charts = [CHARTS[name] for name in DIAGNOSTICS]
-    return _value(snapshot, charts, heading="Diagnostics", text=DIAGNOSTICS_TEXT)
+    return _value(snapshot, charts, text="")
 
 
 def curves_value(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -467,7 +461,6 @@ def several_value(slugs: str, found: Points) -> dict[str, Any]:
         "base": "/several",
         "file": "several-runs",
         "key": slugs,
-        "heading": "",
         "text": "No method has two budgets of one unit, so there is no curve.",
         "head": "",
         "charts": chart_values([POINTS_CHART], found),
@@ -480,14 +473,13 @@ def is_swept(snapshot: RunSnapshot) -> bool:
 
 
 def _value(
-    snapshot: RunSnapshot, charts: Sequence[Chart[RunResult]], *, heading: str = "", text: str
+    snapshot: RunSnapshot, charts: Sequence[Chart[RunResult]], *, text: str
 ) -> dict[str, Any]:
     return {
         "slug": snapshot.slug,
         "base": "/data",
         # Charts are drawn again when it changes, so it moves in few steps.
         "key": f"{_is_measured(snapshot):d}{_has_bounds(snapshot):d}{snapshot.is_final:d}",
-        "heading": heading,
         "text": text,
         "head": run_regimes(snapshot.result).head,
         "charts": chart_values(charts, snapshot.result),

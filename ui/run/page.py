@@ -14,9 +14,9 @@ from ckv_core.errors import CkvError
 from storage.credentials import CredentialRecord
 from storage.repository import is_slug
 from ui.caches.keep_section import KeepSection
-from ui.components.base import Facts, Fold, Notice, RunActions, RunHead, component
+from ui.components.base import Facts, Fold, Notice, RunActions, RunHead, component, fold_column
 from ui.results import views
-from ui.results.block import ResultsBlock, fold_column, shown_areas
+from ui.results.block import ResultsBlock, shown_areas
 from ui.results.live import OPEN_RUN, Feed, cancel_run, find_run, find_view, follow
 from ui.results.next_steps import at_point, opened
 from ui.results.samples_area import open_sample
@@ -142,8 +142,7 @@ class RunPage:
                 self.actions: Any = RunActions(elem_id="run-actions")
         self.notice = Notice(elem_id="notice")
         self.block = ResultsBlock()
-        with gr.Column(elem_classes=["ckv-tab-more"]):
-            self._keep = KeepSection(services)
+        self._keep = KeepSection(services)
         with fold_column():
             self.receipts = Fold(elem_id="receipts-line")
             self.facts = Facts(elem_id="facts")

@@ -16,6 +16,7 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import points_json, points_table
 from ckv_core.experiment.runs import together
+from ckv_core.experiment.sentences import budget_shown
 from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import OWN
@@ -195,7 +196,7 @@ def _cell(at: int, row: _Beside) -> Cell:
 
 def _head_of(run: RunSnapshot) -> str:
     """Model and budget, and the state of a run that is not done."""
-    budgets = ", ".join(filter(None, run.request.budgets))
+    budgets = ", ".join(budget_shown(each) for each in run.request.budgets if each)
     state = "" if run.state == "done" else f"not finished: {run.state}"
     return " · ".join(filter(None, [run.request.model, budgets, state]))
 
@@ -247,6 +248,7 @@ def _letter(at: int) -> str:
 def _settings(run: RunSnapshot) -> dict[str, object]:
     request = run.request
     settings: dict[str, object] = {f.name: getattr(request, f.name) for f in fields(request)}
+    settings["budgets"] = tuple(map(budget_shown, request.budgets))
     model = run.result.model
     if model is not None:
         served = ("name", "sha256", "dtype", "device")
@@ -352,7 +354,7 @@ def several_routes(services: Services) -> list[Route]:
 
 INTRO = "## Several runs\nWhich method, at which budget, over the prompts of the chosen runs."
 TABLE_TEXT = (
-    "### The runs together\nRuns of one prompt are one sample: a variant that is in several of "
+    "### The runs together\nRuns of one prompt are one sample: a method that is in several of "
     "them counts once, by the newest. The ? at a column says what it means."
 )
 CHART_TEXT = "### Against the budget\nBars are the 95 % intervals."

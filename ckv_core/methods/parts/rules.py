@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal
 
 from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.base.percent import percent
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import choice, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, PerEntry
@@ -187,9 +188,9 @@ class Threshold(TopScoresOfAll):
         alone = float(_above(candidates, parameters).double().mean()) + candidates.protected
         budget = candidates.spare + candidates.protected
         what = "so fewer are kept than requested" if alone < budget else "and the best stay"
-        share = 100 * alone / (candidates.entries + candidates.protected)
+        share = percent(alone / (candidates.entries + candidates.protected), 1)
         return (
-            f"The threshold alone keeps {alone:,.1f} entries per KV head ({share:.1f} % of the "
+            f"The threshold alone keeps {alone:,.1f} entries per KV head ({share} of the "
             f"prompt); the budget allows {budget:,}, {what}.",
         )
 

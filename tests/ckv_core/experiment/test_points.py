@@ -57,7 +57,7 @@ def test_different_alphas_under_one_spec_are_not_averaged():
     ]
     assert finals(results) == {f"{SPEC},alpha=0.25": (15, 2), f"{SPEC},alpha=0.5": (90, 1)}
     (fewer, _) = together(results).notes
-    assert fewer.startswith("2 of 2 variants were run on fewer than all 3 prompts")
+    assert fewer.startswith("2 of 2 rows were run on fewer than all 3 prompts")
 
 
 def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
@@ -123,7 +123,7 @@ def test_runs_on_other_weights_or_in_another_type_are_refused():
 
 def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not():
     one, other = run(1, point(SPEC)), run(2, point("snapkv:budget=64"))
-    with pytest.raises(ConfigError, match="no variant in common"):
+    with pytest.raises(ConfigError, match="no method in common"):
         together([one, other])
     with pytest.raises(ConfigError, match="nothing to average"):
         together([])

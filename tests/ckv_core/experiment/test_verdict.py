@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.experiment.sentences import counted, listed, percent, spread
+from ckv_core.base.percent import percent
+from ckv_core.experiment.sentences import counted, listed, spread
 from ckv_core.experiment.sweep import curves, nobody_answers, savings
 from ckv_core.experiment.verdict import verdict_of
 from ckv_core.records.events import RunResult

@@ -259,11 +259,11 @@ def section_of(services: FakeServices) -> KeepSection:
 def test_the_section_offers_what_can_be_kept():
     section, fits = section_of(FakeServices()), snapshot(request=asked())
     area, choice = section.open(fits)
-    assert (area["visible"], choice["choices"]) == (True, ["full", "snapkv:budget=48"])
+    assert (area["title"], choice["choices"]) == ("Keep a cache", ["full", "snapkv:budget=48"])
     unfit = ({"scenario": "regular"}, {"budgets": ("64", "128")}, {"variants": ("gone:x",)})
     others = [replace(fits, request=asked(**changes)) for changes in unfit]
     for run in (*others, replace(fits, state="running"), None):
-        assert "visible" not in section.open(run)[0]
+        assert "title" not in section.open(run)[0]
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
 
 

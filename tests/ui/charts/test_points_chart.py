@@ -88,7 +88,11 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     assert told(figure) == (
         "mean and 95 % interval, n = 8 to 10; higher is closer"  # of shares, of any n
     )
-    assert [n for _, n in lines_of(figure)["SnapKV"].customdata] == [10, 8, 8, 8]
+    line = lines_of(figure)["SnapKV"]
+    assert [n for _, n in line.customdata] == [10, 8, 8, 8]
+    assert line.y[1] > 1  # percent, with the sign behind a space
+    assert line.hovertemplate.startswith("%{customdata[0]}: %{y:.4g} %,")
+    assert figure.layout.yaxis.ticksuffix == " %"
 
 
 def test_one_budget_alone_is_no_curve():

@@ -326,7 +326,7 @@ HOLDS = {
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
     "memory": (lambda figure: figure.data[0].y * 2**20, column("held_bytes")),
-    "sweep": (lambda figure: figure.data[0].y, column("mean", metric="agreement", minus="")),
+    "sweep": (lambda figure: figure.data[0].y / 100, column("mean", metric="agreement", minus="")),
 }
 
 

@@ -123,7 +123,7 @@ def in_chart(key: str, count: int) -> float:
     figure = POINTS_CHART.figure(points(count), {"quantity": key})
     (line,) = [trace for trace in figure.data if "alpha 0.25" in trace.name]
     at = list(line.x).index(128)
-    return float(line.y[at])
+    return float(line.y[at]) / (100 if METRICS[key].is_share else 1)  # drawn in percent
 
 
 PLACES = {

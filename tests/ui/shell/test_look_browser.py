@@ -81,7 +81,10 @@ def test_a_run_without_results_does_not_promise_them(page, site):
     show(page, f"{site.url}/run?id={site.cancelled}", DESK)
     expect(page.locator("#verdict")).to_contain_text("Cancelled on request.")
     expect(page.locator("#results .ckv-empty:visible")).to_have_count(0)
-    expect(page.locator("#results h3:visible")).to_have_count(0)
+    expect(page.locator("#results :is(h3, .ckv-fold-line):visible")).to_have_count(0)
+    page.set_viewport_size(PHONE)
+    expect(page.get_by_role("tab")).to_have_count(0)
+    expect(page.get_by_role("button", name="Receipts and provenance")).to_be_visible()
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])

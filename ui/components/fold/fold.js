@@ -13,6 +13,7 @@ export default function mount(host) {
   function toggle() {
     const isOpen = column.toggleAttribute("data-open");
     button.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) host.trigger("expand");
   }
 
   onValue(host, (value) => {

@@ -16,7 +16,7 @@ const FILES = {
     ["Result (JSON)", "result.json", "files", "what the command line writes"],
   ],
   "Tables (CSV)": [
-    ["Table (CSV)", "table.csv", "files", "a row per variant"],
+    ["Table (CSV)", "table.csv", "files", "a row per method"],
     ["Values (CSV)", "analysis.csv", "files", "by layer, head and step"],
     ["Fidelity by token (CSV)", "forced.csv", "forced"],
     ["Follow-ups (CSV)", "follow_ups.csv", "follow_ups"],

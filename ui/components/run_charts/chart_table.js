@@ -64,10 +64,11 @@ function seriesTable(traces, layout) {
   const isFlat = traces.some((trace) => trace.orientation === "h");
   const [rowAxis, valueAxis] = isFlat ? [layout.yaxis, layout.xaxis] : [layout.xaxis, layout.yaxis];
   const [rowNames, valueNames] = [namesOf(rowAxis), namesOf(valueAxis)];
+  const unit = str(valueAxis?.ticksuffix);
   const all = traces.map(series).filter(({ points }) => points.length);
   const cell = ({ value, words, ends }) => {
     if (valueNames.size) return words ?? shown(valueNames.get(value));
-    return shown(value) + (ends ? ` (${shown(ends[0])} to ${shown(ends[1])})` : "");
+    return shown(value) + unit + (ends ? ` (${shown(ends[0])} to ${shown(ends[1])})` : "");
   };
   const rowName = ({ at, words }) => (rowNames.has(at) ? shown(rowNames.get(at)) : valueNames.size ? shown(at) : (words ?? shown(at)));
   const [rowTitle, valueTitle] = [rowAxis, valueAxis].map((axis) => plain(axis?.title?.text));

@@ -14,7 +14,6 @@ import {
   setText,
   showText,
   str,
-  withTerms,
 } from "../../../assets/scripts/dom.js";
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
 import { chartTable, plain } from "./chart_table.js";
@@ -218,22 +217,16 @@ class Panel {
 
 export default function mount(host) {
   const { root, element } = host;
-  const heading = make("h3.ckv-section-name");
-  const words = make("p.ckv-subdued.ckv-section-text");
   const empty = make("p.ckv-empty");
   const head = regimesHead();
   const grid = make("div.ckv-grid");
-  root.append(heading, words, empty, head, grid);
+  root.append(empty, head, grid);
   const panels = new Map();
 
   onValue(host, (value) => {
     root.hidden = value === null;
     const charts = list(value?.charts);
     const isEmpty = charts.length === 0;
-    showText(heading, value?.heading);
-    words.hidden = heading.hidden;
-    const parts = withTerms(value?.heading ? value.text : "");
-    if (words.textContent !== parts.map((part) => part.textContent ?? part).join("")) words.replaceChildren(...parts);
     setText(empty, str(value?.text));
     empty.hidden = !isEmpty;
     showText(head, !isEmpty && value.head);

@@ -48,5 +48,6 @@ export default function mount(host) {
   onValue(host, (value) => {
     bar.hidden = value === null;
     if (value !== null) show(chosen);
+    else for (const [name] of TABS) for (const panel of panels(name)) panel.removeAttribute("data-off");
   });
 }

@@ -7,7 +7,7 @@ function stepNode({ share, label, fraction, is_now: isNow }) {
   const track = make("i");
   track.style.setProperty("--done", String(Math.min(1, Number(fraction) || 0)));
   const node = make("li.ckv-hint", { "aria-current": isNow ? "step" : null }, track, make("span", str(label)));
-  node.style.flexGrow = String(share);
+  node.style.flexGrow = String(100 * share); // below 1 in all they would leave room
   return node;
 }
 
