@@ -129,7 +129,7 @@ def tightness_figure(result: RunResult) -> go.Figure:
     were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step.
     """
     names, looks = ranked_names(result), looks_of(result.variants)
-    hover = "L / theta up to %{x:.3f}: %{y:.0%}"
+    hover = "L / theta up to %{x:.3f}: %{y:.2f} of heads"
     traces, n = [], 0
     for index in holders(result, "theta"):
         if (each := tightness_of(result.variants[index])) is None:

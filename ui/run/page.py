@@ -78,10 +78,10 @@ class ShareSection:
         share_id = event_field(event, "id")
         if not is_slug(slug) or not isinstance(share_id, int) or not 0 < share_id < 2**63:
             return self._value(slug)
-        notice = "That link is closed already."
+        notice = "This link was revoked before."
         try:
             if self._services.shares.revoke(slug, share_id):
-                notice = "The link is revoked; it opens nothing any more."
+                notice = "The link is revoked and no longer opens anything."
         except CkvError as error:
             notice = str(error)
         return self._value(slug, notice=notice)

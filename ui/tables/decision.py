@@ -81,7 +81,7 @@ def decision_table(reading: Reading) -> dict[str, Any]:
     """Value of the DataTable of methods, best first, each with its decision and why."""
     lines = list(_lines(reading))
     table: Table[_Line] = Table(
-        caption="What each method comes to",
+        caption="The decision, method by method",
         columns=[
             text_column("method", "Method", lambda line: line.name),
             text_column("decision", "Decision", lambda line: line.decision),

@@ -80,7 +80,7 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
         file="study-samples.csv",
         note=f"At {at} of the KV cache, cells show what was written where the expected answer is "
         f"missed.{cut}",
-        empty="All methods come to the same in every sample so far.",
+        empty="All methods score the same in every sample so far.",
         first=0 if cell else SHOWN_FIRST,
         has_lines=True,
     )

@@ -218,7 +218,7 @@ def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_othe
     open_view(fragment="#span=12-12&layer=1").show_kept(RUN, answer="Needle is 7421")
     evidence_panel(page, "Its token has").wait_for()
     open_view().show_kept(RUN, answer="no such answer")
-    evidence_panel(page, "The expected answer does not stand in the compressed prompt.").wait_for()
+    evidence_panel(page, "The compressed prompt does not contain the expected answer.").wait_for()
     assert page.locator("#kept .ckv-evidence table").is_hidden()
 
 

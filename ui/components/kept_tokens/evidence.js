@@ -100,7 +100,7 @@ function saveTable(app, first, end) {
 function sentence(app) {
   const way = byTouch("Search the text, or tap a token", "Search the text, drag over it, or click a token");
   if (!app.span) {
-    const missing = app.answer ? "The expected answer does not stand in the compressed prompt. " : "";
+    const missing = app.answer ? "The compressed prompt does not contain the expected answer. " : "";
     return `${missing}${way}, to see which methods still keep it.`;
   }
   if (!app.judged()) return "This is read after eviction: every method keeps all of it.";
