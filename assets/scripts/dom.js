@@ -126,18 +126,6 @@ export function regimeMark(regime) {
   return regime ? make("span.ckv-regime", { "data-regime": str(regime), text: str(regime) }) : null;
 }
 
-/** Words of the glossary, written [[KV head]] or [[KV head|heads]], as buttons that terms.js serves; plain words in a report. */
-export function withTerms(text) {
-  return str(text)
-    .split(/(\[\[[^\]]+\]\])/)
-    .map((part) => {
-      if (!part.startsWith("[[")) return part;
-      const [word, shown] = part.slice(2, -2).split("|");
-      if (!document.getElementById("ckv-words")) return shown ?? word;
-      return make("button.ckv-term", { value: word, text: shown ?? word, "aria-label": `${shown ?? word}, explain` });
-    });
-}
-
 /** Copy text; the old command is for pages served without TLS. */
 export async function copyText(text) {
   try {

@@ -24,6 +24,9 @@ class Site:
 @pytest.fixture(scope="module")
 def site(open_app) -> Site:
     result = done_result()
+    for method in ("adakv", "pyramidkv", "h2o", "tova"):
+        one = dataclasses.replace(result.variants[1], spec=f"{method}:budget=4", method=method)
+        result.variants.insert(-1, dataclasses.replace(one, label=method))
     result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
     done = store_run(open_app.services, request(), result)
     recorder = open_app.services._runs.recorder
@@ -94,10 +97,10 @@ def test_the_first_screen_has_the_verdict_and_the_answers_and_the_page_is_short(
     page = browser.new_page(viewport=size)
     page.goto(f"{site.url}/run?id={site.done}&__theme={'dark' if size == PHONE else 'light'}")
     strip = page.get_by_role("region", name="What came out")
-    expect(strip.get_by_role("status")).to_contain_text("both methods")
+    expect(strip.get_by_role("status")).to_contain_text("6 methods")
     expect(strip.get_by_role("status")).to_be_in_viewport(ratio=1)
     rows = page.locator("#answers tbody tr")
-    expect(rows).to_have_count(len(done_result().variants))
+    expect(rows).to_have_count(1 + 6)
     expect(rows.nth(1).locator(".ckv-wrote")).to_be_in_viewport(ratio=1)
     expect(page.locator("#acts summary").first).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
