@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from ckv_core.records.external_selection import OWN
 from ckv_core.records.records import VariantResult
-from ckv_core.records.variants import VariantSpec, is_named, keys_in_label, written_parameters
+from ckv_core.records.variants import (
+    VariantSpec,
+    is_named,
+    keys_in_label,
+    method_of,
+    written_parameters,
+)
 
 
 def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
@@ -18,7 +24,7 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     counts = Counter(variant.label for variant in variants)
     # Given positions and SPECs with a name set nothing that a reader knows.
     written = [
-        {} if v.spec.partition(":")[0] == OWN or is_named(v.spec) else written_parameters(v.spec)
+        {} if method_of(v.spec) == OWN or is_named(v.spec) else written_parameters(v.spec)
         for v in variants
     ]
     pairs = zip(variants, written, strict=True)

@@ -12,7 +12,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.records.records import VariantResult
-from ckv_core.records.variants import NAME, spec_without, written_parameters
+from ckv_core.records.variants import NAME, method_of, spec_without, written_parameters
 
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
 # Of what is protected, `protect` names the texts, `keep_question` the question; a name decides
@@ -75,7 +75,7 @@ def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
 @lru_cache(maxsize=4096)  # the same variants come again with every run and every chart
 def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs) -> Identity:
     known = next((each for each in METHODS if each.name == method), None)
-    name = spec.partition(":")[0].strip()
+    name = method_of(spec)
     written = written_parameters(spec)
     parameters = {key: _parsed(key, text) for key, text in written.items()} | dict(params)
     left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())

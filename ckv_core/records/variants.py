@@ -316,6 +316,11 @@ def written_parameters(spec: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def method_of(spec: str) -> str:
+    """What a SPEC begins with, its method and selector, of any file; unchecked."""
+    return spec.partition(":")[0].strip()
+
+
 def is_named(spec: str) -> bool:
     """Whether its author gave it a name."""
     return NAME in written_parameters(spec)
@@ -323,7 +328,7 @@ def is_named(spec: str) -> bool:
 
 def selector_of(spec: str) -> Selector | None:
     """The selector that a SPEC names after its '+', of any file; None where it names none."""
-    return SELECTORS.get(spec.partition(":")[0].partition("+")[2].strip())
+    return SELECTORS.get(method_of(spec).partition("+")[2].strip())
 
 
 def keys_in_label(label: str) -> frozenset[str]:

@@ -29,6 +29,7 @@ from ckv_core.records.run_request import (
 )
 from ckv_core.records.variants import (
     VariantSpec,
+    method_of,
     selector_of,
     spec_without,
     written_parameters,
@@ -149,7 +150,7 @@ class FormValues:
         """The full cache, which stands first in every run that has a reference, and the chips."""
         if self.mode == "text" and not self.reference:
             return self.variants
-        is_there = any(spec.partition(":")[0].strip() == FULL for spec in self.variants)
+        is_there = any(method_of(spec) == FULL for spec in self.variants)
         return self.variants if is_there else (FULL, *self.variants)
 
     def request(self) -> RunRequest:
@@ -221,7 +222,7 @@ def describe_variants(form: FormValues) -> str:
                 f"{count} methods with the full cache are too many; one run takes up to "
                 f"{MAX_VARIANTS}: take out {more}."
             )
-    evicting = sum(point.variant.partition(":")[0] != FULL for point in points)
+    evicting = sum(method_of(point.variant) != FULL for point in points)
     noun = "method" if request.kind == "compare" else "point"
     what = counted(evicting, noun) if evicting else "The full cache alone"
     if not request.context.strip():

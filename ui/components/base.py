@@ -211,13 +211,14 @@ KeptTokens = component(__file__, "kept_tokens/kept_tokens")
 """Fetches and shows the retained sets of a run; a friendly line while the value is None.
 
 The value is {"slug", "base", "layers", "kv_heads", "positions", "evictable", "variants",
-"context", "answer", "key"}. `variants` is a list of {"index", "look", "label", "spec"} of the
-variants that have a retained set, each optionally with "window", "sinks" and "protected", a list
-of [first, end] (what is always kept); "answer" is the expected answer to look for. Where they have
-a "group", such as a budget, those of one group are fetched and shown at a time: that of the chosen
-variant. With "one", the index of a variant, only one is shown: the chosen one, else this. A changed
-`key` fetches again. Those that evict while generating have "entries", held at the choice of each
-token, and `BASE/SLUG/INDEX/evicted` answers the rows of `HeldSeries.evicted`.
+"context", "answer", "key"}. `variants` is a list of {"index", "look", "label", "spec", "method",
+"critical"} of the variants that have a retained set, each optionally with "window", "sinks" and
+"protected", a list of [first, end] (what is always kept); "answer" is the expected answer to look
+for. Where they have a "group", such as a budget, those of one group are fetched and shown at a
+time: that of the chosen variant. With "one", the index of a variant, only one is shown: the chosen
+one, else this. A changed `key` fetches again. Those that evict while generating have "entries",
+held at the choice of each token, and `BASE/SLUG/INDEX/evicted` answers the rows of
+`HeldSeries.evicted`.
 `BASE/SLUG/prompt` answers JSON {"pieces", "compressed", "tokens", "context"},
 `BASE/SLUG/INDEX/retained` the bytes of `RetainedSet.bits`.
 

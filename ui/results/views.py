@@ -237,6 +237,8 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "look": looks[index].value,
                 "label": names[index],
                 "spec": variant.spec,
+                "method": variant.method,
+                "critical": variant.critical,
                 "window": variant.params.get("window", 0),
                 "sinks": variant.params.get("sinks", 0),
                 "protected": protected_spans(variant, result.prompt),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.experiment.sentences import budget_shown
-from ckv_core.records.variants import VariantSpec, spec_without, written_parameters
+from ckv_core.records.variants import VariantSpec, method_of, spec_without, written_parameters
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort, RunSummary
 from storage.repository import is_slug
@@ -85,7 +85,7 @@ def read_slugs(given: object) -> list[str]:
 
 def run_row(run: RunSummary) -> dict[str, Any]:
     """Value of one row of the RunList."""
-    evicting = [spec for spec in run.variant_specs if spec.partition(":")[0] != FULL]
+    evicting = [spec for spec in run.variant_specs if method_of(spec) != FULL]
     return {
         "slug": run.slug,
         "title": run.title,
@@ -113,7 +113,7 @@ def methods_of(specs: Sequence[str]) -> list[dict[str, Any]]:
             variant = VariantSpec.parse(spec_without(spec, "budget", "alpha"))
             found[variant.label] = {"look": look_of(variant.spec).value, "label": variant.label}
         except CkvError:
-            name = spec.partition(":")[0][:TEXT_CHARS]
+            name = method_of(spec)[:TEXT_CHARS]
             found[name] = {"look": None, "label": name}
     return list(found.values())
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class InventedRun:
         names = VARIANT_NAMES[: len(self.masks)]
         variants: list[dict[str, Any]] = [
             {"index": at, "look": LOOK, "label": label, "spec": spec, "window": 32}
+            | {"method": re.split("[+:]", spec)[0], "critical": "+" in spec}
             for at, (label, spec) in enumerate(names, 1)
         ]
         if self.held is not None:

@@ -23,13 +23,13 @@ const numberIn = (text, end) => (/^\d{1,9}$/.test(text ?? "") && Number(text) < 
 
 /** What to set a variant against: the same method without CriticalKV, else any other variant. */
 function baseOf(variants, chosen) {
-  const base = str(variants[chosen].spec).split(/[+:]/, 1)[0];
-  const found = variants.findIndex((each) => str(each.spec).split(":", 1)[0] === base && each !== variants[chosen]);
+  const { method } = variants[chosen];
+  const found = variants.findIndex((each) => each.method === method && !each.critical && each !== variants[chosen]);
   if (found >= 0) return found;
   return variants.length > 1 && chosen === 0 ? 1 : 0;
 }
 
-/** A variant is {index, look, label, spec, kept, stored, ramp, color}: `stored` is its set in the run, `kept` what is shown. */
+/** A variant is {index, look, label, spec, method, critical, kept, stored, ramp, color}: `stored` is its set in the run, `kept` what is shown. */
 export class KeptApp {
   constructor({ prompt, variants, shape }, host, live) {
     this.prompt = prompt;
@@ -46,7 +46,7 @@ export class KeptApp {
     this.chosen = 0;
     const critical = Math.max(
       0,
-      variants.findIndex((each) => str(each.spec).includes("+critical")),
+      variants.findIndex((each) => each.critical),
     );
     this.pair = [critical, baseOf(variants, critical)];
     this.matches = [];
