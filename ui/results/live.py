@@ -102,16 +102,17 @@ def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any
     """The area of one sample at one budget; `sort` puts the rows of methods that answered first."""
     diagnostics, charts = views.diagnostics_value(snapshot), views.perturbation_value(snapshot)
     summary = summary_value(snapshot.result, ended=snapshot.is_final)
-    comes = not snapshot.is_final  # a run that ended has no line over nothing
+    # A run that ended has no line over nothing.
+    has_charts = bool(charts["charts"]) or not (snapshot.is_final and snapshot.request.reference)
     return {
         "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
-        "charts_line": PERTURBATION_LINE if comes or charts["charts"] else None,
+        "charts_line": PERTURBATION_LINE if has_charts else None,
         "charts": charts,
         "diagnostics_line": DIAGNOSTICS_LINE if diagnostics else None,
         "diagnostics": diagnostics,
-        "figures_line": FIGURES_LINE if comes or summary else None,
+        "figures_line": FIGURES_LINE if summary or not snapshot.is_final else None,
         "summary": summary or NO_SUMMARY,
         "memory": views.memory_value(snapshot),
         "steps": next_value(snapshot),
