@@ -33,7 +33,7 @@ BOMBS = (
     '{"a":' * 100_000,
     "- " * 40_000,
     "\n".join(f"k{at}: 1" for at in range(8_000)),
-    "{" + ", ".join(f"a{at}" for at in range(14_000)) + "}",
+    "{" + ", ".join(f"a{at}" for at in range(13_800)) + "}",  # just below what a file may have
     SAMPLE + "9" * 9_000 + "}",
     "name: " + "9" * 9_000,
     "name: 0x" + "f" * 9_000,
