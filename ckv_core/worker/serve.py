@@ -21,8 +21,8 @@ from ckv_core.errors import (
 from ckv_core.methods.plug_ins import fault, packages_of
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.events import Progress, RunEvent, RunFinished
-from ckv_core.records.run_request import RunRequest
-from ckv_core.records.work_requests import OfRun, WorkRequest
+from ckv_core.records.run_request import OfRun, RunRequest
+from ckv_core.records.work_requests import WorkRequest
 from ckv_core.worker.messages import (
     Cancel,
     Command,

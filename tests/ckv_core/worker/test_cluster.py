@@ -81,6 +81,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster):
                 listening.setdefault(end.laddr.ip, set()).add(process.name())
     cluster.kill(actor)
     assert {"raylet", "gcs_server"} < set().union(*listening.values())
+    assert not cluster._ray.data.DataContext.get_current().enable_progress_bars  # on a terminal
     assert not {*listening} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
 
 
