@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,33 @@ def list_models() -> list[ModelChoice]:
         note = "from CKV_MODEL" if there else "from CKV_MODEL; fetched at first use"
         choices.insert(1, ModelChoice(wanted, "environment", there, note))
     return choices
+
+
+WHAT_CAN_BE_GIVEN = (
+    f"Give {DEFAULT_MODEL}, a Hugging Face id such as Qwen/Qwen3-0.6B, or a local folder with "
+    "safetensors or a GGUF file."
+)
+
+
+def local_path(name: str) -> Path | None:
+    """Where this model lies: its folder under CKV_HOME, or any path; None for a Hub id.
+
+    ModelError where the name can be neither.
+    """
+    given = name.strip()
+    try:
+        candidates = [Path(given).expanduser()] if given else []
+        if Path(given).name == given and not given.startswith("."):
+            candidates.insert(0, models_folder() / given)
+        found = next((path for path in candidates if path.exists()), None)
+    except (OSError, RuntimeError, ValueError):  # too long for a path, or the home of nobody
+        found = None
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", given, re.ASCII)
+    if found is None and not is_id and given != DEFAULT_MODEL:
+        if given.startswith((".", "/", "~")) or given.endswith(".gguf"):
+            raise ModelError(f"There is no model at {given[:200]!r}. {WHAT_CAN_BE_GIVEN}")
+        raise ModelError(f"The model {given[:100]!r} is unknown. {WHAT_CAN_BE_GIVEN}")
+    return found
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -14,16 +14,13 @@ from safetensors import SafetensorError, safe_open
 
 from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError, first_line
+from ckv_core.models.catalog import WHAT_CAN_BE_GIVEN, local_path
 from ckv_core.models.default_model import hub_snapshot, prepare_default_model
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.run_request import DEFAULT_MODEL
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_WHAT_CAN_BE_GIVEN = (
-    f"Give {DEFAULT_MODEL}, a Hugging Face id such as Qwen/Qwen3-0.6B, or a local folder with "
-    "safetensors or a GGUF file."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +58,9 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
     """
     if (given := name.strip()) == DEFAULT_MODEL:
         return Checkpoint(given, prepare_default_model(report))
-    if (local := _local_path(given)) is not None:
+    if (local := local_path(given)) is not None:
         return _local_checkpoint(given, local)
-    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", given, re.ASCII):
-        return _hub_checkpoint(given, report, with_weights=with_weights)
-    if given.startswith((".", "/", "~")) or given.endswith(".gguf"):
-        raise ModelError(f"There is no model at {given[:200]!r}. {_WHAT_CAN_BE_GIVEN}")
-    raise ModelError(f"The model {given[:100]!r} is unknown. {_WHAT_CAN_BE_GIVEN}")
+    return _hub_checkpoint(given, report, with_weights=with_weights)
 
 
 def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
@@ -111,23 +104,10 @@ def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
             ) from error
 
 
-def _local_path(given: str) -> Path | None:
-    """A path the user means: a model under CKV_HOME by its folder's name, or any path."""
-    if not given:
-        return None
-    try:
-        candidates = [Path(given).expanduser()]
-        if Path(given).name == given and not given.startswith("."):
-            candidates.insert(0, models_folder() / given)
-        return next((path for path in candidates if path.exists()), None)
-    except (OSError, RuntimeError, ValueError):  # too long for a path, or the home of nobody
-        return None
-
-
 def _local_checkpoint(given: str, path: Path) -> Checkpoint:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            raise ModelError(f"{given!r} is neither a folder nor a GGUF file. {_WHAT_CAN_BE_GIVEN}")
+            raise ModelError(f"{given!r} is neither a folder nor a GGUF file. {WHAT_CAN_BE_GIVEN}")
         return Checkpoint(given, path.parent.absolute(), path.name)
     folder = path.absolute()
     ggufs = sorted(file.name for file in folder.glob("*.gguf"))

@@ -192,6 +192,8 @@ class FakeServices:
 
     def warm(self, model: str) -> None: ...
 
+    def check_model(self, model: str) -> None: ...
+
     def may_change(self, slug: str) -> bool:
         return True
 

@@ -47,7 +47,7 @@ def build_intro() -> None:
 
 DEFAULTS = FormValues()
 SOURCES = [("File or pasted", "pasted"), ("Built-in task", "task"), ("Stored texts", "runs")]
-HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
+HARNESS = [("lm-evaluation-harness", "lm_eval")] if has_harness() else []
 DATA_HINT = (
     '{"context": "A long text …", "question": "Who …?", "answers": ["Ada", "Ada Lovelace"]}\n'
     '{"context": "Another text …", "question": "When …?", "answers": ["1843"]}'
@@ -69,9 +69,8 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
     Returns:
         The map of columns, and the lines on what so many samples show and take.
     """
-    sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
     label = "Where the samples come from"
-    parts["source"] = segments("source", label, sources, DEFAULTS.source)
+    parts["source"] = segments("source", label, SOURCES + HARNESS, DEFAULTS.source)
     with gr.Column(elem_id="study-file-area") as parts["file_area"]:
         info = "JSON lines, or CSV with named columns; files of RULER and LongBench fit as they are"
         parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)
@@ -157,7 +156,7 @@ ANALYSIS_CHOICES = [
 BUDGET_RULER = {
     **{"field": "budget", "label": "Budget", "least": 1, "most": 50, "step": 1, "unit": "%"},
     "ticks": ["0", "10", "20", "30", "40", "50 %"],
-    "hint": "Several values are compared: 10%, 20%, 40%. Tokens (128) and memory (4MiB) work too.",
+    "hint": "One value or several: 10%, 20%, 40%. Also tokens (128) or memory (4MiB).",
 }
 ALPHA_RULER = {
     **{"field": "alpha", "label": "Alpha", "least": 0, "most": 1, "step": 0.05, "unit": ""},
@@ -233,7 +232,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
                 context_bar = build_text(parts, examples)
             with gr.Column(visible=False, elem_id="many-area") as parts["many_area"]:
                 sample_map, plan = build_samples(parts)
-        with gr.Column(elem_id="ask-run", min_width=0):
+        with gr.Column(elem_id="ask-how", min_width=0):
             with gr.Column(elem_id="model-area"):
                 more: dict[str, Any] = {"allow_custom_value": True, "min_width": 0}
                 parts["model"] = dropdown("model", "Model", "", models, settings.model, **more)
@@ -246,6 +245,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
             info = "CriticalKV: share chosen by attention alone"
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
+        with gr.Column(elem_id="ask-run", min_width=0):
             with gr.Column(elem_id="advanced-area"):
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
                     _build_advanced(parts, settings.device)

@@ -57,7 +57,7 @@ CLASSES = (
     MethodClass(
         "query-aware",
         "Query-aware",
-        "They choose what to keep by the attention of the prompt's end, which is your question.",
+        "They use the end of the prompt (your question) to choose what to keep.",
     ),
     MethodClass(
         "query-agnostic",
@@ -83,11 +83,12 @@ def by_class(methods: Iterable[Method]) -> Iterator[tuple[MethodClass, list[Meth
 
 def chips_offer() -> dict[str, Any]:
     """What MethodChips offers: the methods by class, and what every parameter means."""
+    reference, *classes = by_class(each for each in METHODS if each.name != FULL)
     return {
         "full": look_of(FULL).value,
         "groups": [
             {"name": group.name, "note": group.note, "methods": list(map(_method_value, members))}
-            for group, members in by_class(each for each in METHODS if each.name != FULL)
+            for group, members in (*classes, reference)
         ],
         "parameters": {
             name: {"help": each.help, "choices": list(each.choices)}

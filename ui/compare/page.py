@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ckv_core.errors import CkvError, ConfigError, ModelError, PromptError, about
+from ckv_core.errors import CkvError, ConfigError, PromptError, about
 from ckv_core.experiment.runs import sample_request
 from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.tasks import listed
@@ -68,7 +68,7 @@ NO_POSITIONS = (
 )
 NO_QUESTION = " It came from a result file, which does not hold the question: type it below."
 ADDRESS_CHARS = 1_000
-_OFFERED = {source for _, source in (*SOURCES, HARNESS)}
+_OFFERED = {source for _, source in SOURCES + HARNESS}
 MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
@@ -173,7 +173,8 @@ class ComparePage:
         """The slug of the run that was started."""
         request = form.request()
         request.validate()
-        self._check_model(request.model)
+        with about("model"):
+            self._services.check_model(request.model)
         self._check_counted(request)
         return self._services.start_run(request)
 
@@ -183,7 +184,8 @@ class ComparePage:
         if is_exported(form):
             return studies.add(form.data)
         study, text = study_of(form), data_text(form)
-        self._check_model(study.model)
+        with about("model"):
+            self._services.check_model(study.model)
         with about("data" if text else ""):
             samples = studies.samples_of(study, text)
         return studies.start(study, samples)
@@ -205,14 +207,6 @@ class ComparePage:
     def _refused(self, error: CkvError) -> dict[str, Any]:
         controls = self.form.controls
         return refused(error, controls | {"budgets": controls["budget"]})
-
-    def _check_model(self, model: str) -> None:
-        """CkvError where it could not be loaded; the next Run may find that it can."""
-        status = self._services.model_status(model)
-        if status is not None and status.failed:
-            self._services.warm(model)
-            with about("model"):
-                raise ModelError(status.message)
 
     def _check_counted(self, request: RunRequest) -> None:
         """Where the model is ready, CkvError for too many tokens or a budget too small for them."""

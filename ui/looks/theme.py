@@ -105,7 +105,6 @@ _SIZES = {
     "button_small_radius": "var(--ckv-r)",
     "button_small_text_size": "13px",
     "checkbox_border_radius": "4px",
-    "checkbox_check": "var(--ckv-check)",
     "checkbox_label_padding": "6px 10px",
     "block_background_fill": "transparent",
     "block_background_fill_dark": "transparent",

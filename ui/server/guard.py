@@ -40,7 +40,7 @@ CONTENT_POLICY = (
 )
 PERMISSIONS = (
     "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), serial=(), "
-    "bluetooth=(), hid=(), payment=(), publickey-credentials-get=(), clipboard-read=()"
+    "hid=(), payment=(), publickey-credentials-get=(), clipboard-read=()"
 )
 
 

@@ -5,8 +5,9 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from ckv_core.errors import CkvError, StorageError
+from ckv_core.errors import CkvError, ModelError, StorageError
 from ckv_core.experiment.cluster import Cluster
+from ckv_core.models.catalog import local_path
 from ckv_core.records.events import TokensCounted
 from ckv_core.records.records import RetainedSet
 from ckv_core.records.run_request import RunRequest, check_text
@@ -238,6 +239,18 @@ class Services:
         """The status that the worker last reported for this model."""
         self._access.user()
         return self._model_statuses.get(model)
+
+    def check_model(self, model: str) -> None:
+        """ModelError where no model has this name, which a busy worker would say late, or it
+        could not be loaded; the next call may find that it can.
+        """
+        self._access.user(change=True)
+        status = self._model_statuses.get(model)
+        if status is None or not status.ready and not status.failed:
+            local_path(model)
+        elif status.failed:
+            self.warm(model)
+            raise ModelError(status.message)
 
     def warm(self, model: str) -> None:
         self._access.user(change=True)

@@ -41,7 +41,7 @@ function withVersion(method, { pairs }, version) {
   return { method: method.name, selector: own.selector, pairs: new Map([...own.pairs, ...kept]) };
 }
 
-const OF_RUN = { budget: "as set for all", alpha: "as set for all", name: "shown instead of the method's name" };
+const OF_RUN = { budget: "as set for all", alpha: "as set for all", name: "your own label" };
 
 /**
  * The contents of a menu, drawn again whenever what it shows has changed.
