@@ -24,9 +24,9 @@ def _limit(default: int, label: str) -> Any:
 # What `RunRequest.validate` refuses.
 OF_A_REQUEST = {
     "Characters of a context": MAX_TEXT_CHARS,
-    "Variants of a run": MAX_VARIANTS,
-    "Variants of a sweep": MAX_SWEEP_POINTS,
-    "New tokens per variant": MAX_NEW_TOKENS,
+    "Methods of a run": MAX_VARIANTS,
+    "Methods x budgets of a run": MAX_SWEEP_POINTS,
+    "New tokens of each method": MAX_NEW_TOKENS,
 }
 
 

@@ -59,4 +59,5 @@ def kept_table(entries: Sequence[KeptEntry]) -> Table[KeptEntry]:
         file="caches.csv",
         note=_NOTE,
         empty=_EMPTY,
+        has_lines=True,
     )

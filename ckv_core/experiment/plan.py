@@ -358,7 +358,12 @@ def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> 
         columns.append(Column(key, label, partial(_read, key, form), unit=unit, definition=words))
     note = NOTE + (longer if setting.prompt > shape.context else "")
     return Table(
-        caption="Requests that fit", columns=columns, items=rows, file="plan.csv", note=note
+        caption="Requests that fit",
+        columns=columns,
+        items=rows,
+        file="plan.csv",
+        note=note,
+        has_lines=True,
     )
 
 
@@ -409,4 +414,11 @@ def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
         "The first four rows take the same memory. The last three evict nothing: they show what "
         "fewer bits save alone."
     )
-    return Table(caption="Equal bytes", columns=columns, items=rows, file="bytes.csv", note=note)
+    return Table(
+        caption="Equal bytes",
+        columns=columns,
+        items=rows,
+        file="bytes.csv",
+        note=note,
+        has_lines=True,
+    )

@@ -219,13 +219,12 @@ def can_confirm(n: int, methods: int, tolerance: float, what: str = "samples") -
     least, one_lost = least_tolerance(n, methods), least_tolerance(n, methods, 1)
     needed = {share: fewest_sources(share, methods) for share in (tolerance, *_SMALLER)}
     larger = [(share, total) for share, total in needed.items() if total and total > n][:2]
-    more = [f"{points(share)} takes {total:,} {what}" for share, total in larger[:1]]
-    more += [f"{points(share)} {total:,}" for share, total in larger[1:]]
-    rest = f" To confirm {', '.join(more)}." if more else ""
+    more = [f"{points(share)} takes {total:,} {what}" for share, total in larger]
+    rest = f" Confirming {'; '.join(more)}." if more else ""
     who = f"With {counted(methods, 'method')}, {counted(n, what.removesuffix('s'), what)}"
     if least is None:
         return f"{who} can confirm no loss at all.{rest}"
-    one = "" if one_lost is None else f"; if it loses one answer, {amount(one_lost)}"
+    one = "" if one_lost is None else f" ({amount(one_lost)} if one answer is lost)"
     return f"{who} can confirm that a method loses at most {points(least)}{one}.{rest}"
 
 

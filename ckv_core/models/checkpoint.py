@@ -12,7 +12,6 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from ckv_core.base.home import models_folder
 from ckv_core.errors import ModelError, first_line
 from ckv_core.models.catalog import WHAT_CAN_BE_GIVEN, local_path
 from ckv_core.models.default_model import hub_snapshot, prepare_default_model

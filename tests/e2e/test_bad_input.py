@@ -13,7 +13,7 @@ from ckv_core.records.run_request import DEFAULT_MODEL
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from tests.e2e import steps
-from tests.factories.app import states_of
+from tests.factories.app import ENDLESS, script, states_of
 from tests.factories.documents import pdf
 from tests.processes import free_port
 
@@ -141,7 +141,14 @@ def test_a_model_that_is_not_there_is_marked_and_no_run_starts(page, app):
     expect(page.locator("#notice")).to_contain_text(sentence)
     expect(page.get_by_text(sentence).filter(visible=True)).to_have_count(1)
     expect(box).to_have_attribute("aria-invalid", "true")
-    assert states_of(app.services) == before
+    # No worker that is busy has to say it.
+    waiting = app.services.start_run(script(ENDLESS))
+    box.fill("nowhere")
+    box.press("Enter")
+    steps.run(page)
+    expect(page.locator("#model .ckv-wrong")).to_contain_text("The model 'nowhere' is unknown")
+    app.services.cancel_run(waiting)
+    assert sum(states_of(app.services).values()) == sum(before.values()) + 1
 
 
 def test_text_and_document_files_are_opened_and_no_others(page, tmp_path, faults):

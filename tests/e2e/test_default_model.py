@@ -53,6 +53,7 @@ def test_a_newcomer_sees_a_verdict_and_kept_maps_without_typing(browser, app):
         expect(card).to_contain_text("1 of 4 methods", timeout=left)
         expect(card.locator("canvas[data-drawn]")).to_have_count(4)
         assert 1000 * (time.monotonic() - began) < limit_ms
+        assert page.evaluate("document.documentElement.scrollHeight") <= steps.DESK["height"]
         expect(card.locator(".ckv-wrote")).to_have_text(["5829.", "582.", "589.", "589."])
         expect(card.locator("mark")).to_have_text(["582.", "589.", "589."])
         card.get_by_role("link", name="Open result").click()

@@ -90,7 +90,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
             )
     with gr.Column(visible=False) as parts["runs_area"]:
         info = (
-            "names of stored runs: their texts, questions and answers; choose them on the page Runs"
+            "names of stored runs, whose texts, questions and answers are used; tick them on Runs"
         )
         parts["runs"] = text("study-runs", "Runs", info, placeholder="4f0c1a2b3c4d, 9e8d7c6b5a40")
     with gr.Column(visible=False) as parts["harness_area"]:
@@ -165,7 +165,7 @@ ALPHA_RULER = {
 ANALYSIS_INFO = (
     "Bounds and oracles: the paper's error bounds, and the best choice by true attention. They "
     "cost about one decoding step per method. Fidelity: every method reads the full cache's text, "
-    "which takes about as long as generating it. Several budgets or alphas have no fidelity."
+    "which takes about as long as generating it, and needs one budget and one alpha."
 )
 # Part of the form -> one text or the sources of samples that it is for.
 AREAS = {
@@ -294,21 +294,19 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
     with gr.Column() as parts["text_settings"]:
         info = f"One per line. {info_of('protect')}"
         parts["protect"] = text("protect", "Protected text", info, (1, 6))
-        info = "The model goes on from here. Text and question are then joined as in kvpress."
+        info = "The output continues these words. Text and question are then joined as in kvpress."
         parts["answer_prefix"] = text("answer-prefix", "Answer begins with", info)
-        info = (
-            "More texts of each method, drawn at random: how many, then temperature, top_p, seed."
-        )
+        info = "Extra outputs of each method, drawn at random: COUNT:temperature=T,top_p=P,seed=N."
         parts["repeats"] = text(
             "repeats", "Sampled texts", info, placeholder="8:temperature=0.7,top_p=0.9,seed=0"
         )
-        info = f"One per line, up to {MAX_FOLLOW_UPS}, to the same caches; context-only."
+        info = f"One per line, up to {MAX_FOLLOW_UPS}: the same caches answer them. Context-only."
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():
-            head = ("dtype", "dtype", info_of("dtype"))
-            parts["dtype"] = dropdown(*head, DTYPES, "auto", min_width=180)
-            head = ("device", "Device", info_of("device"))
-            parts["device"] = dropdown(*head, DEVICES, device, min_width=120)
+            info = "auto: float32 on CPU, bfloat16 on CUDA, float16 on older GPUs."
+            parts["dtype"] = dropdown("dtype", "dtype", info, DTYPES, "auto", min_width=180)
+            info = "auto: CUDA if there is one."
+            parts["device"] = dropdown("device", "Device", info, DEVICES, device, min_width=120)
         for name, label in (("ignore_eos", "Ignore EOS"), ("time", "Time each method")):
             own_id = name.replace("_", "-")
             parts[name] = gr.Checkbox(label=label, info=info_of(name), elem_id=own_id)

@@ -328,7 +328,7 @@ def read_run_slugs(text: str) -> list[str]:
     slugs = list(dict.fromkeys(read_list(text)))
     if not 0 < len(slugs) <= MOST_RUNS or not all(map(is_slug, slugs)):
         with about("runs"):
-            raise ConfigError(f"Name up to {MOST_RUNS} runs; a YAML file takes more as data.runs.")
+            raise ConfigError(f"Name 1 to {MOST_RUNS} runs; a YAML file takes more as data.runs.")
     return slugs
 
 

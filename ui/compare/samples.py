@@ -76,9 +76,9 @@ def cost_sentence(study: RunRequest, cost: Cost) -> str:
     memory = _memory(study, cost.longest)
     return (
         f"Takes about {duration(cost.seconds)} on two CPU cores"
-        f"{f' and {human_bytes(memory)} of memory' if memory else ''}: {cost.samples:,} samples x "
-        f"{cost.points // max(1, cost.samples)} points, {cost.tokens:,} prompt tokens, the longest "
-        f"prompt {cost.longest:,}."
+        f"{f' and {human_bytes(memory)} of memory' if memory else ''}: {cost.samples:,} samples, "
+        f"{cost.points // max(1, cost.samples)} results each, {cost.tokens:,} prompt tokens; the "
+        f"longest prompt has {cost.longest:,}."
     )
 
 
@@ -108,6 +108,8 @@ def plan_sentence(form: FormValues) -> str:
 
 def count_sources(form: FormValues) -> int:
     """How many independent samples the form has; 0 while that is not known."""
+    if form.source == "runs" and not form.runs.strip():
+        return 0
     if form.source == "pasted":
         if is_exported(form) or not form.data.strip():
             return 0

@@ -29,7 +29,7 @@ INTRO = (
     "the question."
 )
 SPEC_TEXT = (
-    "## Writing a variant\n"
+    "## Writing a method with its settings\n"
     "`METHOD[+critical|+critical_auto][:key=value,...]`, for example `snapkv:budget=128` or "
     "`adakv+critical:budget=10%,alpha=0.5`. `+critical` gives every head the same alpha; "
     "`+critical_auto` finds one per KV head from the observation window. The same words work on "

@@ -241,12 +241,13 @@ class Services:
         return self._model_statuses.get(model)
 
     def check_model(self, model: str) -> None:
-        """ModelError where no model has this name, which a busy worker would say late, or it
-        could not be loaded; the next call may find that it can.
+        """ModelError where no model has this name, or it could not be loaded.
+
+        The next call may find that it can. Of a name a busy worker would say it late.
         """
         self._access.user(change=True)
         status = self._model_statuses.get(model)
-        if status is None or not status.ready and not status.failed:
+        if status is None or status.loading:
             local_path(model)
         elif status.failed:
             self.warm(model)

@@ -97,8 +97,8 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
     assert decision.more == 50
     assert decision.cautions == ()
     assert decision.size == (
-        "With 2 methods, 40 samples can confirm that a method loses at most 10.1 points; if it "
-        "loses one answer, 18.9. To confirm 5 points takes 84 samples, 2 points 212."
+        "With 2 methods, 40 samples can confirm that a method loses at most 10.1 points (18.9 "
+        "if one answer is lost). Confirming 5 points takes 84 samples; 2 points takes 212 samples."
     )
     found = Reading(replace(STUDY, tolerance=15.0), samples, results).decision.recommended
     assert found is not None

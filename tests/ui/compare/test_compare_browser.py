@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from ckv_core.records.run_request import RunRequest
 from tests.e2e import steps
-from tests.e2e.steps import CHIP, expect_well_made, open_advanced
+from tests.e2e.steps import CHIP, expect_well_made, expect_well_made_everywhere, open_advanced
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served
@@ -137,6 +137,7 @@ def test_methods_are_added_and_taken_out_by_keyboard(app, page, catch):
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     expect(group.get_by_label("Search methods")).to_be_focused()
+    expect_well_made_everywhere(page)
     page.keyboard.type("query-aware ADAKV")
     expect(group.get_by_role("status")).to_have_text(re.compile(r"^2 of \d+ methods\.$"))
     page.keyboard.press("Enter")

@@ -89,7 +89,7 @@ def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
         sample_lines([long])
     assert read_run_slugs("a1b2c3d4e5f6, a1b2c3d4e5f6") == ["a1b2c3d4e5f6"]
     for text in ("<b>", ",".join(f"a1b2c3d4e{at:03}" for at in range(101))):
-        with pytest.raises(ConfigError, match="Name up to 100 runs"):
+        with pytest.raises(ConfigError, match="Name 1 to 100 runs"):
             read_run_slugs(text)
 
 
@@ -116,13 +116,15 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     asked = form(
         data="", source="task", length="512, 1024", samples="25", variants=["full", "snapkv"]
     )
-    words = "With 1 method, 50 samples can confirm that a method loses at most 6.8 points; if it"
+    words = "With 1 method, 50 samples can confirm that a method loses at most 6.8 points ("
     assert plan_sentence(asked).startswith(words)
-    assert plan_sentence(asked).endswith("To confirm 5 points takes 69 samples, 2 points 175.")
+    more = "Confirming 5 points takes 69 samples; 2 points takes 175 samples."
+    assert plan_sentence(asked).endswith(more)
     assert plan_sentence(form(name="")).startswith("With 4 methods, 5 samples can confirm")
     one = "\n".join(json.dumps({"id": f"q{at}", "source": "a", **LINE}) for at in range(9))
     assert "1 sample can" in plan_sentence(form(data=one))
     assert plan_sentence(form(data="")) == plan_sentence(form(data='{"schema": 1}')) == ""
+    assert plan_sentence(form(source="runs", runs=" ")) == ""
     with pytest.raises(ConfigError, match="answers is empty") as raised:
         plan_sentence(form(data='{"context": "a"}'))
     assert raised.value.field == "data"
@@ -136,7 +138,7 @@ def test_what_it_takes_is_said_before_with_memory_where_the_models_sizes_are_kno
     taken = cost(study, [(2_000, 9)] * 5)
     words = cost_sentence(study, taken)
     assert " on two CPU cores and 3" in words
-    assert " GiB of memory: 5 samples x 9 points" in words
+    assert " GiB of memory: 5 samples, 9 results each" in words
     assert cost_sentence(replace(study, budgets=("10%",)), taken) != words
     assert "memory" not in cost_sentence(replace(study, model="nobody/knows"), taken)
 
@@ -175,7 +177,7 @@ def test_a_wrong_mapping_is_refused():
         ({"name": " "}, "Give the run a name"),
         ({"data": "  "}, "Paste the samples"),
         ({"source": "lm_eval"}, "data.lm_eval"),
-        ({"source": "runs", "runs": "<b>"}, "Name up to 100 runs"),
+        ({"source": "runs", "runs": "<b>"}, "Name 1 to 100 runs"),
         ({"source": "task", "length": "many"}, "Length must be a whole number"),
         ({"source": "task", "sample_seed": "-1"}, "Seed must be a whole number"),
         ({"source": "elsewhere"}, "where the samples come from"),

@@ -107,7 +107,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page, app, slug):
     budget.fill("50%")
     budget.blur()
     expect(page.locator("#study-plan")).to_contain_text("3 samples can confirm")
-    expect(page.locator("#study-cost")).to_contain_text(re.compile(r"3 samples x \d+ points"))
+    expect(page.locator("#study-cost")).to_contain_text(re.compile(r"3 samples, \d+ results each"))
     expect(page.locator("#context").filter(visible=True)).to_have_count(0)
     expect_well_made_everywhere(page)
     page.get_by_role("button", name="Run", exact=True).click()

@@ -82,7 +82,8 @@ function bodyCell(row, column) {
 
 /** The head of a cell again, where a row is a few lines on a phone. */
 function lead(column) {
-  if (!column.look) return make("span.ckv-lead", { "aria-hidden": "true", text: str(column.label) });
+  const text = column.unit ? `${column.label} (${column.unit})` : str(column.label);
+  if (!column.look) return make("span.ckv-lead", { "aria-hidden": "true", text });
   return make("span.ckv-lead", { title: str(column.label) }, marker(column.look), make("span.ckv-offscreen", str(column.label)));
 }
 

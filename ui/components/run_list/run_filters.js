@@ -22,13 +22,7 @@ export function filterForm(query, choices) {
   const form = make("form.ckv-filters", { action: "/runs", method: "get", role: "search", "aria-label": "Runs" }, [
     make("label", [
       make("span.ckv-offscreen", "Search title, question, note and output"),
-      make("input.ckv-input", {
-        name: "text",
-        type: "search",
-        maxlength: "400",
-        placeholder: "Search title, question, note and output",
-        value: str(query.text),
-      }),
+      make("input.ckv-input", { name: "text", type: "search", maxlength: "400", placeholder: "Search runs", value: str(query.text) }),
     ]),
     pick("model", "Model", choices.models),
     pick("method", "Method", choices.methods),
