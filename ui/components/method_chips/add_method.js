@@ -18,8 +18,8 @@ export function addMethod(groups, isChosen, add) {
   });
   const rows = [];
   const sections = groups.map((group) =>
-    make("section", [
-      make("h4", { text: str(group.name) }),
+    make("section", { "aria-label": str(group.name) }, [
+      make("b", { text: str(group.name) }),
       make("p.ckv-hint", str(group.note)),
       ...list(group.methods).map((method) => row(method, group)),
     ]),
