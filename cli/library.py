@@ -15,6 +15,7 @@ from sqlalchemy import select
 from typer import Argument, Option, Typer
 
 from ckv_core.base.terminal import say
+from ckv_core.base.whole_file import reported, write_whole
 from ckv_core.cli.compare import print_run
 from ckv_core.cli.options import JsonOption, command, read_text
 from ckv_core.cli.tables import print_columns, print_points
@@ -25,13 +26,11 @@ from ckv_core.records.codec import to_json
 from ckv_core.records.run_request import meaning
 from cli.run import DbOption, load_all, print_study
 from storage import audit, library, repository
-from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
-from storage.bundle_import import import_bundle
+from storage.bundle import MAX_TOTAL_BYTES, import_bundle, write_bundle, write_bundles
 from storage.database import Database, opened
 from storage.models import ALIVE, END_STATES, OF_SAMPLES, SAMPLES, Run
 from storage.recorder import Recorder
 from storage.records import RunSummary, StoredRun
-from storage.sqlite import write_whole
 
 app = Typer()
 NamesArgument = Annotated[
@@ -194,7 +193,7 @@ def _write(path: str, kind: str, documents: dict[str, Any]) -> None:
         say(text if isinstance(text, str) else text.decode())
         return
     content = text if isinstance(text, bytes) else f"{text}\n".encode()
-    write_whole(Path(path), content)
+    write_whole(Path(path), lambda part: part.write_bytes(content))
     say(f"{path}: {len(content):,} bytes.")
 
 
@@ -256,7 +255,7 @@ def _export_all(database: Database, out: Path) -> int:
 
 
 def _write_bundle(path: Path, count: int, data: bytes) -> None:
-    write_whole(path, data)
+    write_whole(path, lambda part: part.write_bytes(data))
     say(f"{path}: {_counted(count, 'run')}, {len(data):,} bytes.")
 
 
@@ -278,12 +277,10 @@ def _import(
         with opened(db) as database:
             print_study(database, Recorder(database).add(read_leaderboard(file), owner or None))
         return
-    try:
+    with reported(file, "read", StorageError):
         if file.stat().st_size > MAX_TOTAL_BYTES:
             raise StorageError(f"{file} is too big; nothing was imported.")
         data = file.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror}.") from None
     with opened(db) as database:
         if b'"study"' not in data[:100]:
             say(import_bundle(database, data, owner or None).sentence)

@@ -5,7 +5,6 @@ storage/library.py lists, annotates and deletes them, storage/repository.py read
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -32,6 +31,7 @@ from ckv_core.records.events import (
 )
 from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.variants import method_of
 from storage import library, repository, rows, servers
 from storage.database import Database
 from storage.models import (
@@ -558,7 +558,7 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     common = {"run_id": run_id, "finished_at": _now()}
     written = [
         {**asdict(each), **common}
-        | {"budget": each.budget or "", "method": re.split("[:+]", each.variant)[0].strip()}
+        | {"budget": each.budget or "", "method": method_of(each.variant).partition("+")[0].strip()}
         for each in results
     ]
     key = ("run_id", "sample", "variant", "budget")

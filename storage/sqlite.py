@@ -1,6 +1,5 @@
 """The file behind a SQLite URL: its real path, who has it, copies. It is whole or not there."""
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,7 +9,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from ckv_core.base.whole_file import beside
+from ckv_core.base.whole_file import beside, reported
 from ckv_core.errors import StorageError
 
 
@@ -31,20 +30,6 @@ def check_whole(file: Path) -> None:
             f"The database {file} is empty (0 bytes); restore a backup, or move it away to begin "
             "a new library."
         )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is whole or as it was before; StorageError if it cannot be written."""
-    path = Path(os.path.realpath(path))
-    try:
-        if path.exists() and not path.is_file():  # /dev/stdout, a pipe
-            path.write_bytes(data)
-            return
-        with beside(path) as part:
-            part.write_bytes(data)
-            part.replace(path)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 # --- the lock: one server, or a command that may not meet one -----------------------------
@@ -91,12 +76,9 @@ def copy_database(source: Path, target: Path) -> None:
     Raises:
         StorageError: there is no such database, it is damaged, or the copy cannot be written.
     """
-    try:
-        with beside(target) as part:
-            _copy(source, part, target)
-            part.replace(target)
-    except OSError as error:
-        raise StorageError(f"{target} cannot be written: {error.strerror or error}.") from None
+    with reported(target, "written", StorageError), beside(target) as part:
+        _copy(source, part, target)
+        part.replace(target)
 
 
 def _copy(source: Path, part: Path, target: Path) -> None:

@@ -1,10 +1,34 @@
 """Files that are whole or not there."""
 
 import glob
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ckv_core.errors import CkvError
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a file written that is whole or as it was before; CkvError if it cannot be written."""
+    path = Path(os.path.realpath(path))
+    with reported(path, "written"):
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+            write(path)
+            return
+        with beside(path) as part:
+            write(part)
+            part.replace(path)
+
+
+@contextmanager
+def reported(file: object, what: str, kind: type[CkvError] = CkvError) -> Iterator[None]:
+    """Turn an OSError of the block into a sentence: `file` cannot be read, written or deleted."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{file} cannot be {what}: {error.strerror or error}.") from None
 
 
 @contextmanager

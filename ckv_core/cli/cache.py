@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option, Typer
 
 from ckv_core.base.terminal import say
+from ckv_core.base.whole_file import write_whole
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, request_of
 from ckv_core.cli.tables import indented, print_table
@@ -16,8 +17,7 @@ from ckv_core.errors import CkvError
 from ckv_core.experiment.kept_table import kept_table
 from ckv_core.records.codec import record_json
 from ckv_core.records.events import Generated, RunEvent, RunFinished
-from ckv_core.records.kept_folder import KeptEntry, KeptFolder
-from ckv_core.records.kept_record import read_record
+from ckv_core.records.kept_caches import KeptEntry, KeptFolder, read_record
 from ckv_core.records.work_requests import AskRequest, KeepRequest
 
 app = Typer(name="cache", help="Compress a context once, ask it many times.")
@@ -101,13 +101,9 @@ def _export(name: NameArgument, file: FileArgument) -> None:
     """Copy a cache to a new safetensors file, receipt included."""
     source, target = KeptFolder().find(name), Path(file)
     read_record(source)  # a spoilt file goes nowhere
-    try:
-        with source.open("rb") as kept, target.open("xb") as copy:
-            shutil.copyfileobj(kept, copy)
-    except FileExistsError:
-        raise CkvError(f"{file!r} is there already; choose another name.") from None
-    except OSError as error:
-        raise CkvError(f"{file!r} cannot be written: {error.strerror or error}.") from None
+    if target.exists():
+        raise CkvError(f"{file!r} is there already; choose another name.")
+    write_whole(target, lambda part: shutil.copyfile(source, part))
     say(f"{file} has the cache, its receipt and the whole context as text.")
 
 

@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ckv_core.base.terminal import neutralised, say
+from ckv_core.base.whole_file import reported
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.experiment.ablation import ablation
 from ckv_core.methods.plug_ins import fault
@@ -111,11 +112,8 @@ def run_command(app: Typer, program: str, arguments: Sequence[str] | None) -> in
 
 def read_text(path: str, what: str = "context") -> str:
     """A UTF-8 file, or stdin for `-`; PromptError where it cannot be read."""
-    try:
+    with reported(f"The {what} file {path!r}", "read", PromptError):
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
-        raise PromptError(f"The {what} file {path!r} cannot be read: {reason}.") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

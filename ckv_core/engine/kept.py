@@ -8,6 +8,7 @@ from typing import cast
 import torch
 
 from ckv_core.base.stopwatch import Stopwatch
+from ckv_core.base.whole_file import write_whole
 from ckv_core.engine.cache.kept import KeptCache, read_cache, write_cache
 from ckv_core.engine.choose import choose, resolved, row_plan
 from ckv_core.engine.compare import check_length, environment, prepare, read_prompt
@@ -22,8 +23,7 @@ from ckv_core.engine.select import receipt
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Progress, RunEvent, RunFinished
-from ckv_core.records.kept_folder import write_whole
-from ckv_core.records.kept_record import KeptRecord
+from ckv_core.records.kept_caches import KeptRecord
 from ckv_core.records.work_requests import AskRequest, KeepRequest
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.experiment.table import Cell, Column, Plain, Table, text_column
-from ckv_core.records.kept_folder import KeptEntry
-from ckv_core.records.kept_record import KeptRecord
+from ckv_core.records.kept_caches import KeptEntry, KeptRecord
 
 _NOTE = (
     "A file has the kept keys and values, their positions, the receipt, and the whole context as "

@@ -4,14 +4,15 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from itertools import count
 from typing import Concatenate, ParamSpec
 
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
-from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (
     Cancel,
     Deadline,
@@ -24,7 +25,163 @@ from ckv_core.worker.messages import (
     WorkerReady,
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess
-from ckv_core.worker.task import RESTARTS, Task
+
+RESTARTS = "A new worker starts by itself."
+AGAIN = "Run it again; if that repeats, with a shorter context."
+DID_NOT_STOP = "the worker process was ended because its run did not stop on request"
+TAKE_S = 60.0  # from the hand-over to the first word
+
+
+class Task:
+    """A job that was handed to the worker. Not thread-safe.
+
+    Attributes:
+        is_hung: a step took longer than it may.
+        is_stopping: it shall stop.
+        comes_again: it stops for another job, and begins again after that.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Hand over now."""
+        self.job = job
+        self.is_hung = self.is_stopping = self.comes_again = False
+        self._step = Deadline(job.job_id, "Handing the run to the worker", TAKE_S)
+        self._hangs_at: float | None = time.monotonic() + TAKE_S
+        self._kill_at: float | None = None
+
+    @property
+    def has_loaded(self) -> bool:
+        """Whether the steps that have a limit are behind it: the model and its prompt."""
+        return self._step.of_run
+
+    def next_step(self, step: Deadline) -> None:
+        self._step = step
+        self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
+
+    def stop(self, grace_s: float) -> None:
+        """Note that it shall stop; it may take `grace_s`."""
+        self.is_stopping = True
+        self._kill_at = time.monotonic() + grace_s
+
+    def next_deadline(self) -> float | None:
+        """When `must_die` may turn true."""
+        times = [at for at in (self._hangs_at, self._kill_at) if at is not None]
+        return min(times, default=None)
+
+    def must_die(self, now: float) -> bool:
+        """Whether its worker has to be ended; true once."""
+        self.is_hung = self._hangs_at is not None and now >= self._hangs_at
+        if not self.is_hung and (self._kill_at is None or now < self._kill_at):
+            return False
+        self._hangs_at = self._kill_at = None
+        return True
+
+    def reason_of_loss(self, reason: str) -> str:
+        """Half a sentence on why its worker is gone: the given one where the task was no cause."""
+        if self.is_hung:
+            advice = "check the model's files or choose another model"
+            if self._step.of_run:
+                advice = "update or remove that package, or choose another method"
+            limit = f"{self._step.limit_s:,.0f} s"
+            return f"{self._step.what} took longer than {limit}, so it was ended; {advice}"
+        return DID_NOT_STOP if self.is_stopping else reason
+
+    def lost(self, sentence: str) -> JobEnd:
+        """How it ends with its worker, for the reason in the sentence."""
+        message = sentence if self.is_hung else f"{sentence} {AGAIN}"
+        return self.end(JobEnd(self.job.job_id, "failed", message))
+
+    def end(self, reply: JobEnd) -> JobEnd:
+        """How it ends for its user: as cancelled if that came first."""
+        if self.is_stopping and reply.state != "done":
+            return JobEnd(self.job.job_id, "cancelled")
+        return reply
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one user has waiting."""
+
+    turn: int  # of the first job; each further one is a turn later
+    # Each with its number in the order of arrival.
+    jobs: deque[tuple[int, Job]] = field(default_factory=deque)
+
+
+class FairQueue:
+    """Round after round each user has one turn, first come, first served within it; thread-safe.
+
+    A user who comes new, or again with nothing waiting, joins the present round: however many jobs
+    another has waiting, at most one of them is still ahead, beside those that run. All jobs of
+    `owner` None are one user's, so without logins the order is that of arrival.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[str | None, _Line] = {}
+        self._arrivals = count()
+        self._turn = 0
+        self._running: list[str] = []
+
+    def put(self, job: Job) -> None:
+        """Add a job behind the others of its owner."""
+        with self._lock:
+            line = self._lines.setdefault(job.owner, _Line(self._turn))
+            line.jobs.append((next(self._arrivals), job))
+
+    def take(self) -> Job | None:
+        """Hand out whose turn it is; counts as running until `done`."""
+        with self._lock:
+            jobs = self._in_order()
+            if not jobs:
+                return None
+            line = self._lines[jobs[0].owner]
+            self._turn = line.turn
+            line.turn += 1
+            line.jobs.popleft()
+            self._running.append(jobs[0].job_id)
+            # A line is as good as none if it is empty and its next job would join this round.
+            self._lines = {
+                owner: line
+                for owner, line in self._lines.items()
+                if line.jobs or line.turn > self._turn
+            }
+            return jobs[0]
+
+    def done(self, job_id: str) -> None:
+        """A job that was taken is over."""
+        with self._lock:
+            self._running.remove(job_id)
+
+    def remove(self, job_id: str) -> bool:
+        """Take a job out; False if it does not wait here. Its owner's others move up."""
+        with self._lock:
+            for line in self._lines.values():
+                for entry in line.jobs:
+                    if entry[1].job_id == job_id:
+                        line.jobs.remove(entry)
+                        return True
+        return False
+
+    def waiting(self) -> list[Job]:
+        """As they will run."""
+        with self._lock:
+            return self._in_order()
+
+    def order(self) -> tuple[str, ...]:
+        """Ids of the running jobs, the first that began first, and of the waiting ones in order."""
+        with self._lock:
+            return (*self._running, *(job.job_id for job in self._in_order()))
+
+    def _in_order(self) -> list[Job]:
+        places = [
+            (line.turn + later, arrival, job)
+            for line in self._lines.values()
+            for later, (arrival, job) in enumerate(line.jobs)
+        ]
+        return [job for *_, job in sorted(places, key=lambda place: place[:2])]
+
+
+# --- the client ---------------------------------------------------------------------------
 
 LOGGER = logging.getLogger(__name__)
 PAUSE_S = 2.0  # before another worker is started after one that could not start

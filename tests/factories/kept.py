@@ -3,7 +3,7 @@
 import numpy as np
 from safetensors.numpy import save
 
-from ckv_core.records.kept_record import KeptRecord, metadata_of
+from ckv_core.records.kept_caches import KeptRecord, metadata_of
 from ckv_core.records.records import Receipt
 from tests.factories.runs import model_info
 

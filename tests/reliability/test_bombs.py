@@ -17,8 +17,8 @@ from ckv_core.experiment.export import read_export
 from ckv_core.experiment.leaderboard import read_leaderboard
 from ckv_core.experiment.study_file import read_study
 from ckv_core.records.external_selection import read_external_selection
-from ckv_core.records.kept_record import read_record
-from storage.bundle_import import reading
+from ckv_core.records.kept_caches import read_record
+from storage.bundle import reading
 from tests.storage.bundles import sealed
 from ui.api.endpoints import _read_object
 from ui.compare.form_values import FormValues

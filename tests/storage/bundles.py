@@ -12,8 +12,7 @@ from ckv_core.errors import StorageError
 from ckv_core.records.events import RunEvent
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.run_request import RunRequest
-from storage.bundle import entry_name, write_bundle
-from storage.bundle_import import import_bundle
+from storage.bundle import entry_name, import_bundle, write_bundle
 from storage.database import Database
 from tests.factories.runs import selection_file
 from tests.storage.conftest import load, record

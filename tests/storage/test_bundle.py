@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import StorageError
 from ckv_core.records.codec import to_json
-from storage import bundle_import, library
-from storage.bundle import MAX_RUNS, entry_name, write_bundle
-from storage.bundle_import import UNFINISHED, ImportReport, import_bundle
+from storage import bundle, library
+from storage.bundle import (
+    MAX_RUNS,
+    UNFINISHED,
+    ImportReport,
+    entry_name,
+    import_bundle,
+    write_bundle,
+)
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from tests.factories.events import assert_same_result, big_events
@@ -194,7 +200,7 @@ def test_two_variants_of_one_spec_are_refused(here, run):
 
 
 def test_a_zip_bomb_is_refused_before_it_unfolds(here, monkeypatch):
-    monkeypatch.setattr(bundle_import, "MAX_RUN_BYTES", 1000)
+    monkeypatch.setattr(bundle, "MAX_RUN_BYTES", 1000)
     assert_refused(here, sealed(SLUG, bytes(range(256)) * 8), "over 0 MiB")
 
 
@@ -232,7 +238,7 @@ def test_runs_that_are_too_big_together_are_neither_written_nor_read(here, there
         total = sum(archive.getinfo(entry_name(slug)).file_size for slug in slugs)
 
     def allow(most: int) -> None:
-        for module in ("storage.bundle", "storage.bundle_import"):
+        for module in ("storage.bundle", "storage.bundle"):
             monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", most)
 
     allow(total - 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import StorageError
 from storage import recorder
-from storage.bundle_import import ImportReport, import_bundle
+from storage.bundle import ImportReport, import_bundle
 from tests.factories.events import assert_same_result, folded
 from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.strategies import events

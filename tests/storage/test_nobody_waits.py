@@ -12,9 +12,8 @@ from sqlalchemy import delete
 
 from ckv_core.errors import StorageError
 from ckv_core.records.events import RunFinished
-from storage import audit, bundle_import, credentials, database, library, recorder, sqlite
-from storage.bundle import write_bundle
-from storage.bundle_import import import_bundle, runs_of
+from storage import audit, bundle, credentials, database, library, recorder, sqlite
+from storage.bundle import import_bundle, runs_of, write_bundle
 from storage.library import list_runs, purge_deleted, restore_runs
 from storage.models import AuditEntry, Credential
 from storage.recorder import Recorder
@@ -42,7 +41,7 @@ def do_import(here, there, monkeypatch):
     (run,) = runs_of(exported(there, made(there)))
     names = [f"{at}" * 12 for at in range(RUNS)]
     slow_reading.runs = [replace(run, run=replace(run.run, slug=slug)) for slug in names]
-    monkeypatch.setattr(bundle_import, "reading", slow_reading)
+    monkeypatch.setattr(bundle, "reading", slow_reading)
     return partial(import_bundle, here, b"")
 
 
@@ -142,7 +141,7 @@ def test_an_import_appears_at_once_or_leaves_nothing(here, there, monkeypatch):
 
         yield one_by_one()
 
-    monkeypatch.setattr(bundle_import, "reading", reading)
+    monkeypatch.setattr(bundle, "reading", reading)
     breaks = True
     with pytest.raises(StorageError, match="disk is gone"):
         import_bundle(here, b"")

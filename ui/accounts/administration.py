@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ckv_core.base.home import home_folder
 from ckv_core.errors import ConfigError
-from ckv_core.records.kept_folder import KeptFolder
+from ckv_core.records.kept_caches import KeptFolder
 from storage import audit, credentials, library, repository, usage
 from storage.audit import AuditRecord
 from storage.credentials import AccountRecord

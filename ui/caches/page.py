@@ -15,7 +15,7 @@ from ckv_core.base.percent import percent
 from ckv_core.errors import CkvError
 from ckv_core.experiment.kept_table import kept_table
 from ckv_core.experiment.table import Cell, text_column
-from ckv_core.records.kept_folder import KeptEntry
+from ckv_core.records.kept_caches import KeptEntry
 from ckv_core.records.run_request import MAX_NEW_TOKENS
 from ui.accounts.turns import in_turn
 from ui.components.base import DataTable, Notice, component

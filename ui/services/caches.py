@@ -11,8 +11,7 @@ from uuid import uuid4
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.records.events import Generated, Progress
-from ckv_core.records.kept_folder import KeptEntry, KeptFolder
-from ckv_core.records.kept_record import read_record
+from ckv_core.records.kept_caches import KeptEntry, KeptFolder, read_record
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.work_requests import AskRequest, KeepRequest
 from ckv_core.worker.client import WorkerClient

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from ckv_core.errors import ConfigError
-from ckv_core.records.kept_folder import KeptFolder
+from ckv_core.records.kept_caches import KeptFolder
 from storage import audit, credentials, library, repository
 from storage.credentials import CredentialRecord
 from storage.database import Database

@@ -15,8 +15,7 @@ from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import JobEnd, JobEvent, ModelStatus, Reply
 from ckv_core.worker.process import WorkerProcess
 from storage import audit, repository
-from storage.bundle import write_bundle
-from storage.bundle_import import ImportReport, import_bundle
+from storage.bundle import ImportReport, import_bundle, write_bundle
 from storage.database import Database
 from storage.repository import missing_run
 from ui.accounts.access import Access

@@ -21,7 +21,7 @@ from ckv_core.engine.rows import PromptRows, RowPlan
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.kept_record import KeptRecord, metadata_of, read_record
+from ckv_core.records.kept_caches import KeptRecord, metadata_of, read_record
 from ckv_core.records.variants import VariantSpec
 
 _TENSOR = re.compile(r"layers\.(\d{1,4})\.(\d{1,4})\.(\w+(?:\.\w+)?)", re.ASCII)

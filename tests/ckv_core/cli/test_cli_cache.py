@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 
 from ckv_core import cli
-from ckv_core.records.kept_folder import KeptFolder
+from ckv_core.records.kept_caches import KeptFolder
 from tests.reference.report import report
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.kept import ask, keep
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.records.events import Progress, RunFinished
-from ckv_core.records.kept_record import METADATA_KEY, read_record
+from ckv_core.records.kept_caches import METADATA_KEY, read_record
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.fair_queue import FairQueue
+from ckv_core.worker.client import FairQueue
 from ckv_core.worker.messages import Job
 
 REQUEST = RunRequest(context="one two three")

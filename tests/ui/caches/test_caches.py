@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.records import kept_folder
-from ckv_core.records.kept_folder import KeptFolder
-from ckv_core.records.kept_record import KeptRecord, metadata_of
+from ckv_core.records import kept_caches
+from ckv_core.records.kept_caches import KeptFolder, KeptRecord, metadata_of
 from ckv_core.records.run_request import RunRequest
 from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
@@ -202,9 +201,9 @@ def test_a_fat_head_is_refused_or_read_once(services, home, monkeypatch):
     for name, data in (("a", fat), ("b", allowed), ("c", b"\xff" * 99)):  # put there by hand
         (home / "caches" / f"{name}.safetensors").write_bytes(data)
     read = []
-    known = kept_folder.read_record
+    known = kept_caches.read_record
     monkeypatch.setattr(
-        kept_folder, "read_record", lambda path: (read.append(path), known(path))[1]
+        kept_caches, "read_record", lambda path: (read.append(path), known(path))[1]
     )
     begin = time.thread_time()
     for _ in range(5):

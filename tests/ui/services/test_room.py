@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import StorageError
-from ckv_core.records.kept_folder import KeptFolder
+from ckv_core.records.kept_caches import KeptFolder
 from tests.factories.app import end_of, finished, script, states_of
 from tests.factories.kept import kept_bytes
 from tests.ui.served_app import by

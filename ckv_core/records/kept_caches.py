@@ -1,24 +1,30 @@
-"""The head of a kept compressed cache: its receipt, and whether its tensors can fit that. No torch.
+"""Kept compressed caches: receipts, whether the tensors can fit them, and the files. No torch.
 
-The file is safetensors, whose metadata has the receipt as JSON (docs/how-to/kept_caches.md).
-safetensors itself checks the header, sizes and places. The numbers are checked when the cache is
-used, by `engine/cache/kept.py`.
+A file lies in CKV_HOME under the name that its owner gave it. It is
+safetensors, whose metadata has the receipt as JSON (docs/how-to/kept_caches.md). safetensors itself
+checks the header, sizes and places. The numbers are checked when the cache is used, by
+`engine/cache/kept.py`.
 """
 
 import json
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from ckv_core.base.checked import chars, check_schema, read, within
+from ckv_core.base.home import home_folder
 from ckv_core.base.json_text import JsonBounds, NoJsonError
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.base.whole_file import reported, write_whole
+from ckv_core.errors import CkvError, ConfigError, about
 from ckv_core.records.codec import record_json
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
 from ckv_core.records.records import ModelInfo, Params, Receipt, Versions
@@ -77,14 +83,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, KeptRecord]]:
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only for a file
 
     try:
-        with path.open("rb") as raw:
-            length = int.from_bytes(raw.read(8), "little")
-        if not 2 <= length <= MAX_HEADER_BYTES:
-            raise _refused("it does not begin with a safetensors header of at most 8 MiB")
-        with safe_open(path, framework="numpy") as file:
-            yield file, _record(file)
-    except OSError as error:
-        raise CkvError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
+        with reported(repr(str(path)), "read"):
+            with path.open("rb") as raw:
+                length = int.from_bytes(raw.read(8), "little")
+            if not 2 <= length <= MAX_HEADER_BYTES:
+                raise _refused("it does not begin with a safetensors header of at most 8 MiB")
+            with safe_open(path, framework="numpy") as file:
+                yield file, _record(file)
     except SafetensorError as error:
         raise _refused(f"{error}; copy it again") from None
 
@@ -174,3 +179,121 @@ def _check_layer(record: KeptRecord, file: Any, groups: dict[str, dict[str, _Sha
 
 def _unfit(reason: str) -> ConfigError:
     return ConfigError(f"This kept cache could never be used: {reason}")
+
+
+# --- the kept caches of one owner -------------------------------------------------------
+
+
+SUFFIX = ".safetensors"
+MAX_CACHES = 200
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._+-]{0,62}[A-Za-z0-9_+-])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntry:
+    """One kept cache.
+
+    Attributes:
+        size: of the file, in bytes.
+        record: None where the file is spoilt.
+    """
+
+    name: str
+    size: int
+    record: KeptRecord | None
+
+
+class KeptFolder:
+    """The caches of one owner; without logins, and for the command line, nobody's.
+
+    All methods raise ConfigError for a name that is none, is taken or is not there, and CkvError
+    where the disk refuses.
+    """
+
+    def __init__(self, owner: str | None = None) -> None:
+        folder = home_folder() / "caches"
+        if owner is not None:  # a user's name may hold anything
+            folder = folder / "of" / blake2b(owner.encode(), digest_size=16).hexdigest()
+        self.folder = folder
+
+    def entries(self) -> list[KeptEntry]:
+        """All of them, by name."""
+        return [_entry(path) for path in self._files()]
+
+    def size(self) -> int:
+        """Bytes of all its files, also of those that are spoilt or half written."""
+        return _bytes_of(self.folder)
+
+    def entry(self, name: str) -> KeptEntry:
+        return _entry(self.find(name))
+
+    def find(self, name: str) -> Path:
+        path = self._path(name)
+        if not path.is_file():
+            raise ConfigError(f"No cache is kept under the name {name!r}.")
+        return path
+
+    def free(self, name: str) -> Path:
+        """Return the path of a new one of that name, in a folder that is there."""
+        with about("name"):
+            path = self._path(name)
+            if path.exists():
+                raise ConfigError(f"A cache {name!r} is kept already; choose another name.")
+        if len(self._files()) >= MAX_CACHES:
+            raise ConfigError(f"{MAX_CACHES} caches are kept; delete one first.")
+        with reported(repr(str(path)), "written"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def add(self, name: str, write: Callable[[Path], object]) -> None:
+        """Keep what `write` puts at a path; its tensors are checked when it is used."""
+
+        def checked(beside: Path) -> None:
+            write(beside)
+            check_file(beside)
+
+        write_whole(self.free(name), checked)
+
+    def delete(self, name: str) -> None:
+        path = self.find(name)
+        with reported(repr(str(path)), "deleted"):
+            path.unlink()
+
+    def _files(self) -> list[Path]:
+        files = (path for path in self.folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
+        return sorted(files)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                "A cache's name has up to 64 letters, digits, blanks and . _ + -, and begins with "
+                "a letter or digit."
+            )
+        return self.folder / f"{name}{SUFFIX}"
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    with suppress(OSError), os.scandir(folder) as files:
+        for file in files:
+            with suppress(OSError):  # deleted meanwhile
+                total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _entry(path: Path) -> KeptEntry:
+    try:
+        file = path.stat()
+    except OSError:  # deleted meanwhile
+        return KeptEntry(path.stem, 0, None)
+    record = _known_record(path, file.st_ino, file.st_size, file.st_mtime_ns)
+    return KeptEntry(path.stem, 0 if record is None else file.st_size, record)
+
+
+@lru_cache(maxsize=4 * MAX_CACHES)
+def _known_record(path: Path, *_: int) -> KeptRecord | None:
+    """The record of a file of that number, size and time, read once; None where it is spoilt."""
+    try:
+        return read_record(path)
+    except CkvError:
+        return None
