@@ -87,8 +87,8 @@ def _line(results: Mapping[str, SampleResult], base: Mapping[str, SampleResult])
     line: Line = {"n": share.n, "answered": int(sum(found.values()))}
     line |= {"cut": sum(each.outcome == "cut" for each in results.values())}
     line |= {"low": share.low, "high": share.high}
-    for name in ("head_l1", "final_l1", "kl"):
-        known = [value for each in results.values() if (value := getattr(each, name)) is not None]
+    for name, key in (("head_l1", "head"), ("final_l1", "final"), ("kl", "kl")):
+        known = [each.figures[key] for each in results.values() if key in each.figures]
         line[name] = mean_interval(known).mean if known else None
     is_pair = base and base is not results and all(each.budget for each in results.values())
     both = paired(found, stood, is_share=True, is_yes_no=True) if is_pair else None
@@ -101,8 +101,9 @@ def _answers(results: Mapping[str, SampleResult]) -> dict[str, float]:
 
 def _moved(own: Mapping[str, SampleResult], base: Mapping[str, SampleResult]) -> Interval:
     """Log2 of the final L1 over the base's, of the same samples."""
-    pairs = [(each.final_l1, base[name].final_l1) for name, each in own.items() if name in base]
-    return mean_interval([log2(a / b) for a, b in pairs if a and b])
+    pairs = [(each.figures, base[name].figures) for name, each in own.items() if name in base]
+    known = [(a.get("final"), b.get("final")) for a, b in pairs]
+    return mean_interval([log2(a / b) for a, b in known if a and b])
 
 
 def _pair(both: Difference, moved: Interval) -> Line:

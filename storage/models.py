@@ -258,15 +258,15 @@ class ResultRow(Base):
     )
     prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
     budget_tokens: Mapped[int | None] = mapped_column(
-        doc="requested entries per KV head (mean); null until selection"
+        doc="requested entries per KV head (mean); null until selection, and of many samples"
     )
-    cache_bytes: Mapped[int | None] = mapped_column(doc="of this point's prompt entries")
-    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
-    head_l1: Mapped[float | None] = mapped_column(doc="mean over heads; null for the full cache")
-    final_l1: Mapped[float | None] = mapped_column(doc="after the last layer")
-    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats")
+    figures: Mapped[JsonObject | None] = mapped_column(
+        doc="of many samples what was measured, by key of the metrics in "
+        "docs/reference/definitions.md; null of one sample"
+    )
     agreement: Mapped[float | None] = mapped_column(
-        doc="share of the full cache's tokens reproduced before the first difference"
+        doc="share of the full cache's tokens reproduced before the first difference; null of many "
+        "samples"
     )
     first_difference: Mapped[int | None] = mapped_column(
         doc="index of the first generated token that differs; null for none"

@@ -106,13 +106,10 @@ def _sample(study: RunRequest, sample: Sample, results: Sequence[SampleResult]) 
 
 
 def _scored(result: SampleResult) -> dict[str, Any]:
-    figures = ("prompt_tokens", "budget_tokens", "cache_bytes", "head_l1", "kl", "agreement")
     return {
         "value": result.score,
         "answer": result.text,
-        "metadata": {
-            name: value for name in figures if (value := getattr(result, name)) is not None
-        },
+        "metadata": {"prompt_tokens": result.prompt_tokens, **result.figures},
     }
 
 

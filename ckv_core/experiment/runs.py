@@ -208,14 +208,6 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str:
 # --- the results of a run of many samples as the one long table; L1 against answers ---
 
 FULL_POINT = Point(FULL, None)  # the one that each study has
-# Metric of the table -> what a result has of it.
-_MEASURED = {
-    "score": "score",
-    "agreement": "agreement",
-    "head": "head_l1",
-    "final": "final_l1",
-    "kl": "kl",
-}
 
 
 def read_results(
@@ -289,11 +281,11 @@ def l1_answers(results: Iterable[SampleResult]) -> Interval | None:
     Among variants of one sample and budget, so that the budget itself has no part in it; None
     where nothing varies.
     """
-    known = [r for r in results if r.head_l1 is not None and r.score is not None]
+    known = [r for r in results if "head" in r.figures and r.score is not None]
     known.sort(key=lambda r: (r.sample, r.budget or ""))
     by_sample: dict[str, list[float]] = {}
     for (sample, _), group in groupby(known, key=lambda r: (r.sample, r.budget)):
-        points = [(-float(r.head_l1 or 0), float(r.score or 0)) for r in group]
+        points = [(-r.figures["head"], float(r.score or 0)) for r in group]
         l1, scores = np.array(points).T
         if len(points) >= 3 and np.ptp(l1) > 0 and np.ptp(scores) > 0:
             by_sample.setdefault(sample, []).append(rank_correlation(l1, scores))
@@ -310,8 +302,9 @@ def _sample_row(
     sources: Mapping[str, str],
 ) -> Row:
     variant = VariantResult.of(spec, point.spec)
-    known = [r for r in results if r.cache_bytes is not None and r.full_cache_bytes]
-    sizes = [[r.cache_bytes or 0 for r in known], [r.full_cache_bytes or 0 for r in known]]
+    names = ("cache_bytes", "full_cache_bytes")
+    known = [r.figures for r in results if r.figures.keys() >= {*names}]
+    sizes = [[each[name] for each in known] for name in names]
     return Row(
         identity=identify(variant),
         name=name,
@@ -322,16 +315,17 @@ def _sample_row(
         place=place,
         n=len({sources[result.sample] for result in results}),
         budget=Budget.parse(point.budget) if point.budget else None,
-        read=lambda key: _by_source(results, _MEASURED.get(key, ""), sources),
+        read=lambda key: _by_source(results, key, sources),
         outcomes=Counter(result.outcome for result in results),
         memory=(fsum(sizes[0]) / len(sizes[0]), fsum(sizes[1]) / len(sizes[0])) if known else None,
         variants=(variant,),
     )
 
 
-def _by_source(results: Sequence[SampleResult], name: str, sources: Mapping[str, str]) -> Values:
+def _by_source(results: Sequence[SampleResult], key: str, sources: Mapping[str, str]) -> Values:
     found: dict[str, list[float]] = {}
-    for result in results if name else ():
-        if (value := getattr(result, name)) is not None:
+    for result in results:
+        value = result.score if key == "score" else result.figures.get(key)
+        if value is not None:
             found.setdefault(sources[result.sample], []).append(value)
     return {source: sum(values) / len(values) for source, values in found.items()}

@@ -94,10 +94,8 @@ class SampleResult(Checked):
         for_good: it fails each time; other failures may pass.
         score: 0 to 1, by the sample's metric; None where it failed, or was cut before an answer.
         stopped: why generation ended.
-        prompt_tokens, budget_tokens: of the prompt; requested entries per KV head.
-        cache_bytes, full_cache_bytes: of the compressed prompt's entries.
-        head_l1, final_l1, kl: perturbation of the first decoding step; None for the full cache.
-        agreement: share of the full cache's tokens before the first difference.
+        figures: what else was measured of it, by key of the `metrics` that samples have; without
+            those that are not known, as the perturbation of the full cache.
     """
 
     derived: ClassVar = ("outcome",)
@@ -112,13 +110,7 @@ class SampleResult(Checked):
     text: LongText = ""
     stopped: Stop | None = None
     prompt_tokens: Count | None = None
-    budget_tokens: Count | None = None
-    cache_bytes: Count | None = None
-    full_cache_bytes: Count | None = None
-    head_l1: Measured | None = None
-    final_l1: Measured | None = None
-    kl: Measured | None = None
-    agreement: Share | None = None
+    figures: Annotated[Mapping[str, Measured], many(64)] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:

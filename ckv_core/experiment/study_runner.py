@@ -12,11 +12,11 @@ from typing import Protocol
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.experiment.scores import is_before_answer, score
 from ckv_core.experiment.study import Key, Sample, SampleResult
-from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.metrics import metrics_in
 from ckv_core.records.outcomes import raise_sentence
 from ckv_core.records.records import ModelInfo, VariantResult
-from ckv_core.records.run_request import FULL, Point, RunRequest
+from ckv_core.records.run_request import Point, RunRequest
 
 Todo = tuple[Sample, Sequence[Point]]  # a sample, and its points that are to be computed
 Results = Sequence[SampleResult]  # of one sample
@@ -224,8 +224,6 @@ def _failed(sample: Sample, point: Point, error: CkvError) -> SampleResult:
 def _result(
     study: RunRequest, sample: Sample, point: Point, variant: VariantResult, run: RunResult
 ) -> SampleResult:
-    receipt, moved = variant.receipt, variant.perturbation
-    is_full = point.variant == FULL
     try:
         found: float | None = score(variant.text, sample, study.metric)
     except CkvError as error:
@@ -243,11 +241,9 @@ def _result(
         text=variant.text,
         stopped=variant.stopped,
         prompt_tokens=run.prompt.tokens if run.prompt else None,
-        budget_tokens=None if is_full or receipt is None else receipt.budget_tokens,
-        cache_bytes=receipt.cache_bytes if receipt else None,
-        full_cache_bytes=receipt.full_cache_bytes if receipt else None,
-        head_l1=None if is_full else mean_head_l1(variant),
-        final_l1=None if is_full or moved is None else moved.final_hidden_l1,
-        kl=None if is_full or moved is None else moved.kl,
-        agreement=variant.agreement,
+        figures={
+            key: float(value)
+            for key, metric in metrics_in("samples").items()
+            if (value := metric.read(variant)) is not None
+        },
     )

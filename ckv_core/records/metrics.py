@@ -22,8 +22,9 @@ from ckv_core.records.records import Float32Array, Perturbation, Receipt, Timed,
 
 Axes = Literal["head", "kv_head", "layer", "model", "step", "variant"]
 Group = Literal["outcome", "cost", "distance", "mass", "bound", "oracle", "forced", "selection"]
-# table: of a run; csv: its file; sweep: curve and column; means: column and chart over prompts.
-Place = Literal["table", "csv", "sweep", "means"]
+# table: of a run; csv: its file; sweep: curve and column; means: column and chart over prompts;
+# samples: kept of each sample of many.
+Place = Literal["table", "csv", "sweep", "means", "samples"]
 Better = Literal["lower", "higher"]
 Reader = Callable[[VariantResult], float | None]
 
@@ -88,6 +89,7 @@ _EVERYWHERE: frozenset[Place] = frozenset({"table", "csv", "sweep", "means"})
 _OF_RUN: frozenset[Place] = frozenset({"table", "csv"})
 _CSV_ONLY: frozenset[Place] = frozenset({"csv"})
 _MEANS: frozenset[Place] = frozenset({"means"})
+_KEPT: frozenset[Place] = frozenset({"samples"})  # beside others
 Attributes = dict[str, Any]  # of a `Metric`
 Numbers = dict[str, tuple[str, str, Reader, Attributes]]  # key -> label, definition, reader, more
 
@@ -129,7 +131,7 @@ _OUTCOMES: Numbers = {
         "Agreement",
         "Share of the full cache's tokens that the text reproduces before its first difference.",
         lambda variant: variant.agreement,
-        _OF_TEXT,
+        _OF_TEXT | {"places": _EVERYWHERE | _KEPT},
     ),
     "first_difference": (
         "First difference",
@@ -201,7 +203,7 @@ _MECHANISMS: Numbers = {
         "Budget",
         "Requested entries per KV head, mean over the heads of evictable layers.",
         _receipt(lambda receipt: receipt.budget_tokens),
-        _COST | {"unit": "tokens", "places": _CSV_ONLY},
+        _COST | {"unit": "tokens", "places": _CSV_ONLY | _KEPT},
     ),
     "requested_entries": (
         "Requested entries",
@@ -220,7 +222,7 @@ _MECHANISMS: Numbers = {
         "Bytes of the prompt's keys and values: as requested, and measured in this variant's "
         "tensors.",
         _receipt(lambda receipt: receipt.cache_bytes),
-        _COST | {"unit": "bytes"},
+        _COST | {"unit": "bytes", "places": _OF_RUN | _KEPT},
     ),
     "read_bytes": (
         "Read a step",
@@ -233,7 +235,7 @@ _MECHANISMS: Numbers = {
         "Full cache",
         "Measured cache bytes of the full cache.",
         _receipt(lambda receipt: receipt.full_cache_bytes),
-        _COST | {"unit": "bytes", "places": _CSV_ONLY},
+        _COST | {"unit": "bytes", "places": _CSV_ONLY | _KEPT},
     ),
     "held": (
         "Held at the end",
@@ -306,21 +308,21 @@ _MECHANISMS: Numbers = {
         "KL",
         "KL divergence of the next-token distribution from the full cache's, first decoding step.",
         _moved(lambda moved: moved.kl),
-        _DISTANCE | {"unit": "nats", "header": "kl_nats"},
+        _DISTANCE | {"unit": "nats", "header": "kl_nats", "places": _EVERYWHERE | _KEPT},
     ),
     "final": (
         "Final hidden L1",
         "Distance of the hidden state after the last block from the full run's, first decoding "
         "step.",
         _moved(lambda moved: moved.final_hidden_l1),
-        _DISTANCE | {"header": "final_hidden_l1"},
+        _DISTANCE | {"header": "final_hidden_l1", "places": _EVERYWHERE | _KEPT},
     ),
     "head": (
         "Mean head L1",
         "How far eviction moves a head's attention output, mean over query heads with the full "
         "run's input.",
         mean_head_l1,
-        _DISTANCE | {"header": "mean_head_l1"},
+        _DISTANCE | {"header": "mean_head_l1", "places": _EVERYWHERE | _KEPT},
     ),
     "worst_head": (
         "Worst head L1",

@@ -20,7 +20,7 @@ def test_figures_and_pairs_are_made_of_the_tables():
 def result(at: int, variant: str, score: float | None, l1: float) -> SampleResult:
     stopped = "length" if score is None else "eos"
     first = SampleResult(sample=f"s{at}", variant=variant, budget="20%", state="done", score=score)
-    return replace(first, stopped=stopped, final_l1=l1, head_l1=l1, kl=0.1)
+    return replace(first, stopped=stopped, figures={"final": l1, "head": l1, "kl": 0.1})
 
 
 def test_pairs_are_of_the_same_samples_and_adjusted_over_their_family():

@@ -356,9 +356,8 @@ def sample_result(sample: str, number: int, variant: str, budget: str | None) ->
         text="7",
         stopped="eos",
         prompt_tokens=1000,
-        cache_bytes=int(10_000 * share),
-        full_cache_bytes=10_000,
-        head_l1=None if variant == FULL else (2 if "critical" in variant else 3) / share,
+        figures={"cache_bytes": int(10_000 * share), "full_cache_bytes": 10_000}
+        | ({} if variant == FULL else {"head": (2 if "critical" in variant else 3) / share}),
     )
 
 

@@ -33,7 +33,7 @@ from ui.charts.points import points_chart
 from ui.looks.palette import DENSITY_SCALE
 from ui.tables.samples import cell_address, looks
 
-_MEASURES = {"final_l1": "final L1", "head_l1": "mean head L1"}
+_MEASURES = {"final": "final L1", "head": "mean head L1"}
 TOLERANCE_COLOR = "#0b6b45"
 LABEL_PX = 17
 BOUND_HEIGHT = 420
@@ -186,7 +186,7 @@ def perturbation_figure(reading: Reading, variant: str, budget: str, measure: st
     pair, label = (_other(reading, variant), variant), _MEASURES[measure]
     known: dict[str, dict[str, float]] = {name: {} for name in pair}
     for result in reading.results:
-        value = getattr(result, measure)
+        value = result.figures.get(measure)
         if result.variant in known and result.budget == budget and value is not None:
             known[result.variant][result.sample] = value
     theirs, own = (known[name] for name in pair)
@@ -247,7 +247,7 @@ def _sample_controls(reading: Reading) -> list[Control]:
     bases = reading.bases
     names = [name for name in reading.variants if _other(reading, name) != name]
     names.sort(key=lambda name: name not in bases)
-    measured = {m for m in _MEASURES if any(getattr(r, m) is not None for r in reading.results)}
+    measured = {m for m in _MEASURES if any(m in r.figures for r in reading.results)}
     measures = [(measure, label) for measure, label in _MEASURES.items() if measure in measured]
     budgets = dict.fromkeys(point.budget or "" for point in reading.study.points()[1:])
     return [
@@ -284,7 +284,7 @@ _ALL: tuple[Chart[Reading], ...] = (
         csv="results",
         controls=_sample_controls,
         has_data=lambda reading: (
-            len(reading.variants) > 1 and any(r.head_l1 is not None for r in reading.results)
+            len(reading.variants) > 1 and any("head" in r.figures for r in reading.results)
         ),
         draw=lambda reading, chosen: perturbation_figure(
             reading, chosen["variant"], chosen["budget"], chosen["measure"]

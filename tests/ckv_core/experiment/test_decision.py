@@ -50,7 +50,7 @@ def made(n: int, right: dict[Point, set[int]]) -> tuple[list[Sample], list[Sampl
             point.variant,
             point.budget,
             float(at in right.get(point, set())),
-            head_l1=None if point == FULL_POINT else 1.0,
+            figures={} if point == FULL_POINT else {"head": 1.0},
         )
         for point in STUDY.points()
         for at, sample in enumerate(samples)
@@ -251,7 +251,7 @@ def test_lower_l1_with_better_answers_is_told_within_a_budget():
             variant,
             budget,
             float(place == 0 or sample == equal),
-            head_l1=place * (sample != level) + (100.0 if budget == "10%" else 0.0),
+            figures={"head": place * (sample != level) + (100.0 if budget == "10%" else 0.0)},
         )
         for sample in samples
         for budget in STUDY.budgets

@@ -54,10 +54,7 @@ RESULTS = [
         text="said \x00",
         stopped="length",
         prompt_tokens=40,
-        cache_bytes=100,
-        full_cache_bytes=1000,
-        head_l1=0.25,
-        agreement=1.0,
+        figures={"cache_bytes": 100, "full_cache_bytes": 1000, "head": 0.25, "agreement": 1.0},
     )
     for sample in SAMPLES[:2]
     for point in STUDY.points()

@@ -263,7 +263,9 @@ def test_samples_are_drawn_by_the_rising_l1_of_the_base():
     figure = STUDY_CHARTS["samples"].figure(found, {})
     base, own = figure.data
     assert (base.name, own.name) == ("SnapKV", PRINTED)
-    by_sample = {(r.sample, r.variant): r.head_l1 for r in found.results if r.budget == "10%"}
+    by_sample = {
+        (r.sample, r.variant): r.figures["head"] for r in found.results if r.budget == "10%"
+    }
     for trace, variant in ((base, "snapkv"), (own, "snapkv+critical:stage2=raw")):
         assert [by_sample[at, variant] for at in trace.customdata] == list(trace.y)
     assert list(base.y) == sorted(base.y)
