@@ -5,6 +5,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.percent import percent
 from ckv_core.experiment.points import (
     COMPARED,
@@ -91,10 +92,14 @@ def points_table(
     )
 
 
-def interval_text(interval: Interval, *, is_share: bool, is_signed: bool = False) -> str:
+def interval_text(
+    interval: Interval, *, is_share: bool, is_signed: bool = False, is_bytes: bool = False
+) -> str:
     """`1.2 (1.1 to 1.3)`, or the mean alone where there is no interval or one prompt."""
 
     def text(value: float) -> str:
+        if is_bytes:
+            return human_bytes(round(value))
         sign = "+" if is_signed else ""
         return percent(value, 1, sign) if is_share else f"{value:{sign}z,.4g}"
 
@@ -149,7 +154,8 @@ def _mean(
             return None
         if metric.key in TIMES and row.n == 1:
             return time_cell(metric, row.variants[0])
-        text = interval_text(mean, is_share=metric.is_share) + _of(mean, row)
+        text = interval_text(mean, is_share=metric.is_share, is_bytes=metric.unit == "bytes")
+        text += _of(mean, row)
         return Cell(text, mean.mean, href=link(row) if metric.key == "score" else "")
 
     return metric_column(metric, read, label=metric.mean_label, is_extra=is_extra)

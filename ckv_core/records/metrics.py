@@ -229,7 +229,7 @@ _MECHANISMS: Numbers = {
         "Bytes of the prompt's keys and values that a step reads: what is held, or with Quest the "
         "best pages and all bounds.",
         _receipt(lambda receipt: receipt.read_bytes),
-        _COST | {"unit": "bytes"},
+        _COST | {"unit": "bytes", "places": _OF_RUN | _MEANS | _KEPT},
     ),
     "full_cache_bytes": (
         "Full cache",
