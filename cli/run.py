@@ -26,7 +26,7 @@ from ckv_core.records.run_request import DEFAULT_MODEL, RunRequest
 from storage import repository
 from storage.database import Database, opened
 from storage.recorder import Recorder
-from storage.records import StoredStudy
+from storage.records import StoredRun
 
 if TYPE_CHECKING:
     from ckv_core.experiment.reading import Reading
@@ -186,14 +186,14 @@ def _show_cost(
 # --- what a study says ------------------------------------------------------------------
 
 
-def load_all(database: Database, slug: str) -> "tuple[StoredStudy, Reading]":
+def load_all(database: Database, slug: str) -> "tuple[StoredRun, Reading]":
     """A run of many samples, and the same with its samples and results, of one moment."""
     from ckv_core.experiment.reading import Reading  # scipy takes a second
 
     with database.read() as session:
         stored, samples = repository.load_study(session, slug), repository.load_samples
         results = repository.load_results(session, slug)
-        return stored, Reading(stored.study, samples(session, slug), results, slug)
+        return stored, Reading(stored.request, samples(session, slug), results, slug)
 
 
 def study_json(database: Database, slug: str, *, with_data: bool = False) -> dict[str, Any]:
@@ -216,7 +216,8 @@ def print_study(database: Database, slug: str, baseline: str = "") -> None:
     if baseline:
         study = replace(reading.study, baseline=baseline).after(reading.study)
         reading = replace(reading, study=study)
-    say(f"\n{stored.study.name}: {stored.counts.sentence}, {stored.state}")
+    counts = stored.counts and stored.counts.sentence
+    say(f"\n{stored.title}: {counts}, {stored.state}")
     say("\n".join(reading.verdict.lines))
     print_points(reading.points)
     print_table(behaviour_table(reading))

@@ -43,6 +43,7 @@ MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
 MAX_TOTAL_BYTES = 512 * 2**20
 IMPORTED = "imported"  # key in the environment of a run that was not made here
 FROM_RESULT = "a result file; its question is not known"  # the end of its value
+OF_THIS_APP = ("owner", "server", "counts")  # members of a run that do not leave it
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -156,7 +157,7 @@ def entry_name(slug: str) -> str:
 def run_json(run: StoredRun) -> dict[str, Any]:
     """Everything that is stored of a run, as plain JSON values but for its times."""
     request = record_json(run.request) | {"own_indices": own_to_json(run.request.own_indices)}
-    values = record_json(run, leave_out=("request", "result", "owner"))
+    values = record_json(run, leave_out=("request", "result", *OF_THIS_APP))
     return values | {"request": request, "result": to_json(run.result)}
 
 
@@ -273,7 +274,7 @@ def _bundled(document: object, slug: str) -> BundledRun:
     if run.state not in END_STATES:
         raise wrong("run", ("state",), f"one of {', '.join(END_STATES)} is expected", run.state)
     _check_variants(run.result)
-    return BundledRun(replace(run, owner=None), read(RunNotes, document, "run"))
+    return BundledRun(replace(run, **dict.fromkeys(OF_THIS_APP)), read(RunNotes, document, "run"))
 
 
 def _check_variants(result: RunResult) -> None:

@@ -2,14 +2,13 @@
 
 import re
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ckv_core.base.checked import By, Checked, Plain, chars, require
 from ckv_core.errors import CkvError
-from ckv_core.records.codec import from_json
+from ckv_core.records.codec import from_json, record_json
 from ckv_core.records.events import RunResult
 from ckv_core.records.outcomes import Tally
 from ckv_core.records.run_request import RunRequest
@@ -128,13 +127,16 @@ class RunNotes(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A saved run with all its results.
+    """A saved run: of one sample with all its results, of many with how far it is.
 
     Attributes:
-        reason: why it failed or was cancelled; else empty.
+        reason: why it failed, was cancelled or stopped; else empty.
         created_at, started_at, finished_at: UTC.
-        result: what the events of the run fold to; partial if the run did not end well.
+        result: what the events of the run fold to; partial if the run did not end well. Of many
+            samples the model and the versions alone, once it ran.
         owner: the user who made it; None without logins.
+        server: the one that runs it now, on PostgreSQL; None for none.
+        counts: of many samples; None of one.
     """
 
     slug: str
@@ -147,30 +149,8 @@ class StoredRun:
     request: RunRequest
     result: Annotated[RunResult, By(lambda value, _: from_json(value))]
     owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStudy:
-    """A run of many samples: its study, and how far it is.
-
-    Attributes:
-        owner: the user who made it; None without logins.
-        created_at: UTC.
-        model, environment: ModelInfo and versions; None and empty until it ran.
-        server: the one that runs it now, on PostgreSQL; None for none.
-        reason: why the app stopped running it; else empty.
-    """
-
-    slug: str
-    owner: str | None
-    study: RunRequest
-    state: RunState
-    created_at: datetime
-    model: Mapping[str, Any] | None
-    environment: Mapping[str, Any]
-    server: int | None
-    reason: str
-    counts: ResultCounts
+    server: int | None = None
+    counts: ResultCounts | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -179,14 +159,15 @@ class StoredStudy:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an export has beside the definition."""
+        """What an export of many samples has beside the definition."""
+        model = self.result.model
         return {
             "state": self.state,
             "created_at": self.created_at.isoformat(),
-            "done": self.counts.done,
-            "failed": self.counts.failed,
-            "model_info": self.model,
-            "environment": self.environment or None,
+            "done": self.counts.done if self.counts else 0,
+            "failed": self.counts.failed if self.counts else 0,
+            "model_info": model and record_json(model),
+            "environment": self.result.environment or None,
         }
 
 

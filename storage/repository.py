@@ -43,7 +43,6 @@ from storage.records import (
     RunNotes,
     RunState,
     StoredRun,
-    StoredStudy,
     record_of,
 )
 
@@ -93,7 +92,7 @@ def load_run(session: Session, slug: str, kept: "DecodedRuns | None" = None) -> 
         key = (run.id, slug, run.created_at, run.finished_at)
         is_over = run.state not in ACTIVE_STATES
         request, result = kept.once(key, decode) if kept and is_over else decode()
-        return record_of(StoredRun, run, request=request, result=result)
+        return record_of(StoredRun, run, request=request, result=result, counts=None)
 
 
 @contextmanager
@@ -190,13 +189,15 @@ def study_of(definition: JsonObject, title: str) -> RunRequest:
     return read_values({"name": title, **definition})
 
 
-def load_study(session: Session, slug: str) -> StoredStudy:
+def load_study(session: Session, slug: str) -> StoredRun:
     """The definition of a run of many samples, and how far it is."""
     with explained(slug):
         (row,) = row_of(session, select(Run), slug, OF_SAMPLES)
         study = study_of(row.request, row.title)
         counts = count_results(session, row.id, study)
-        return record_of(StoredStudy, row, study=study, counts=counts)
+        model = None if row.model is None else revived(ModelInfo, row.model)
+        result = RunResult(model=model, environment=row.environment)
+        return record_of(StoredRun, row, request=study, result=result, counts=counts)
 
 
 def load_samples(session: Session, slug: str) -> list[Sample]:

@@ -84,7 +84,7 @@ def results_of(sample: Sample, **changes: object) -> list[SampleResult]:
 
 def test_what_was_saved_is_read_back(studies):
     slug = studies.save(STUDY, SAMPLES)
-    assert studies.load(slug).study == STUDY
+    assert studies.load(slug).request == STUDY
     stored = studies.samples(slug)
     assert sorted(stored, key=lambda sample: sample.id) == [*SAMPLES]
     assert [SAMPLES.index(sample) for sample in stored] == random_order(range(4)) != [0, 1, 2, 3]
@@ -138,7 +138,7 @@ def test_other_variants_and_more_samples_reuse_what_stands(studies):
     assert {result.variant for result in studies.results(slug)} == {"full", "snapkv"}
     studies.save(STUDY, SAMPLES)
     assert studies.load(slug).counts.done == 10
-    study = studies.load(slug).study
+    study = studies.load(slug).request
     assert (study.earlier_tolerances, study.earlier_variants) == ((3.0,), ("pyramidkv",))
 
 
@@ -169,7 +169,7 @@ def test_what_decides_results_cannot_change(studies, changes, samples, said):
     slug = studies.save(STUDY, SAMPLES)
     with pytest.raises(ConfigError, match=said):
         studies.save(replace(STUDY, **changes), samples)
-    assert studies.load(slug).study == STUDY
+    assert studies.load(slug).request == STUDY
 
 
 def test_other_weights_under_the_same_name_are_refused(studies):
@@ -214,7 +214,7 @@ def test_a_list_of_runs_has_those_of_many_samples_and_how_far_they_are(studies, 
 def test_a_new_title_is_the_studys_name_and_stays_its_alone(studies, opened):
     slug, other = (studies.save(replace(STUDY, name=each), SAMPLES[:1]) for each in "ab")
     opened.write_with(library.annotate, slug, "new", "A note")
-    assert studies.load(slug).study == replace(STUDY, name="new")
+    assert studies.load(slug).request == replace(STUDY, name="new")
     assert [row.slug for row in listed(opened, text="note")] == [slug]
     for title, said in (("b", "is called 'b'"), ("x" * 81, "80"), ("a\nb", "control")):
         with pytest.raises(StorageError, match=said):

@@ -192,7 +192,7 @@ class Api:
             snapshot = await in_turn(self._find, slug)
             left = until - asyncio.get_running_loop().time()
             if snapshot.is_final or left <= 0:
-                if snapshot.study is None:
+                if snapshot.counts is None:
                     return run_json(snapshot)
                 reading = await in_turn(self._services.studies.reading, slug)
                 return samples_json(snapshot, reading)
@@ -257,7 +257,7 @@ class Api:
             slug: Name of the run.
         """
         snapshot = self._find(slug)
-        if snapshot.study is not None:
+        if snapshot.counts is not None:
             return export(self._services.studies.reading(slug), self._services.studies.facts(slug))
         variants = snapshot.result.variants
         if not variants:

@@ -190,7 +190,7 @@ def contents_of_samples(
 ) -> Contents:
     """The answer, tables, charts, samples and settings, or these sections alone.
 
-    `facts` are `StoredStudy.facts`.
+    `facts` are `StoredRun.facts`.
     """
     contents = Contents(only=only)
 
@@ -301,7 +301,7 @@ def build_panel(title: str, contents: Contents, whole: str) -> bytes:
 
 
 def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:
-    """The file, UTF-8, of a run of many samples; `facts` are `StoredStudy.facts`.
+    """The file, UTF-8, of a run of many samples; `facts` are `StoredRun.facts`.
 
     Raises:
         ReportTooBigError: it would be longer than a report may be.

@@ -90,7 +90,7 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
     room = threading.BoundedSemaphore(AT_A_TIME)
 
     def contents(run: RunSnapshot, only: tuple[str, ...]) -> Contents:
-        if run.study is None:
+        if run.counts is None:
             return contents_of(run, RunNotes(), only)
         reading = services.studies.reading(run.slug)
         return contents_of_samples(reading, services.studies.facts(run.slug), only)

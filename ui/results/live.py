@@ -57,8 +57,8 @@ class Feed:
 
     def updates(self, view: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order; those of other kinds are empty."""
-        if view.study is not None:
-            values = self._read_results(view, view.study.counts)
+        if view.counts is not None:
+            values = self._read_results(view, view.counts)
         elif view.kind == "sweep":
             values = {"verdict": views.verdict_value(view)} | sweep_values(view)
         else:
@@ -73,7 +73,7 @@ class Feed:
             values["chosen"]["opens"] = True
         values = values | {
             "verdict": (values.get("verdict") or {}) | state_value(view, now),
-            "tabs": None if view.study or (view.is_final and not view.result.variants) else {},
+            "tabs": None if view.counts or (view.is_final and not view.result.variants) else {},
         }
         if self._services.is_guest:  # who can start nothing
             values |= {"steps": None, "further": None}
@@ -136,7 +136,7 @@ def find_view(services: Services, slug: object) -> RunSnapshot:
 def find_run(services: Services, slug: object) -> RunSnapshot:
     """The run of one sample that an address names; CkvError where it names none."""
     view = find_view(services, slug)
-    if view.study is not None:
+    if view.counts is not None:
         raise StorageError(UNKNOWN_RUN)
     return view
 

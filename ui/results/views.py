@@ -41,8 +41,8 @@ def state_value(view: RunSnapshot, now: datetime) -> dict[str, Any]:
         `steps` are {"label", "share", "fraction", "is_now"}, none of a run that is over.
     """
     value: dict[str, Any] = {"state": view.state, "sentence": "", "left_s": None, "steps": []}
-    if view.study is not None:
-        return value | _samples_state(view, view.study.counts)
+    if view.counts is not None:
+        return value | _samples_state(view, view.counts)
     if view.state == "queued":
         ahead = view.queue_ahead
         are = "1 run is" if ahead == 1 else f"{ahead} runs are"
@@ -182,8 +182,8 @@ def head_value(view: RunSnapshot) -> dict[str, Any]:
     crumbs = [f"{view.created_at:%-d %b %Y, %H:%M} UTC", model]
     if result.prompt is not None:
         crumbs.append(f"{result.prompt.tokens:,} tokens")
-    if view.study is not None:
-        counts = view.study.counts
+    if view.counts is not None:
+        counts = view.counts
         crumbs.append(f"{counts.samples:,} samples x {counts.points} points")
     return {"title": view.title, "crumbs": crumbs, "answer": view.request.answer}
 
@@ -196,7 +196,7 @@ def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
 
 def actions_value(view: RunSnapshot, *, may_change: bool) -> dict[str, Any]:
     """Value of the RunActions; what takes the whole run along waits for its end."""
-    result, is_of_many = view.result, view.study is not None
+    result, is_of_many = view.result, view.counts is not None
     return {
         "slug": view.slug,
         "kind": view.kind,

@@ -194,7 +194,7 @@ class RunPage:
             *self._around(view),
             self._facts_of(view),
             *self._share.open(view.slug),
-            *self._keep.open(None if view.study else view),
+            *self._keep.open(None if view.counts else view),
         ]
 
     async def tail(self, slug: str, cell: str) -> AsyncIterator[list[Any]]:
@@ -228,9 +228,9 @@ class RunPage:
         return tried(self._services.studies.resume, slug)
 
     def _facts_of(self, view: RunSnapshot) -> dict[str, Any]:
-        if view.study is None:
+        if view.counts is None:
             return views.details_value(view)
-        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.study.facts)}
+        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.facts)}
 
     def _around(self, view: RunSnapshot) -> list[Any]:
         """Head, actions and the line above the receipts."""

@@ -5,12 +5,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from ckv_core.experiment import study_runner
 from ckv_core.records.events import Progress, RunEvent, RunResult
-from ckv_core.records.run_request import RunRequest
 from storage.models import SAMPLES
-from storage.records import RunState, StoredRun, StoredStudy
+from storage.records import RunState, StoredRun
 
 ENDS_LATER: frozenset[RunState] = frozenset({"queued", "running", "stopping"})
 ELSEWHERE = "It runs in another server of this database; what that one recorded is shown."
@@ -27,20 +27,18 @@ class RunSnapshot(StoredRun):
         stage_ms: milliseconds of the finished stages.
         queue_ahead: unfinished runs that will run before this one in the present order: users take
             turns, so another's first run may still come between. 0 once it runs.
-        study: of a run of many samples, which has no result of its own here; else None.
         pace: of many samples, how far it is; None while it does not run.
     """
 
     progress: Progress | None = None
     stage_ms: Mapping[str, float] = field(default_factory=dict)
     queue_ahead: int = 0
-    study: StoredStudy | None = None
     pace: study_runner.Progress | None = None
 
     @property
     def kind(self) -> str:
         """`samples` of many; else `compare` at one budget, `sweep` at several."""
-        return SAMPLES if self.study else self.request.kind
+        return SAMPLES if self.counts else self.request.kind
 
     @property
     def is_final(self) -> bool:
@@ -50,14 +48,14 @@ class RunSnapshot(StoredRun):
     @property
     def can_resume(self) -> bool:
         """Whether it is over and results are missing, or failed for a reason that may pass."""
-        if self.study is None or not self.is_final:
+        counts = self.counts
+        if counts is None or not self.is_final:
             return False
-        counts = self.study.counts
         return self.state != "done" or counts.failed > counts.failed_for_good
 
 
 def study_snapshot(
-    stored: StoredStudy, pace: study_runner.Progress | None, *, runs: bool
+    stored: StoredRun, pace: study_runner.Progress | None, *, runs: bool
 ) -> RunSnapshot:
     """The view of a run of many samples; `runs` says whether it runs, here or in another server."""
     state: RunState = stored.state
@@ -65,19 +63,7 @@ def study_snapshot(
         state = "running" if stored.is_wanted else "stopping"
     elif stored.is_wanted:
         state = "queued"
-    study = stored.study
-    return RunSnapshot(
-        slug=stored.slug,
-        title=study.name,
-        state=state,
-        reason=stored.reason,
-        created_at=stored.created_at,
-        request=RunRequest(context="", model=study.model, scenario=study.scenario),
-        result=RunResult(),
-        owner=stored.owner,
-        study=stored,
-        pace=pace,
-    )
+    return RunSnapshot(**_members(stored) | {"state": state}, pace=pace)
 
 
 def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> RunSnapshot:
@@ -86,14 +72,17 @@ def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> Ru
     `ahead_elsewhere`: of an unfinished run in another server, how many come before it there; None
     for one that lives nowhere any more.
     """
-    members = {each.name: getattr(stored, each.name) for each in fields(StoredRun)}
-    view = RunSnapshot(**members, stage_ms=stored.result.timings_ms)
+    view = RunSnapshot(**_members(stored), stage_ms=stored.result.timings_ms)
     if view.is_final:
         return _ended(view, view.state, view.reason)
     if ahead_elsewhere is None:
         return _ended(view, "failed", END_NOT_RECORDED)
     ahead = ahead_elsewhere if view.state == "queued" else 0
     return replace(view, reason=ELSEWHERE, queue_ahead=ahead)
+
+
+def _members(stored: StoredRun) -> dict[str, Any]:
+    return {each.name: getattr(stored, each.name) for each in fields(StoredRun)}
 
 
 class LiveRun:

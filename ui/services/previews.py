@@ -132,5 +132,5 @@ def _is_range(value: object) -> bool:
 
 def is_live(run: RunSnapshot) -> bool:
     """Whether it is over, and one sample at one budget, beside the full cache."""
-    is_one = run.study is None and run.request.kind == "compare"
+    is_one = run.request.kind == "compare"
     return is_one and run.state == "done" and run.request.reference

@@ -104,7 +104,7 @@ class Runs:
 
     def check_queue(self, owner: str | None) -> None:
         """LimitError where one more run of this user would be too much; None without logins."""
-        owners = [run.owner for run in self.unfinished() if run.study is None]
+        owners = [run.owner for run in self.unfinished() if run.counts is None]
         owners += self._read(repository.wanted_studies).values()  # those that wait for a turn too
         own = None if owner is None else owners.count(owner)
         self._room.limits.check_queue(len(owners), own)
@@ -137,7 +137,7 @@ class Runs:
     def stop(self, slug: str, reason: str) -> None:
         """Stop a run, nothing if it is over; one of another server stops at its next event."""
         run = self.find(slug)
-        if run is not None and run.view.study is None:
+        if run is not None and run.view.counts is None:
             if not run.view.is_final:
                 self._client.cancel(slug)
             return
@@ -237,7 +237,7 @@ class Runs:
         """Storage takes ends again: also those that it could not take before."""
         with self._lock:
             views = [run.view for run in self._live.values()]
-        waiting = [view for view in views if view.is_final and view.study is None]
+        waiting = [view for view in views if view.is_final and view.counts is None]
         for run in waiting:
             try:
                 self.recorder.end(run.slug, run.state, run.reason)
@@ -270,7 +270,7 @@ class Runs:
 
     def _many(self) -> list[LiveRun]:
         with self._lock:
-            return [run for run in self._live.values() if run.view.study is not None]
+            return [run for run in self._live.values() if run.view.counts is not None]
 
     def _serve(self) -> None:
         """Begin what is wanted until the app closes."""
@@ -327,7 +327,7 @@ class Runs:
 
     def _run_samples(self, run: LiveRun) -> None:
         slug, owner = run.view.slug, run.view.owner
-        study = self._read(repository.load_study, slug).study
+        study = self._read(repository.load_study, slug).request
         samples = self._read(repository.load_samples, slug)
         done = self._read(repository.done_keys, slug)
         engine = self._cluster or WorkerEngine(self._client, owner, run.stopped)

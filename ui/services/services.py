@@ -129,7 +129,7 @@ class Services:
     def snapshot(self, slug: str) -> RunSnapshot:
         """A run of one sample, as it is now."""
         view = self.view(slug)
-        if view.study is not None:
+        if view.counts is not None:
             raise missing_run(slug)
         return view
 
@@ -270,7 +270,7 @@ class Services:
         self._runs.close(timeout_s)
         self._client.close(timeout_s)
         for run in self._runs.unfinished():
-            if run.study is None:
+            if run.counts is None:
                 self._runs.end(run.slug, "cancelled", CLOSED)
 
     # --- replies, in the client's thread --------------------------------------------------------

@@ -150,7 +150,7 @@ class Studies:
             raise StorageError(NO_STUDY)
         self._access.check_run(str(slug))
         stored = self._read(repository.load_study, str(slug))
-        return stored.slug, (write_study(stored.study), stored.counts)
+        return stored.slug, (write_study(stored.request), stored.counts, stored.state)
 
     def facts(self, slug: str) -> dict[str, Any]:
         """What an export has beside the definition."""
@@ -177,7 +177,7 @@ def _read(studies: Studies, slug: str, _: Hashable) -> Reading:
     """Once for all charts and files of one state; the caller has checked the viewer."""
     # Contexts are long, and nothing here reads them.
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
-    study = studies._read(repository.load_study, slug).study
+    study = studies._read(repository.load_study, slug).request
     return Reading(study, samples, studies.results(slug), slug)
 
 

@@ -94,7 +94,7 @@ def tasks_table(reading: Reading) -> dict[str, Any]:
 
 
 def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rows of the Facts are every setting and, of `StoredStudy.facts`, what computed it."""
+    """The rows of the Facts are every setting and, of `StoredRun.facts`, what computed it."""
     study = reading.study
     model, versions = facts.get("model_info"), facts.get("environment") or {}
     rows = [

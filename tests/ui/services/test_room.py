@@ -92,10 +92,10 @@ def test_an_import_that_would_be_too_big_leaves_nothing(limited):
 def test_a_study_that_grows_beyond_it_stops_and_says_why(limited):
     services = limited(user_mib=1)
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.study.counts.done > 2)
+    wait_until(services, slug, lambda view: view.counts.done > 2)
     grow(services, slug, FULL)
     view = wait_until(services, slug, over)
-    assert view.study.counts.done < 32
+    assert view.counts.done < 32
     assert "delete runs first" in view.reason
 
 

@@ -61,9 +61,9 @@ def over(view: RunSnapshot) -> bool:
 def test_a_study_runs_to_its_end(services):
     slug = services.studies.start(STUDY, samples(4))
     view = wait_until(services, slug, over)
-    assert (view.state, view.study.counts.done, view.reason) == ("done", 8, "")
+    assert (view.state, view.counts.done, view.reason) == ("done", 8, "")
     assert {result.score for result in services.studies.results(slug)} == {1.0}
-    assert view.study.model["name"] == "tiny"
+    assert view.result.model.name == "tiny"
     (row,) = services.library.list_runs()[0]
     assert (row.slug, row.state, row.counts.sentence) == (slug, "done", "8 of 8 results")
 
@@ -71,7 +71,7 @@ def test_a_study_runs_to_its_end(services):
 def test_a_sample_that_kills_the_worker_fails_alone(services):
     slug = services.studies.start(STUDY, samples(4, s1="kill", s2="refuse"))
     view = wait_until(services, slug, over)
-    assert (view.state, view.study.counts.done, view.study.counts.failed) == ("done", 4, 4)
+    assert (view.state, view.counts.done, view.counts.failed) == ("done", 4, 4)
     reasons = {r.sample: r.reason for r in services.studies.results(slug) if r.reason}
     assert reasons.keys() == {"s1", "s2"}
     assert "SIGKILL" in reasons["s1"]
@@ -80,30 +80,30 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.study.counts.done > 2)
+    wait_until(services, slug, lambda view: view.counts.done > 2)
     services._client._worker.kill()
     view = wait_until(services, slug, over)
-    assert (view.study.counts.done, view.study.counts.failed) == (32, 0)
+    assert (view.counts.done, view.counts.failed) == (32, 0)
 
 
 def test_an_app_that_is_closed_goes_on_when_it_opens(make_services):
     first = make_services()
     slug = first.studies.start(STUDY, samples(16))
-    wait_until(first, slug, lambda view: view.study.counts.done > 2)
+    wait_until(first, slug, lambda view: view.counts.done > 2)
     first.close()
     second = make_services()
-    assert 2 < second.view(slug).study.counts.done < 32
+    assert 2 < second.view(slug).counts.done < 32
     view = wait_until(second, slug, over)
-    assert (view.state, view.study.counts.done, view.study.counts.failed) == ("done", 32, 0)
+    assert (view.state, view.counts.done, view.counts.failed) == ("done", 32, 0)
 
 
 def test_stopped_resumed_and_deleted(services):
     slug = services.studies.start(STUDY, samples(16))
     running = wait_until(
-        services, slug, lambda view: view.state == "running" and view.study.counts.done > 2
+        services, slug, lambda view: view.state == "running" and view.counts.done > 2
     )
     services.cancel_run(slug)
-    ended = replace(running.study, state="unfinished")
+    ended = replace(running, state="unfinished")
     on_a_cluster = study_snapshot(ended, running.pace, runs=True)
     assert on_a_cluster.state == "stopping"
     assert "What a cluster is working on" in progress_sentence(on_a_cluster, ended.counts)
@@ -111,12 +111,12 @@ def test_stopped_resumed_and_deleted(services):
     assert view.state == "unfinished"
     assert view.reason == "Cancelled on request."
     services.studies.resume(slug)
-    assert wait_until(services, slug, lambda view: view.state == "done").study.counts.done == 32
+    assert wait_until(services, slug, lambda view: view.state == "done").counts.done == 32
     services.library.delete([slug])
     with pytest.raises(StorageError, match="no run"):
         services.view(slug)
     assert services.library.restore([slug]) == 1
-    assert services.view(slug).study.counts.done == 32
+    assert services.view(slug).counts.done == 32
 
 
 def test_what_a_killed_deletion_left_is_removed_at_the_next_start(make_services, file_database):
@@ -132,13 +132,13 @@ def test_samples_that_all_fail_for_one_reason_end_the_study(services):
     slug = services.studies.start(STUDY, samples(9, **{f"s{at}": "refuse" for at in range(9)}))
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
-    assert view.study.counts.failed == 6
+    assert view.counts.failed == 6
     assert "3 samples in a row failed" in view.reason
 
 
 def test_runs_come_between_a_studys_samples(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.study.counts.done > 1)
+    wait_until(services, slug, lambda view: view.counts.done > 1)
     run = services.start_run(RunRequest(context="one two", question="steps", model="tiny"))
     assert end_of(services, run).state == "done"
     assert not over(services.view(slug))
@@ -217,10 +217,10 @@ def test_users_take_turns_sample_by_sample(limited, monkeypatch):
     monkeypatch.setattr(services._client, "submit", noted)
     with acting_as(Viewer(user="ann")):
         long = services.studies.start(STUDY, samples(40))
-        wait_until(services, long, lambda view: view.study.counts.done > 2)
+        wait_until(services, long, lambda view: view.counts.done > 2)
     with acting_as(Viewer(user="bob")):
         short = services.studies.start(STUDY, samples(3))
-        assert wait_until(services, short, over).study.counts.done == 6
+        assert wait_until(services, short, over).counts.done == 6
     with acting_as(Viewer(user="ann")):
         assert services.view(long).state == "running"
         cancel(services, long)
@@ -250,9 +250,7 @@ def test_on_a_cluster_a_study_gives_way_to_anothers_after_some_samples(limited, 
             slugs[user] = services.studies.start(study, samples(count))
     for user, slug in slugs.items():
         with acting_as(Viewer(user=user)):
-            assert (
-                wait_until(services, slug, over).study.counts.failed == {"ann": 8, "bob": 4}[user]
-            )
+            assert wait_until(services, slug, over).counts.failed == {"ann": 8, "bob": 4}[user]
     first, other = order[:2]
     assert {first, other} == {"ann", "bob"}
     assert order[:4] == [first, other, first, other]
@@ -297,7 +295,7 @@ def test_counting_that_is_slow_is_waited_for(services, monkeypatch):
     monkeypatch.setattr(study_jobs, "LOOK_S", 0.02)
     slug = services.studies.start(STUDY, samples(2))
     view = wait_until(services, slug, over)
-    assert (view.study.counts.done, view.study.counts.failed) == (4, 0)
+    assert (view.counts.done, view.counts.failed) == (4, 0)
 
 
 def test_a_busy_database_is_waited_for(services, monkeypatch):
@@ -312,7 +310,7 @@ def test_a_busy_database_is_waited_for(services, monkeypatch):
     monkeypatch.setattr(services.studies._store, "commit", held)
     slug = services.studies.start(STUDY, samples(2))
     view = wait_until(services, slug, over)
-    assert (view.study.counts.done, view.study.counts.failed, view.reason) == (4, 0, "")
+    assert (view.counts.done, view.counts.failed, view.reason) == (4, 0, "")
 
 
 def test_a_study_that_cannot_be_read_ends_and_can_be_deleted(services, monkeypatch):
