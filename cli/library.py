@@ -226,11 +226,11 @@ def _study_documents(database: Database, slug: str, with_data: bool) -> dict[str
     from ckv_core.experiment.leaderboard import write_leaderboard
     from ui.report.report import report_of_samples
 
-    stored, reading = load_all(database, slug)
+    _, reading = load_all(database, slug)
     return {
-        "json": lambda: export(reading, stored.facts, with_data=with_data),
-        "inspect": lambda: inspect_log(reading, stored.facts),
-        "html": lambda: report_of_samples(reading, stored.facts),
+        "json": lambda: export(reading, with_data=with_data),
+        "inspect": lambda: inspect_log(reading),
+        "html": lambda: report_of_samples(reading),
         LEADERBOARD: partial(write_leaderboard, reading),
     }
 

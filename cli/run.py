@@ -193,15 +193,15 @@ def load_all(database: Database, slug: str) -> "tuple[StoredRun, Reading]":
     with database.read() as session:
         stored, samples = repository.load_study(session, slug), repository.load_samples
         results = repository.load_results(session, slug)
-        return stored, Reading(stored.request, samples(session, slug), results, slug)
+        return stored, Reading(stored.request, samples(session, slug), results, slug, stored.facts)
 
 
 def study_json(database: Database, slug: str, *, with_data: bool = False) -> dict[str, Any]:
     """The whole study as JSON values; see `ckv_core.experiment.export`."""
     from ckv_core.experiment.export import export
 
-    stored, reading = load_all(database, slug)
-    return export(reading, stored.facts, with_data=with_data)
+    _, reading = load_all(database, slug)
+    return export(reading, with_data=with_data)
 
 
 def print_study(database: Database, slug: str, baseline: str = "") -> None:

@@ -29,13 +29,10 @@ MAX_CHARS = 512 * 2**20
 BOUNDS = JsonBounds(containers=2**20, values=2**23)
 
 
-def export(
-    reading: Reading, facts: Mapping[str, Any], *, with_data: bool = False
-) -> dict[str, Any]:
+def export(reading: Reading, *, with_data: bool = False) -> dict[str, Any]:
     """Everything that a study says, and what it says it from.
 
-    `facts`: joins `study`: state, times, model and versions. `with_data`: everything that
-    `read_export` needs, texts and all, as `data`.
+    `with_data`: everything that `read_export` needs, texts and all, as `data`.
     """
     points, moved = reading.points, l1_answers(reading.results)
     data = {
@@ -44,7 +41,9 @@ def export(
     }
     return {
         "schema": SCHEMA,
-        "study": study_values(reading.study) | dict(facts) | {"samples": len(data["samples"])},
+        "study": study_values(reading.study)
+        | dict(reading.facts)
+        | {"samples": len(data["samples"])},
         "samples": [
             {"id": result.sample} | {name: getattr(result, name) for name in _RESULT}
             for result in reading.results

@@ -4,7 +4,7 @@ An Inspect sample has one output and any number of scores: ours are the full cac
 score for each method and budget with the text that it generated as its answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ckv_core.experiment.points import Row
@@ -18,7 +18,7 @@ VERSION = 2
 _STOPS = {"eos": "stop", "length": "max_tokens"}
 
 
-def inspect_log(reading: Reading, facts: Mapping[str, Any]) -> dict[str, Any]:
+def inspect_log(reading: Reading) -> dict[str, Any]:
     """What `inspect_ai.log.read_eval_log` reads, of the results that are there."""
     study, samples = reading.study, reading.samples
     of_sample: dict[str, list[SampleResult]] = {}
@@ -26,8 +26,8 @@ def inspect_log(reading: Reading, facts: Mapping[str, Any]) -> dict[str, Any]:
         of_sample.setdefault(result.sample, []).append(result)
     return {
         "version": VERSION,
-        "status": "success" if facts.get("state") == "done" else "started",
-        "eval": _spec(study, samples, facts),
+        "status": "success" if reading.facts.get("state") == "done" else "started",
+        "eval": _spec(reading),
         "plan": {
             "steps": [{"solver": "generate", "params": {"scenario": study.scenario}}],
             "config": {"max_tokens": study.max_new_tokens, "temperature": 0.0},
@@ -45,7 +45,8 @@ def inspect_log(reading: Reading, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _spec(study: RunRequest, samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _spec(reading: Reading) -> dict[str, Any]:
+    study, samples, facts = reading.study, reading.samples, reading.facts
     return {
         "created": facts["created_at"],
         "task": study.name,

@@ -6,10 +6,10 @@ Which method keeps the baseline's score at which smallest budget `decide.py` dec
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import ceil
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -102,15 +102,19 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """`slug` names the run in addresses; it is empty of a file.
+    """A run of many samples.
 
-    `samples` are in their stored order, which is random (`random_order`).
+    Attributes:
+        samples: in their stored order, which is random (`random_order`).
+        slug: names the run in addresses; empty of a file.
+        facts: of a stored run its state, times, model and versions.
     """
 
     study: RunRequest
     samples: Sequence[Sample]
     results: Sequence[SampleResult]
     slug: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def points(self) -> Points:

@@ -85,7 +85,7 @@ def run_json(snapshot: RunSnapshot) -> Result:
 
 def samples_json(snapshot: RunSnapshot, reading: Reading) -> Result:
     """A run of many samples as far as it is: verdict, table and decision, without its samples."""
-    pace, whole = snapshot.pace, export(reading, {})
+    pace, whole = snapshot.pace, export(reading)
     return _state_json(snapshot, SAMPLES_FILES) | {
         "progress": {"done": pace.done, "total": pace.total} if pace else None,
         "samples": len(reading.samples),
@@ -258,7 +258,7 @@ class Api:
         """
         snapshot = self._find(slug)
         if snapshot.counts is not None:
-            return export(self._services.studies.reading(slug), self._services.studies.facts(slug))
+            return export(self._services.studies.reading(slug))
         variants = snapshot.result.variants
         if not variants:
             raise ConfigError(NOT_YET)

@@ -13,7 +13,7 @@ import html
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -185,13 +185,8 @@ def contents_of(run: RunSnapshot, notes: RunNotes, only: Collection[str] | None 
     return contents
 
 
-def contents_of_samples(
-    reading: Reading, facts: Mapping[str, Any], only: Collection[str] | None = None
-) -> Contents:
-    """The answer, tables, charts, samples and settings, or these sections alone.
-
-    `facts` are `StoredRun.facts`.
-    """
+def contents_of_samples(reading: Reading, only: Collection[str] | None = None) -> Contents:
+    """The answer, tables, charts, samples and settings, or these sections alone."""
     contents = Contents(only=only)
 
     def draw(name: str, choices: Choices) -> go.Figure | None:
@@ -210,7 +205,7 @@ def contents_of_samples(
                 for cell in row["cells"].values():
                     cell.pop("href", None)  # a file leads to no page of the app
             contents.add(name, text, (DataTable, value))
-    contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading, facts)}))
+    contents.add("study", SETTINGS, (Facts, {"rows": facts_rows(reading)}))
     return contents
 
 
@@ -300,15 +295,15 @@ def build_panel(title: str, contents: Contents, whole: str) -> bytes:
     return _packed_report({"title": title, "whole": whole}, contents, LIMIT_BYTES)
 
 
-def report_of_samples(reading: Reading, facts: Mapping[str, Any]) -> bytes:
-    """The file, UTF-8, of a run of many samples; `facts` are `StoredRun.facts`.
+def report_of_samples(reading: Reading) -> bytes:
+    """The file, UTF-8, of a run of many samples that is stored.
 
     Raises:
         ReportTooBigError: it would be longer than a report may be.
     """
-    made = str(facts["created_at"])[:16].replace("T", " ")
+    made = str(reading.facts["created_at"])[:16].replace("T", " ")
     subtitle = f"Report of CriticalKV Lab on study {reading.slug}, made {made} UTC"
-    contents = contents_of_samples(reading, facts)
+    contents = contents_of_samples(reading)
     page = {"title": reading.study.name, "subtitle": subtitle}
     return _packed_report(page, contents, LIMIT_BYTES)
 

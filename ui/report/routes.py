@@ -48,8 +48,7 @@ def report_answers(services: Services) -> tuple[Answer[RunSnapshot], Answer[Read
         return response
 
     def of_samples(of: Reading, _: Request) -> Response:
-        facts = services.studies.facts(of.slug)
-        return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_samples(of, facts))
+        return drawn(f"ckv-study-{of.slug}.html", lambda: report_of_samples(of))
 
     return of_run, of_samples
 
@@ -92,8 +91,7 @@ def panel_answer(services: Services) -> Callable[[str, str, str], Response]:
     def contents(run: RunSnapshot, only: tuple[str, ...]) -> Contents:
         if run.counts is None:
             return contents_of(run, RunNotes(), only)
-        reading = services.studies.reading(run.slug)
-        return contents_of_samples(reading, services.studies.facts(run.slug), only)
+        return contents_of_samples(services.studies.reading(run.slug), only)
 
     def answer(slug: str, name: str, whole: str) -> Response:
         run = services.view(slug)

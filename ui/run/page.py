@@ -230,7 +230,7 @@ class RunPage:
     def _facts_of(self, view: RunSnapshot) -> dict[str, Any]:
         if view.counts is None:
             return views.details_value(view)
-        return {"rows": facts_rows(self._services.studies.reading(view.slug), view.facts)}
+        return {"rows": facts_rows(self._services.studies.reading(view.slug))}
 
     def _around(self, view: RunSnapshot) -> list[Any]:
         """Head, actions and the line above the receipts."""

@@ -223,13 +223,13 @@ class RunRoutes:
 
     def samples_json(self, of: Reading, request: Request) -> Response:
         """All of a run of many samples; the texts of the samples where the query has `data`."""
-        facts, with_data = self._services.studies.facts(of.slug), "data" in request.query_params
-        values = export(self._whole(of) if with_data else of, facts, with_data=with_data)
+        with_data = "data" in request.query_params
+        values = export(self._whole(of) if with_data else of, with_data=with_data)
         return as_file("ckv-study.json", json.dumps(values, ensure_ascii=False), JSON)
 
     def inspect(self, of: Reading, _: Request) -> Response:
         """A run of many samples as a log of Inspect."""
-        values = inspect_log(self._whole(of), self._services.studies.facts(of.slug))
+        values = inspect_log(self._whole(of))
         return as_file("ckv-inspect.json", json.dumps(values), JSON)
 
     def _whole(self, of: Reading) -> Reading:

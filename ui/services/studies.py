@@ -152,11 +152,6 @@ class Studies:
         stored = self._read(repository.load_study, str(slug))
         return stored.slug, (write_study(stored.request), stored.counts, stored.state)
 
-    def facts(self, slug: str) -> dict[str, Any]:
-        """What an export has beside the definition."""
-        self._access.check_run(slug)
-        return self._read(repository.load_study, slug).facts
-
     def samples(self, slug: str) -> list[Sample]:
         self._access.check_run(slug)
         return self._read(repository.load_samples, slug)
@@ -177,8 +172,8 @@ def _read(studies: Studies, slug: str, _: Hashable) -> Reading:
     """Once for all charts and files of one state; the caller has checked the viewer."""
     # Contexts are long, and nothing here reads them.
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
-    study = studies._read(repository.load_study, slug).request
-    return Reading(study, samples, studies.results(slug), slug)
+    stored = studies._read(repository.load_study, slug)
+    return Reading(stored.request, samples, studies.results(slug), slug, stored.facts)
 
 
 @functools.lru_cache(maxsize=KEPT_DECISIONS)

@@ -93,9 +93,9 @@ def tasks_table(reading: Reading) -> dict[str, Any]:
     return with_looks(reading, table, [point.variant for point in table.items])
 
 
-def facts_rows(reading: Reading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rows of the Facts are every setting and, of `StoredRun.facts`, what computed it."""
-    study = reading.study
+def facts_rows(reading: Reading) -> list[dict[str, str]]:
+    """The rows of the Facts are every setting, and what computed it."""
+    study, facts = reading.study, reading.facts
     model, versions = facts.get("model_info"), facts.get("environment") or {}
     rows = [
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),

@@ -63,8 +63,8 @@ RESULTS = [
 ]
 
 
-READING = Reading(STUDY, SAMPLES, RESULTS)
-DOCUMENT = export(READING, FACTS, with_data=True)
+READING = Reading(STUDY, SAMPLES, RESULTS, facts=FACTS)
+DOCUMENT = export(READING, with_data=True)
 
 
 def test_it_is_read_back_as_it_was():
@@ -79,7 +79,7 @@ def test_it_is_read_back_as_it_was():
 
 
 def test_without_its_data_it_says_how_to_export_it():
-    values = export(READING, FACTS)
+    values = export(READING)
     assert "data" not in values
     with pytest.raises(ConfigError, match="export it with its data"):
         read_export(json.dumps(values))
@@ -127,7 +127,7 @@ def test_no_part_of_it_that_is_another_breaks_it(path, junk):
 
 STORED = {**FACTS, "created_at": datetime(2026, 11, 23, tzinfo=UTC).isoformat()}
 OWN_TEXTS = [each if each.variant == FULL else replace(each, text="") for each in RESULTS]
-LOG = json.dumps(inspect_log(replace(READING, results=OWN_TEXTS), STORED))
+LOG = json.dumps(inspect_log(replace(READING, results=OWN_TEXTS, facts=STORED)))
 
 
 def test_a_sample_has_a_score_for_every_point_and_the_full_caches_text():
