@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.setting import ROOT
 from benchmarks.svg import Dot, Panel, Series, figure
-from ckv_core.experiment.export import Exported, read_export
+from ckv_core.experiment.export import read_export
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import l1_answers
 from ckv_core.experiment.stats import (
     Difference,
@@ -62,7 +63,7 @@ def name_of(spec: str) -> str:
 # --- tables ---------------------------------------------------------------------------------
 
 
-def lines_of(run: Exported) -> Iterator[Line]:
+def lines_of(run: Reading) -> Iterator[Line]:
     """Each task and point of one run, beside SnapKV at the same budget; then both tasks together.
 
     A cut answer is none; what failed is left out.
@@ -75,7 +76,10 @@ def lines_of(run: Exported) -> Iterator[Line]:
             if each.state == "done" and task in (tasks[each.sample], BOTH):
                 by_point.setdefault((each.budget or "", each.variant), {})[each.sample] = each
         for (budget, variant), results in sorted(by_point.items()):
-            first = {"run": run.study.name, "model": run.model.name if run.model else ""}
+            first = {
+                "run": run.study.name,
+                "model": (run.facts.get("model_info") or {}).get("name", ""),
+            }
             first |= {"scenario": run.study.scenario, "task": task}
             base = by_point.get((budget, BASE), {})
             yield first | {"budget": budget, "variant": variant} | _line(results, base)
@@ -131,7 +135,7 @@ def adjusted(lines: Iterable[Line]) -> list[Line]:
     return found
 
 
-def correlations(run: Exported) -> Iterator[Line]:
+def correlations(run: Reading) -> Iterator[Line]:
     """Rank correlation of lower head L1 with a right answer, by task (`l1_answers`)."""
     tasks = {sample.id: str(sample.tags["task"]) for sample in run.samples}
     for task in dict.fromkeys(tasks.values()):
@@ -142,7 +146,10 @@ def correlations(run: Exported) -> Iterator[Line]:
             if tasks[each.sample] == task and each.state == "done"
         ]
         if (mean := l1_answers(results)) is not None:
-            line: Line = {"run": run.study.name, "model": run.model.name if run.model else ""}
+            line: Line = {
+                "run": run.study.name,
+                "model": (run.facts.get("model_info") or {}).get("name", ""),
+            }
             line |= {"scenario": run.study.scenario, "task": task, "n": mean.n}
             yield line | {"correlation": mean.mean, "low": mean.low, "high": mean.high}
 

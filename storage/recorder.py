@@ -19,7 +19,7 @@ from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.study_file import study_values
-from ckv_core.records.codec import plain, record_json
+from ckv_core.records.codec import plain, record_json, revived
 from ckv_core.records.events import (
     FloorMeasured,
     Generated,
@@ -50,7 +50,7 @@ from storage.repository import key_of, new_slug, row_of
 from storage.usage import count_run, counted
 
 if TYPE_CHECKING:
-    from ckv_core.experiment.export import Exported
+    from ckv_core.experiment.reading import Reading
 
 GENERATED_INTERVAL_S = 1.0
 TITLE_CHARS = 80
@@ -114,18 +114,18 @@ class Recorder:
         order = random_order([sample.source or sample.context for sample in samples])
         return self._save(study, [samples[at] for at in order], owner)
 
-    def add(self, exported: "Exported", owner: str | None = None) -> str:
+    def add(self, reading: "Reading", owner: str | None = None) -> str:
         """Store a study of a file, or its results to the one of that name; returns its slug.
 
         Raises:
             ConfigError: the study of that name has other samples, another setting or model.
         """
-        model, versions = exported.model, exported.environment or {}
-        facts = None if model is None else (model, versions)
-        slug = self._save(exported.study, exported.samples, owner, facts)
-        for at in range(0, len(exported.results), _RESULTS_AT_ONCE):
+        model, versions = (reading.facts.get(name) for name in ("model_info", "environment"))
+        facts = None if model is None else (revived(ModelInfo, model), versions or {})
+        slug = self._save(reading.study, reading.samples, owner, facts)
+        for at in range(0, len(reading.results), _RESULTS_AT_ONCE):
             with self.database.write_in_turn() as session:
-                _save_results(session, slug, exported.results[at : at + _RESULTS_AT_ONCE])
+                _save_results(session, slug, reading.results[at : at + _RESULTS_AT_ONCE])
         self.end(slug)
         return slug
 

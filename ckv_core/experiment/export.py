@@ -1,6 +1,6 @@
 """A study with its results as plain JSON values, as docs/how-to/your_data.md has them. No torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, cast
 
@@ -20,7 +20,7 @@ from ckv_core.experiment.study_file import STUDY_KEYS, study_of, study_values
 from ckv_core.experiment.sweep import Saving, savings
 from ckv_core.records.codec import record_json
 from ckv_core.records.records import ModelInfo, Versions
-from ckv_core.records.run_request import MAX_SWEEP_POINTS, RunRequest
+from ckv_core.records.run_request import MAX_SWEEP_POINTS
 
 SCHEMA = 1
 _WHOLE = "file of a study"
@@ -69,19 +69,8 @@ def export(reading: Reading, *, with_data: bool = False) -> dict[str, Any]:
     } | ({"data": data} if with_data else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """A study as a file has it; model and environment are None where it never ran."""
-
-    study: RunRequest
-    samples: tuple[Sample, ...]
-    results: tuple[SampleResult, ...]
-    model: ModelInfo | None
-    environment: Mapping[str, str] | None
-
-
-def read_export(text: str) -> Exported:
-    """What `export` wrote with its data, from a hostile text.
+def read_export(text: str) -> Reading:
+    """What `export` wrote with its data, from a hostile text; it has no slug.
 
     Raises:
         ConfigError: the first thing that is wrong, and where.
@@ -94,8 +83,8 @@ def read_export(text: str) -> Exported:
         return _exported(parts)
 
 
-def _exported(parts: Iterator[Exported | Sample | SampleResult]) -> Exported:
-    head = cast("Exported", next(parts))
+def _exported(parts: Iterator[Reading | Sample | SampleResult]) -> Reading:
+    head = cast("Reading", next(parts))
     rest = [*parts]
     return replace(
         head,
@@ -122,7 +111,7 @@ class _File:
     data: dict[str, Any] | None = None
 
 
-def _parts(text: Data) -> Iterator[Exported | Sample | SampleResult]:
+def _parts(text: Data) -> Iterator[Reading | Sample | SampleResult]:
     """The study without samples and results, then those one by one."""
     try:
         root = BOUNDS.read(text)
@@ -146,13 +135,7 @@ def _parts(text: Data) -> Iterator[Exported | Sample | SampleResult]:
     if len(found) < len(data.results) or not found <= wanted:
         once = "one result at most of each sample and point is expected"
         raise wrong(_WHOLE, ("data", "results"), once, len(data.results))
-    yield Exported(
-        study=study,
-        samples=(),
-        results=(),
-        model=facts.model_info,
-        environment=facts.environment,
-    )
+    yield Reading(study, (), (), facts=record_json(facts))
     yield from data.samples
     yield from data.results
 

@@ -22,7 +22,6 @@ import yaml
 from ckv_core.base.checked import read
 from ckv_core.errors import ConfigError
 from ckv_core.experiment.data import published, read_file
-from ckv_core.experiment.export import Exported
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.scores import LONGBENCH, RULER, score
 from ckv_core.experiment.scores import METRICS as SCORES
@@ -102,7 +101,7 @@ def _variant(press: str) -> str:
     return spec if spec == FULL else f"{spec}{',' if ':' in spec else ':'}preset=kvpress"
 
 
-def read_leaderboard(folder: Path) -> Exported:
+def read_leaderboard(folder: Path) -> Reading:
     """The study of one folder, or of a folder of such, whose texts are hostile.
 
     Raises:
@@ -124,9 +123,7 @@ def read_leaderboard(folder: Path) -> Exported:
     keys = {result.key for result in results}
     if len(keys) < len(results):
         raise ConfigError("Two of the folders are of the same press and ratio; leave one out.")
-    return Exported(
-        study=study, samples=samples, results=tuple(results), model=None, environment=None
-    )
+    return Reading(study, samples, results)
 
 
 def write_leaderboard(reading: Reading, folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.findings import adjusted, lines_of, pages
-from ckv_core.experiment.export import Exported
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.run_request import RunRequest
 
@@ -33,9 +33,7 @@ def test_pairs_are_of_the_same_samples_and_adjusted_over_their_family():
     own = [result(at, "snapkv+critical", scores[at], 1.0 + at / 2) for at in range(12)]
     other = [result(at, "adakv", float(at < 6), 2.0 + at) for at in range(11)]
     study = RunRequest(name="r", scenario="regular")
-    run = Exported(
-        study=study, samples=samples, results=(*base, *own, *other), model=None, environment=None
-    )
+    run = Reading(study, samples, (*base, *own, *other))
     ada, snapkv, critical = adjusted(lines_of(run))
     assert (snapkv["answered"], snapkv["n"], "p" in snapkv) == (6, 12, False)
     assert (critical["gained"], critical["lost"], critical["cut"]) == (1, 5, 1)

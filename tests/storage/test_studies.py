@@ -8,8 +8,9 @@ from sqlalchemy import func, select, text, update
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.experiment.decide import random_order
-from ckv_core.experiment.export import Exported
+from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.records.codec import record_json
 from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
 from storage import library, repository
@@ -343,9 +344,8 @@ def test_a_deleted_study_is_gone_at_once_and_its_rows_are_removed_later(studies,
 
 def test_an_imported_study_is_whole_and_joins_what_stands(studies):
     results = tuple(result for sample in SAMPLES for result in results_of(sample))
-    exported = Exported(
-        study=STUDY, samples=SAMPLES, results=results, model=MODEL, environment={"python": "3"}
-    )
+    facts = {"model_info": record_json(MODEL), "environment": {"python": "3"}}
+    exported = Reading(STUDY, SAMPLES, results, facts=facts)
     slug = studies.save(STUDY, SAMPLES)
     studies.commit(slug, results_of(SAMPLES[0], text="was first"))
     assert studies.add(exported) == slug
@@ -353,7 +353,7 @@ def test_an_imported_study_is_whole_and_joins_what_stands(studies):
     assert {result.text for result in studies.results(slug)} == {"was first", "said \x00"}
     other = replace(
         exported,
-        model=replace(MODEL, sha256="cd"),
+        facts={"model_info": record_json(replace(MODEL, sha256="cd"))},
         samples=(*SAMPLES, replace(SAMPLES[0], id="new")),
     )
     with pytest.raises(ConfigError, match="another name"):

@@ -72,8 +72,8 @@ def test_it_is_read_back_as_it_was():
     assert found.study == STUDY
     assert found.samples == SAMPLES
     assert list(found.results) == RESULTS
-    assert found.model == MODEL
-    assert found.environment == FACTS["environment"]
+    kept = ("model_info", "environment")
+    assert found.facts == {name: FACTS[name] for name in kept}
     for point in DOCUMENT["decision"]["points"]:
         assert (point["cache_share"], point["head_l1"]) == (0.1, 0.25)
 
