@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.errors import CkvError, ConfigError, first_line
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import (
-    PromptSize,
     Results,
     Served,
     Todo,
@@ -24,6 +23,7 @@ from ckv_core.experiment.study_runner import (
     run_samples,
 )
 from ckv_core.methods.plug_ins import fault
+from ckv_core.records.events import TokensCounted
 from ckv_core.records.run_request import RunRequest
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ class Cluster:
         found: tuple[Sample, ...] = self._answer_of(study, "samples", study)
         return found
 
-    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, TokensCounted]:
         """Of the prompts that can be tokenised, by sample; counted by a worker."""
-        found: dict[str, PromptSize] = self._answer_of(study, "sizes", study, samples)
+        found: dict[str, TokensCounted] = self._answer_of(study, "sizes", study, samples)
         return found
 
     def results(

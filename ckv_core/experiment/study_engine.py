@@ -11,7 +11,6 @@ from ckv_core.engine.together import compare_together
 from ckv_core.errors import CkvError
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.study_runner import (
-    PromptSize,
     Results,
     Served,
     Todo,
@@ -20,7 +19,7 @@ from ckv_core.experiment.study_runner import (
 from ckv_core.experiment.tasks import make_samples
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
-from ckv_core.records.events import Outcome
+from ckv_core.records.events import Outcome, TokensCounted
 from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
 
@@ -49,7 +48,7 @@ class LocalEngine:
 
         return make_samples(study.data, count)
 
-    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+    def sizes(self, study: RunRequest, samples: Sequence[Sample]) -> dict[str, TokensCounted]:
         """Of the prompts that can be tokenised, by sample."""
         sizes = {}
         for sample in samples:
@@ -64,7 +63,7 @@ class LocalEngine:
         served(self.info, self.environment)
         yield from run_samples(study, todo, self)
 
-    def size(self, request: RunRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> TokensCounted:
         """Of a prompt that is not too long.
 
         Raises:
@@ -78,6 +77,8 @@ class LocalEngine:
         """The place of each and its result, or why it has none; rows of several share a batch."""
         return compare_together(requests, self._loaded, prefills=self._prefills)
 
-    def _size(self, request: RunRequest) -> PromptSize:
+    def _size(self, request: RunRequest) -> TokensCounted:
         prompt = prompt_of(self._loaded.tokenizer, request)
-        return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))
+        return TokensCounted(
+            prompt.tokens, prompt.compressed_tokens, question_tokens=len(prompt.question)
+        )

@@ -12,7 +12,7 @@ from typing import Protocol
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.experiment.scores import is_before_answer, score
 from ckv_core.experiment.study import Key, Sample, SampleResult
-from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.events import Outcome, RunResult, TokensCounted
 from ckv_core.records.metrics import metrics_in
 from ckv_core.records.outcomes import raise_sentence
 from ckv_core.records.records import ModelInfo, VariantResult
@@ -22,15 +22,6 @@ Todo = tuple[Sample, Sequence[Point]]  # a sample, and its points that are to be
 Results = Sequence[SampleResult]  # of one sample
 Commit = Callable[[Results], None]
 Served = Callable[[ModelInfo, Mapping[str, str]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSize:
-    """Tokens of a prompt, of it those from which methods evict, and of these the question's."""
-
-    tokens: int
-    compressed: int
-    question: int = 0  # behind the context, with the chat template's end
 
 
 class Engine(Protocol):
@@ -50,7 +41,7 @@ class Engine(Protocol):
 class Model(Protocol):
     """An engine of `run_samples` answers one request at a time."""
 
-    def size(self, request: RunRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> TokensCounted:
         """Of the request's prompt.
 
         Raises:
@@ -190,7 +181,7 @@ def _pending(
         size = model.size(request)
         for point, spec in zip(request.points(), request.specs, strict=True):
             try:
-                spec.check_prompt(size.compressed, size.question)
+                spec.check_prompt(size.compressed_tokens, size.question_tokens)
             except ConfigError as error:
                 refused[point] = error
     except RunCancelledError:  # stopped while it was counted, which is no result

@@ -11,7 +11,7 @@ from uuid import uuid4
 from ckv_core.base.checkpoints import checkpoint
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
 from ckv_core.experiment.cluster import Cluster
-from ckv_core.experiment.study_runner import PromptSize, Results, Served, Todo, run_samples
+from ckv_core.experiment.study_runner import Results, Served, Todo, run_samples
 from ckv_core.records.events import Outcome, RunResult, TokensCounted
 from ckv_core.records.run_request import RunRequest
 from ckv_core.worker.client import WorkerClient
@@ -24,16 +24,16 @@ LOOK_S = 0.2  # between looks whether the run was stopped
 CLUSTER_TURN = 8  # samples a worker, before another user's run has the cluster
 
 
-def prompt_size(worker: WorkerClient, request: RunRequest) -> PromptSize:
+def prompt_size(worker: WorkerClient, request: RunRequest) -> TokensCounted:
     """Of the request's prompt; waits, and raises PromptError for one that is wrong."""
     checkpoint()
-    return _size(worker.counter.count(request, COUNT_S))
+    return _counted(worker.counter.count(request, COUNT_S))
 
 
-def _size(counted: TokensCounted) -> PromptSize:
+def _counted(counted: TokensCounted) -> TokensCounted:
     if counted.error:
         raise _failure(PromptError(counted.error), for_good=counted.for_good)
-    return PromptSize(counted.tokens, counted.compressed_tokens, counted.question_tokens)
+    return counted
 
 
 def _failure(error: CkvError, *, for_good: bool) -> CkvError:
@@ -56,13 +56,13 @@ class WorkerEngine:
         self._served = served
         return run_samples(study, todo, self)
 
-    def size(self, request: RunRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> TokensCounted:
         """Of the request's prompt, however long others are counted first.
 
         Raises:
             PromptError: it is wrong.
         """
-        return _size(self._wait_for(self._worker.counter.ask(request, self._owner)))
+        return _counted(self._wait_for(self._worker.counter.ask(request, self._owner)))
 
     def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         """One after another, each a job of its own."""

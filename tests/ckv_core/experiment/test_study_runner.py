@@ -12,12 +12,11 @@ from ckv_core.errors import CkvError, ConfigError, NoRoomError, RunCancelledErro
 from ckv_core.experiment import study_runner
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_runner import (
-    PromptSize,
     failed_sample,
     run_samples,
     run_study,
 )
-from ckv_core.records.events import Outcome, RunResult
+from ckv_core.records.events import Outcome, RunResult, TokensCounted
 from ckv_core.records.run_request import Point, RunRequest
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -52,10 +51,11 @@ class TinyEngine:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
-    def size(self, request: RunRequest) -> PromptSize:
+    def size(self, request: RunRequest) -> TokensCounted:
         tokenizer = tiny_model("llama").tokenizer
         prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
-        return PromptSize(prompt.tokens, prompt.compressed_tokens, len(prompt.question))
+        question = len(prompt.question)
+        return TokensCounted(prompt.tokens, prompt.compressed_tokens, question_tokens=question)
 
     def run_all(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
