@@ -43,7 +43,8 @@ MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
 MAX_TOTAL_BYTES = 512 * 2**20
 IMPORTED = "imported"  # key in the environment of a run that was not made here
 FROM_RESULT = "a result file; its question is not known"  # the end of its value
-OF_THIS_APP = ("owner", "server", "counts")  # members of a run that do not leave it
+# Members of a run that do not leave the app.
+OF_THIS_APP: dict[str, Any] = dict.fromkeys(("owner", "server", "counts"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -274,7 +275,7 @@ def _bundled(document: object, slug: str) -> BundledRun:
     if run.state not in END_STATES:
         raise wrong("run", ("state",), f"one of {', '.join(END_STATES)} is expected", run.state)
     _check_variants(run.result)
-    return BundledRun(replace(run, **dict.fromkeys(OF_THIS_APP)), read(RunNotes, document, "run"))
+    return BundledRun(replace(run, **OF_THIS_APP), read(RunNotes, document, "run"))
 
 
 def _check_variants(result: RunResult) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -327,10 +328,10 @@ def end_run(session: Session, run_id: int, state: RunState, reason: str, now: da
 
 def _state_at_rest(session: Session, slug: str) -> RunState:
     """The state of a run of many samples that nobody runs."""
-    try:
-        return "done" if repository.load_study(session, slug).counts.is_whole else "unfinished"
-    except SPOILT:
-        return "unfinished"
+    counts = None
+    with suppress(*SPOILT):
+        counts = repository.load_study(session, slug).counts
+    return "done" if counts and counts.is_whole else "unfinished"
 
 
 def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
