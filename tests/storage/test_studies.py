@@ -11,7 +11,6 @@ from ckv_core.experiment.decide import random_order
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.records.codec import record_json
-from ckv_core.records.records import ModelInfo
 from ckv_core.records.run_request import RunRequest
 from storage import library, repository
 from storage.models import ResultRow, Run, SampleRow
@@ -19,6 +18,7 @@ from storage.recorder import Recorder, fail_unfinished
 from storage.records import RunFilter
 from storage.repository import load_request, load_run
 from storage.usage import usage_of
+from tests.factories.runs import model_info
 from tests.storage.conftest import at_once, make
 
 STUDY = RunRequest(
@@ -29,7 +29,7 @@ STUDY = RunRequest(
 )
 SAMPLE = Sample(id="", context="", question="?", answers=("a\x00", "b"), tags={"depth": 0.5})
 SAMPLES = tuple(replace(SAMPLE, id=f"s{at}", context=f"text \x00 {at}") for at in range(4))
-MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha256="a")
+MODEL = model_info(name="m", sha256="a")
 
 
 class Studies(Recorder):

@@ -264,7 +264,7 @@ def test_samples_are_drawn_by_the_rising_l1_of_the_base():
     base, own = figure.data
     assert (base.name, own.name) == ("SnapKV", PRINTED)
     by_sample = {
-        (r.sample, r.variant): r.figures["head"] for r in found.results if r.budget == "10%"
+        (r.sample, r.variant): r.figures.get("head") for r in found.results if r.budget == "10%"
     }
     for trace, variant in ((base, "snapkv"), (own, "snapkv+critical:stage2=raw")):
         assert [by_sample[at, variant] for at in trace.customdata] == list(trace.y)
