@@ -184,12 +184,7 @@ _OUTCOMES: Numbers = {
 _COST: Attributes = {"unit": "entries", "group": "cost", "places": _OF_RUN}
 _TIME: Attributes = _COST | {"unit": "ms", "places": _EVERYWHERE}
 _SPEED: Attributes = _COST | {"unit": "tokens/s", "places": _OF_RUN | _MEANS}
-_DISTANCE: Attributes = {
-    "unit": "L1",
-    "group": "distance",
-    "better": "lower",
-    "places": _EVERYWHERE,
-}
+_DISTANCE: Attributes = _OF_TEXT | {"unit": "L1", "group": "distance", "better": "lower"}
 _BOUND: Attributes = {"unit": "ratio", "group": "bound", "places": _MEANS}
 _MASS: Attributes = {"unit": "1", "group": "mass", "places": _MEANS}
 _MECHANISMS: Numbers = {
