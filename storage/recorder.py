@@ -560,6 +560,7 @@ def _save_results(session: Session, slug: str, results: Collection[SampleResult]
     written = [
         {**asdict(each), **common}
         | {"budget": each.budget or "", "method": method_of(each.variant).partition("+")[0].strip()}
+        | {"figures": plain(each.figures)}
         for each in results
     ]
     key = ("run_id", "sample", "variant", "budget")

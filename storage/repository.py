@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime
-from typing import TypeVarTuple, cast
+from typing import Any, TypeVarTuple, cast
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
+from ckv_core.base.checked import measured
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_file import read_values
@@ -221,7 +222,12 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
     found = session.execute(select(*columns).where(ResultRow.run_id == run_id))
     wanted = [row for row in found if (row.variant, row.budget) in order]
     wanted.sort(key=lambda row: (places[row.sample], order[row.variant, row.budget]))
-    return [SampleResult(**{**row._mapping, "budget": row.budget or None}) for row in wanted]
+    return [_result(row) for row in wanted]
+
+
+def _result(row: Row[*tuple[Any, ...]]) -> SampleResult:
+    figures = {key: measured(value) for key, value in (row.figures or {}).items()}
+    return SampleResult(**{**row._mapping, "budget": row.budget or None, "figures": figures})
 
 
 def done_keys(session: Session, slug: str) -> set[Key]:

@@ -326,6 +326,6 @@ def _by_source(results: Sequence[SampleResult], key: str, sources: Mapping[str, 
     found: dict[str, list[float]] = {}
     for result in results:
         value = result.score if key == "score" else result.figures.get(key)
-        if value is not None:
+        if value is not None and not isnan(value):
             found.setdefault(sources[result.sample], []).append(value)
     return {source: sum(values) / len(values) for source, values in found.items()}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -76,7 +77,8 @@ def listed(opened, **wanted):
 
 
 def results_of(sample: Sample, **changes: object) -> list[SampleResult]:
-    said = {"state": "done", "score": 0.5, "text": "said \x00"} | changes
+    figures = {"final": 0.25, "kl": inf}
+    said = {"state": "done", "score": 0.5, "text": "said \x00", "figures": figures} | changes
     return [
         SampleResult(sample=sample.id, variant=point.variant, budget=point.budget, **said)
         for point in STUDY.points()
