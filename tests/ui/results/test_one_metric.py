@@ -45,6 +45,7 @@ def runs() -> tuple[RunResult, ...]:
         }
         scores = {key: float(rng.random()) for key in Swept.SCORES} | {"exact_match": 1.0}
         ended = {"stopped": "eos", "first_difference": 1, "token_ids": (1, 2)}
+        ended["receipt"] = replace(found.receipt, read_bytes=int(rng.integers(1, 2**24)))
         return replace(found, analysis=arrays, answer_scores=scores, time=timed(), **ended)
 
     def timed() -> Timed:
