@@ -18,9 +18,8 @@ from ckv_core import cli
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
 from ckv_core.records.run_request import RunRequest
-from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.client import Task, WorkerClient
 from ckv_core.worker.messages import Job
-from ckv_core.worker.task import Task
 from cli import main as ckv
 from tests.ckv_core.worker.reply_log import Log
 from tests.factories.models import tiny_model
