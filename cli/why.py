@@ -33,8 +33,8 @@ EvidenceOption = Annotated[
     list[str] | None,
     Option(
         metavar="TEXT",
-        help="words of the context that hold the answer; default: the sentences in which the "
-        "expected answer stands; repeatable",
+        help="words of the context that hold the answer; default: the sentences with the "
+        "expected answer; repeatable",
     ),
 ]
 

@@ -1,12 +1,14 @@
-"""Refuse words that readers stumble over, and sentences in documents that are too long.
+"""Refuse words that readers stumble over, and long sentences in documents and on pages.
 
-It reads the tracked Python, JavaScript and Markdown files, or those given as arguments.
+It reads the tracked Python, JavaScript, HTML and Markdown files, or those given as arguments.
 """
 
+import ast
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 REFUSED = {
@@ -33,11 +35,17 @@ _WORDS = re.compile(
 # Sentences of prompts: other words would be another measurement.
 _PROMPT_TEXTS = ("A committee had been asked to", "Whoever owns a {adjective}")
 _SUFFIXES = {".py", ".js", ".mjs", ".md", ".toml", ".yaml", ".html"}
-# By scripts/reference_docs.py and benchmarks, from texts that stand in code.
-_GENERATED = re.compile(r"docs/reference/(parameters|commands|schema|parity)\.md$")
 _SKIPPED = re.compile(r"^(assets/examples|tests|benchmarks/results)/|CHANGELOG\.md$")
 
-LONGEST = 25  # words of a sentence in a document; numbers are none, code counts as one
+LONGEST = 25  # words of a sentence; numbers are none, code and what is filled in count as one
+_NO_PAGES = re.compile(
+    r"^(benchmarks|scripts)/|^ckv_core/experiment/tasks/|^storage/models.py|/schema.md$"
+)
+_QUOTED = re.compile(r""""(?:[^"\\\n]|\\.)*"(?:\s*\+\s*"(?:[^"\\\n]|\\.)*")*|`(?:[^`\\]|\\.)*`""")
+_FILLED = re.compile(r"\{\{.*?\}\}|\$?\{[^{}]*\}")
+_INLINE = re.compile(r"</?(?:a|b|br|code|small|span|strong)\b[^>]*>|\{%.*?%\}")
+_TAG = re.compile(r"<[^>]*>")
+_PROGRAM = re.compile(r"^ {4}\w|^\w[^.]* \d+ \d+$|-src 'self'", re.MULTILINE)  # no sentences
 _NO_PROSE = re.compile(r"```.*?```|<!--.*?-->|\A---\n.*?\n---\n", re.DOTALL)
 _BREAK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |[|#])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=[A-Z*\[(])")
@@ -55,6 +63,37 @@ def long_sentences(text: str) -> Iterator[tuple[int, str]]:
                 yield words, sentence
 
 
+def page_texts(suffix: str, text: str) -> Iterator[str]:
+    """Yield what a file shows on a page: strings that are no docstrings, cut at tags of blocks."""
+    shown: list[str] = []
+    if suffix == ".html":
+        shown = [text]
+    elif suffix in (".js", ".mjs"):
+        shown = [re.sub(r'"\s*\+\s*"', "", found[0][1:-1]) for found in _QUOTED.finditer(text)]
+    elif suffix == ".py":
+        nodes = list(ast.walk(ast.parse(text)))
+        parts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        filled = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+        parts |= {id(part) for node in filled for part in node.values}
+        shown = [
+            "".join(
+                str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "{}"
+                for part in node.values
+            )
+            for node in filled
+        ]
+        shown += [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in parts
+        ]
+    for each in shown:
+        if not _PROGRAM.search(each):
+            yield from _TAG.split(_INLINE.sub("", _FILLED.sub("`filled`", each)))
+
+
 def main(arguments: list[str]) -> int:
     """Print each refused word and long sentence with its place; exit status 1 if there is any."""
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True)  # noqa: S607
@@ -65,10 +104,12 @@ def main(arguments: list[str]) -> int:
         if path.suffix not in _SUFFIXES or path == Path(__file__).relative_to(Path.cwd()):
             continue
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".md" and not _GENERATED.search(name):
-            for words, sentence in long_sentences(text):
-                found += 1
-                sys.stdout.write(f"{name}: {words} words in a sentence: {sentence[:70]}...\n")
+        shown = iter([text]) if path.suffix == ".md" else page_texts(path.suffix, text)
+        for words, sentence in chain.from_iterable(map(long_sentences, shown)):
+            if _NO_PAGES.search(name):
+                break
+            found += 1
+            sys.stdout.write(f"{name}: {words} words in a sentence: {sentence[:70]}...\n")
         for number, line in enumerate(text.splitlines(), 1):
             if any(text in line for text in _PROMPT_TEXTS):
                 continue

@@ -14,7 +14,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ckv_core.records.variants import VariantSpec
 from cli.main import commands
-from scripts.check_words import LONGEST, long_sentences
+from scripts.check_words import LONGEST, long_sentences, page_texts
 from scripts.reference_docs import PAGES, REFERENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -173,6 +173,34 @@ def test_a_long_sentence_is_found_in_prose_alone():
     )
     assert [length for length, _ in long_sentences(page)] == [LONGEST + 1, LONGEST + 1]
     assert not list(long_sentences(f"{words}. {words}."))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "code"),
+    [
+        (".py", '"""Docs {}"""\nhelp = "{} {}" f"{{word}}"'),
+        (".js", 'const help = "{} " +\n  "{}";'),
+        (".html", "<p>{} {{{{ word }}}} <b>{}</b></p>"),
+    ],
+)
+def test_a_long_sentence_of_a_page_is_found_in_code(suffix, code):
+    words = " ".join(["Word"] * LONGEST)
+    shown = " ".join(page_texts(suffix, code.replace("{}", words)))
+    ((length, _),) = long_sentences(shown)
+    assert length >= 2 * LONGEST
+
+
+def test_what_a_document_calls_a_label_is_on_the_pages():
+    """What is in italics with a capital, as *Run again*; a comma stands between two labels."""
+    folders = ("ui", "assets", "ckv_core")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    known = [path for path in files if path.suffix in (".py", ".js", ".html")]
+    shown = "\n".join(text for path in known for text in page_texts(path.suffix, path.read_text()))
+    for document in sorted(ROOT.glob("docs/[ht]*/*.md")):
+        prose = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
+        for words in re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", prose):
+            for label in " ".join(words.split()).split(", "):
+                assert label in shown, (document.name, label)
 
 
 def test_every_requirement_has_a_reason():

@@ -3,7 +3,7 @@
 A page's blocks run in one bare shell, in a folder that has what the repository has; pages share a
 data folder, as a reader's do. Blocks marked `sh` set a machine up (make, docker, pip, a cluster)
 and `py` are parts of files: neither is run. docs/how-to/programs.md needs an app: its blocks run in
-tests/e2e/test_default_model.py, and those with logins in test_docs_api.py.
+tests/e2e/test_default_model.py.
 """
 
 from pathlib import Path

@@ -22,9 +22,11 @@ from ckv_core.records.run_request import RunRequest
 
 app = Typer()
 EPILOG = """\
-PRESS is a SPEC, read under preset=kvpress, or presses in Python:
+PRESS is a SPEC, read under preset=kvpress, or presses in Python.
+
   adakv+critical:window=32
   AdaKVPress(CURPress(num_sinks=4), alpha_safeguard=0.1)
+
 A press that takes no compression_ratio decides by itself how much it keeps.
 """
 

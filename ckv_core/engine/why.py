@@ -62,7 +62,7 @@ def why(
     spans = evidence_spans(run.prompt, request.evidence, run.request.answer)
     if not spans:
         raise PromptError(
-            "Neither the evidence nor the expected answer stands in the compressed prompt; name "
+            "Neither the evidence nor the expected answer occurs in the compressed prompt. Name "
             "the words of the context that hold the answer."
         )
     check_memory(run, prefills)

@@ -47,7 +47,7 @@ FORMULAS = {
     ),
     "peak_prefill_bytes": (
         "memory beside the weights while one prompt is read: its full cache, the last queries, "
-        "what the method gathers, and the larger of activations and choice"
+        "the method's statistics, and the larger of activations and choice"
     ),
     "requests": (
         "1 + (memory - weights - peak while reading) / KV cache of a request, at most (memory - "

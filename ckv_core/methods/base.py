@@ -32,7 +32,7 @@ PRESET = choice("preset", ("paper", "kvpress")).means(
     "Defaults of all other parameters: as the paper prints them, or as kvpress ships them."
 )
 KEEP_QUESTION = choice("keep_question", ("on", "off"), kvpress="off").means(
-    "Query-agnostic methods: in scenario regular, what stands behind the context (question "
+    "Query-agnostic methods: in scenario regular, what follows the context (question "
     "and chat template) is always kept, inside the budget."
 )
 # By the word after a SPEC's '+'.

@@ -105,8 +105,8 @@ SKETCH = integer("sketch", 48, (0, 1024)).means(
     "0 takes the keys themselves."
 )
 DRAWN = choice("drawn", ("apart", "in_turn"), kvpress="in_turn").means(
-    "Compactor: each layer and KV head draws its own numbers (apart), or all draw from one "
-    "generator (in_turn, as kvpress after torch.manual_seed)."
+    "Compactor: each layer and KV head draws its own numbers (apart), or all use one "
+    "generator (in_turn, kvpress after torch.manual_seed)."
 )
 TILE = integer("tile", 128, (1, 1024), kvpress=256).means(
     "Compactor: tokens that attend to each other, to later ones too."

@@ -18,7 +18,7 @@ from ckv_core.records.variants import written_parameters
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
 STAND_IN = "?"
 EVICTS_LATER = (
-    "{label} goes on evicting while it generates, so its state is more than what it kept of the "
+    "{label} evicts while it generates, so its state is more than what it kept of the "
     "context; keep another variant."
 )
 

@@ -106,15 +106,22 @@ def test_one_word_of_250_000_letters_is_refused_with_a_number(page, wait_for_mod
     assert page.evaluate("document.querySelector('#context textarea').value.length") < 40_000
 
 
-def test_the_examples_for_programs_run_and_print_what_their_page_shows(app, tmp_path):
-    page = ROOT / "docs" / "how-to" / "programs.md"
-    found = [
-        (language, text.replace("http://127.0.0.1:7860", app.url))
-        for language, text in blocks(page)
-        if "ann-secret" not in text  # those run in tests/test_docs_api.py
+ACTIVATE = ("bash", f"source '{ROOT}/.venv/bin/activate'\n")
+TOKEN = "ckv_TOKEN"  # in the examples that log in
+
+
+def examples(url: str, *, with_logins: bool) -> list[tuple[str, str]]:
+    """The blocks of the page for programs, for the app at this address."""
+    found = blocks(ROOT / "docs" / "how-to" / "programs.md")
+    return [
+        (language, text.replace("http://127.0.0.1:7860", url))
+        for language, text in found
+        if (TOKEN in text) == with_logins
     ]
-    begin = [("bash", f"source '{ROOT}/.venv/bin/activate'\n")]
-    printed = run_as_shown([*begin, *found], tmp_path, {})
+
+
+def test_the_examples_for_programs_run_and_print_what_their_page_shows(app, tmp_path):
+    printed = run_as_shown([ACTIVATE, *examples(app.url, with_logins=False)], tmp_path, {})
     assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
     assert '"state":"done"' in printed.replace(" ", "")
     assert json.loads((tmp_path / "result.json").read_bytes())["variants"]
@@ -122,6 +129,23 @@ def test_the_examples_for_programs_run_and_print_what_their_page_shows(app, tmp_
     tools, listed = printed.splitlines()[-2:]  # by MCP
     assert ast.literal_eval(tools)[-2:] == ["list_methods", "list_models"]
     assert json.loads(listed)["total"] == 3
+
+
+def test_the_examples_that_log_in_run_on_an_app_set_up_as_deploy_says(tmp_path):
+    (tmp_path / "models").symlink_to(prepare_default_model(silent).parent)
+    users = "echo a-long-password | ckv users line ann > users\nckv tokens create ann\n"
+    printed = run_as_shown([ACTIVATE, ("bash", users)], tmp_path, {"CKV_HOME": str(tmp_path)})
+    team = start([str(ROOT / "app.py")], tmp_path, CKV_AUTH=f"@{tmp_path / 'users'}")
+    try:
+        assert httpx.get(f"{team.url}/api/runs").status_code == 401
+        found = examples(team.url, with_logins=True)
+        assert [language for language, _ in found] == ["python", "bash"]
+        begin = [ACTIVATE, ("python", "from gradio_client import Client\n")]
+        token = re.findall(r"ckv_\w+", printed)[-1]
+        used = [(language, text.replace(TOKEN, token)) for language, text in found]
+        assert '"runs":' in run_as_shown([*begin, *used], tmp_path, {})
+    finally:
+        team.stop()
 
 
 # --- a stored run at another budget, looked at and saved

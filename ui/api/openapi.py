@@ -72,7 +72,7 @@ def _operation(verb: str, path: str, method: Endpoint) -> dict[str, Any]:
     answers = {code: {"description": text} for code, text in ERRORS.items()}
     success = {"200": {"description": "a JSON object"}}
     if verb == "POST":
-        success["202"] = {"description": "a JSON object; the work goes on"}
+        success["202"] = {"description": "a JSON object; the work continues"}
     operation = {
         "operationId": method.__name__,
         "description": words_of(method)[0],

@@ -50,8 +50,8 @@ SAFEGUARD = number("safeguard", 0.2, (0.0, 1.0)).means(
     "AdaKV: share of each head's budget that stays uniform."
 )
 SAFEGUARD_RULE = choice("safeguard_rule", ("blend", "floor"), kvpress="floor").means(
-    "AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is a "
-    "minimum of the whole budget (floor)."
+    "AdaKV: the safeguard is mixed into budgets beyond what is always kept (blend), or is a "
+    "minimum of the whole (floor)."
 )
 
 

@@ -102,7 +102,7 @@ def test_names_that_are_no_names_are_refused(home, capsys, name):
         (("delete", "none"), "No cache is kept"),
         (("import", "no-such-file", "x"), "cannot be read"),
         (("import", __file__, "x"), "no kept cache"),
-        (("keep", "x", "--context", __file__, "--variant", "h2o"), "goes on evicting"),
+        (("keep", "x", "--context", __file__, "--variant", "h2o"), "evicts while it"),
         (("keep", "x", "--context", __file__, "--variant", "nothing"), "nothing"),
         (("keep", "x", "--context", __file__), "--variant"),
     ],

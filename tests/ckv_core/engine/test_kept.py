@@ -135,7 +135,7 @@ def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_compariso
 def test_every_method_is_kept_or_refused_with_a_reason(tmp_path, spec):
     parts = VariantSpec.parse(spec, DEFAULTS)
     if parts.policy is not None or parts.store.reads_part:
-        reason = "saves no memory" if parts.store.reads_part else "goes on evicting while it"
+        reason = "saves no memory" if parts.store.reads_part else "evicts while it"
         with pytest.raises(ConfigError, match=reason):
             kept_file(tmp_path, spec)
         return

@@ -85,7 +85,7 @@ def test_a_cache_is_kept_asked_and_stopped(services):
 
 def test_what_cannot_be_is_refused_before_a_worker_is_asked(services):
     caches = services.caches
-    unfit = ((2, "goes on evicting"), (7, "no such variant"), (-1, "no such variant"))
+    unfit = ((2, "evicts while it"), (7, "no such variant"), (-1, "no such variant"))
     for index, sentence in unfit:
         with pytest.raises(ConfigError, match=sentence):
             caches.keep(asked(), index, "x")
