@@ -3,6 +3,9 @@
 import ast
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -201,6 +204,20 @@ def test_what_a_document_calls_a_label_is_on_the_pages():
         for words in re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", prose):
             for label in " ".join(words.split()).split(", "):
                 assert label in shown, (document.name, label)
+
+
+def test_the_method_shown_registers_and_the_scorer_shown_is_the_code():
+    page = (ROOT / "docs" / "how-to" / "add_a_method.md").read_text("utf-8")
+    module, scorer = re.findall(r"^( *)```py\n(.*?)^\1```", page, re.MULTILINE | re.DOTALL)
+    source = (ROOT / "ckv_core" / "methods" / "keydiff.py").read_text("utf-8")
+    assert scorer[1] in source
+    check = "from ckv_core.methods import METHODS\nprint(METHODS['name'].label)\n"
+    code = textwrap.dedent(module[1]) + check
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout == "Name\n"
+    example = ROOT / "tests/example_package/example_parts-1.0.dist-info/entry_points.txt"
+    assert re.findall(r"^value_size.*$", page, re.MULTILINE) == ['value_size = "example_parts"']
+    assert "value_size = example_parts" in example.read_text("utf-8")
 
 
 def test_every_requirement_has_a_reason():

@@ -1,11 +1,14 @@
 """What only PostgreSQL can do wrong: who may come in, lost connections, writers and servers."""
 
 import asyncio
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,6 +22,7 @@ from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.servers import only_server
+from tests.doc_blocks import blocks
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.postgresql_server import PostgresqlServer
 from tests.processes import python, wait_for
@@ -31,6 +35,7 @@ from ui.services.services import CANCELLED, Services
 REQUEST = RunRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
 MOMENT = timedelta(milliseconds=1)
+DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deploy.md"
 # Works on one endless run until it is killed.
 OTHER = """
     import sys
@@ -432,3 +437,29 @@ def test_a_run_that_was_cancelled_elsewhere_at_its_last_moment_is_not_shown_as_d
         other._runs.end(slug, "done", "")
         seen = watched.view
     assert (seen.state, seen.reason) == ("cancelled", CANCELLED)
+
+
+def test_a_database_made_as_deploy_says_serves_its_user(postgresql):
+    (written,) = (block for kind, block in blocks(DEPLOY) if kind == "sh" and "createdb" in block)
+    for shown, here in (
+        ("db.example.org", f"127.0.0.1:{postgresql.port}"),
+        ("?sslmode=require", ""),
+        ("ckv", "deployed"),  # the tests' own user is called ckv
+    ):
+        assert shown in written
+        written = written.replace(shown, here)
+    ran = subprocess.run(
+        ["bash", "-euc", f"{written}{sys.executable} -m cli list"],
+        env=os.environ
+        | {"PATH": f"{postgresql.programs}:{os.defpath}", "PGPASSWORD": postgresql.password}
+        | {"PGHOST": "127.0.0.1", "PGPORT": str(postgresql.port), "PGUSER": "ckv"},
+        input="PASSWORD\nPASSWORD\n",
+        start_new_session=True,  # without a terminal the password is read from the input
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    with psycopg.connect(postgresql.url("deployed")) as connection:
+        owner = connection.execute("SELECT tableowner FROM pg_tables WHERE tablename = 'runs'")
+        assert owner.fetchall() == [("deployed",)]

@@ -347,3 +347,7 @@ def test_keys_metrics_and_tasks_are_all_told():
 def test_the_number_of_samples_is_that_of_the_code():
     assert f"5 points {fewest_sources(0.05, 1)} samples confirm one" in PAGE
     assert f"{fewest_sources(0.05, 12)} the first of twelve" in PAGE
+    tutorial = (ROOT / "docs" / "tutorials" / "choose_a_method.md").read_text(encoding="utf-8")
+    for points in (5, 10, 20):
+        one, three = (fewest_sources(points / 100, methods) for methods in (1, 3))
+        assert f"| {points} points | {one} | {three} |" in tutorial
