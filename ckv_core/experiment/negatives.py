@@ -73,7 +73,7 @@ def negatives_table(
 
     found = negatives(reading)
     return Table(
-        caption="Negatives",
+        caption="Lost answers",
         columns=[
             text_column("sample", "Sample", sample),
             text_column("method", "Method", lambda each: reading.names[each.point.variant]),

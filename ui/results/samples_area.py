@@ -35,7 +35,7 @@ SAVINGS_TEXT = (
     "The budget at which a method with CriticalKV scores as well as without it."
 )
 TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
-NEGATIVES_TEXT = "### Negatives\nSamples that the full cache answers and a method does not."
+NEGATIVES_TEXT = "### Lost answers\nSamples that the full cache answers and a method does not."
 BEHAVIOUR_TEXT = "### Length and repetition\nLength and repetition of the outputs, task by task."
 CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
 MORE_LINE = {"title": "All figures and charts", "hint": "bounds, every metric, tasks and CSV"}
