@@ -161,9 +161,11 @@ def main() -> None:
     torch.set_num_threads(1)
     loaded, words = load_model(DEFAULT_MODEL, "cpu", "float32"), sys.argv[1:]
     found = read()["runs"] if words else {}
-    for name, request in runs():
-        if not words or any(word in name for word in words):
-            found[name] = measure(loaded, request)
+    chosen = [each for each in runs() if not words or any(word in each[0] for word in words)]
+    if not chosen:
+        sys.exit(f"No run has {' or '.join(words)} in its name.")
+    for name, request in chosen:
+        found[name] = measure(loaded, request)
     document = {"cpu": torch.backends.cpu.get_cpu_capability(), "runs": found}
     RECORDED.write_bytes(lzma.compress(json.dumps(document, sort_keys=True).encode()))
 
