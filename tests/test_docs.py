@@ -211,7 +211,7 @@ def test_the_method_shown_registers_and_the_scorer_shown_is_the_code():
     module, scorer = re.findall(r"^( *)```py\n(.*?)^\1```", page, re.MULTILINE | re.DOTALL)
     source = (ROOT / "ckv_core" / "methods" / "keydiff.py").read_text("utf-8")
     assert scorer[1] in source
-    check = "from ckv_core.methods import METHODS\nprint(METHODS['name'].label)\n"
+    check = "from ckv_core.methods import METHODS\nprint(METHODS.get('name').label)\n"
     code = textwrap.dedent(module[1]) + check
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout == "Name\n"
