@@ -64,6 +64,8 @@ def test_the_least_recently_used_goes_first_and_the_bound_holds():
     assert prefills.nbytes == 80
     kept = [prefills.get((name,), Needs()) is not None for name in ("a", "b", "whale", "c")]
     assert kept == [True, False, False, True]
+    prefills.put(("all",), Kept(100))  # as much as the bound is not over it
+    assert prefills.nbytes == 100
 
 
 def test_scores_added_after_a_prefill_was_kept_count_too():
