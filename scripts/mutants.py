@@ -44,8 +44,8 @@ EQUIVALENT = {
     "storage/audit.py: AuditEntry.at < now - KEPT  ->  AuditEntry.at <= now - KEPT": "an entry "
     "that is that old to the microsecond may go or stay",
     "storage/recorder.py: insert(ResultRow).returning(ResultRow.id, sort_by_parameter_order=True)  "
-    "->  insert(ResultRow).returning(ResultRow.id, sort_by_parameter_order=False)": "both databases "
-    "return rows as they came, though neither promises it",
+    "->  insert(ResultRow).returning(ResultRow.id, sort_by_parameter_order=False)": "both data"
+    "bases return rows as they came, though neither promises it",
     "storage/library.py: active.limit(1)  ->  active.limit(2)": "the first row alone is read",
 }
 LEFT_OUT = shutil.ignore_patterns(
