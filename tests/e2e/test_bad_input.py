@@ -10,6 +10,7 @@ from playwright.sync_api import Route, expect
 from app import main
 from ckv_core.base import logs
 from ckv_core.records.run_request import DEFAULT_MODEL
+from ckv_core.worker.messages import ModelStatus
 from storage.database import default_url, open_database
 from storage.servers import only_server
 from tests.e2e import steps
@@ -147,6 +148,15 @@ def test_a_model_that_is_not_there_is_marked_and_no_run_starts(page, app):
     box.press("Enter")
     steps.run(page)
     expect(page.locator("#model .ckv-wrong")).to_contain_text("The model 'nowhere' is unknown")
+    # Of the model that was picked before, the line says no more.
+    line = page.locator("#model-line")
+    expect(line).to_contain_text("nowhere waits")
+    box.fill(DEFAULT_MODEL)
+    box.press("Enter")
+    expect(line).to_contain_text(f"{DEFAULT_MODEL} waits")
+    app.services._keep_status(ModelStatus("nowhere", False, "nowhere is lost.", failed=True))
+    page.wait_for_timeout(1_500)  # a watch looks twice in a second
+    expect(line).to_contain_text(DEFAULT_MODEL)
     app.services.cancel_run(waiting)
     assert sum(states_of(app.services).values()) == sum(before.values()) + 1
 

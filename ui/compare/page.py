@@ -85,6 +85,7 @@ class ComparePage:
         self._services, self._settings = services, settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self._examples = [*examples.values()]
+        self._watches: dict[str, object] = {}  # the last of each page, by its session
         self.form = build_form(settings, models, [*examples])
         self.notice = self.form.notice
         build_intro()
@@ -105,7 +106,7 @@ class ComparePage:
         settled.then(shown_areas, origin, self.form.areas, **AT_ONCE)
         settled.then(self.describe, inputs, self._described, **AT_ONCE)
         settled.then(self.count, self.form.pick(*OF_COUNT), [bar], **SHARED)
-        page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
+        settled.then(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
     def _wire_form(self) -> None:
         form, bar = self.form, self.form.context_bar
@@ -124,8 +125,10 @@ class ComparePage:
         events.append(form.controls["max_new_tokens"].blur)
         gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
         model = form.controls["model"]
-        load = model.input(self.warm, [model], None, **AT_ONCE)
-        load.then(self.watch_model, [model], [form.model_line], **SHARED)
+        load = model.input(self.warm, [model], None, trigger_mode="always_last", **AT_ONCE)
+        # Each pick begins a watch, which ends the one before.
+        again: dict[str, Any] = {"trigger_mode": "multiple", **SHARED}
+        load.then(self.watch_model, [model], [form.model_line], **again)
         form.model_line.stop(self.stop_loading, None, None, **AT_ONCE)
 
     def _wire_variants(self) -> None:
@@ -360,20 +363,33 @@ class ComparePage:
         if name := event_field(event, "name"):
             self._services.cancel_load(str(name))
 
-    async def watch_model(self, model: str) -> AsyncIterator[dict[str, Any]]:
-        """Say how far the worker is with the model, until it is ready or has failed."""
-        # Gradio empties the outputs of a generator that yields nothing.
-        yield SILENT
+    async def watch_model(self, model: str, request: gr.Request) -> AsyncIterator[dict[str, Any]]:
+        """Say how far the worker is with the model, until it is ready or has failed.
+
+        The page's next watch ends this one.
+        """
+        session = str(request.session_hash)
+        own = self._watches[session] = object()
         shown = None
-        for _ in range(MODEL_POLLS):
-            status = self._services.model_status(str(model or "").strip())
-            if status is not None:
-                if status != shown:
-                    shown = status
-                    yield status_value(status)
-                if not status.loading:
+        try:
+            # Gradio empties the outputs of a generator that yields nothing.
+            yield SILENT
+            for _ in range(MODEL_POLLS):
+                if self._watches.get(session) is not own:
+                    # Gradio sends a generator's last value once more when it ends.
+                    yield gr.skip()
                     return
-            await asyncio.sleep(MODEL_POLL_S)
+                status = self._services.model_status(str(model or "").strip())
+                if status is not None:
+                    if status != shown:
+                        shown = status
+                        yield status_value(status)
+                    if not status.loading:
+                        return
+                await asyncio.sleep(MODEL_POLL_S)
+        finally:
+            if self._watches.get(session) is own:
+                del self._watches[session]
 
 
 def _only(**values: str) -> list[Any]:
