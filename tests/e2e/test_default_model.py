@@ -141,7 +141,7 @@ def test_the_examples_that_log_in_run_on_an_app_set_up_as_deploy_says(tmp_path):
         found = examples(team.url, with_logins=True)
         assert [language for language, _ in found] == ["python", "bash"]
         begin = [ACTIVATE, ("python", "from gradio_client import Client\n")]
-        token = re.findall(r"ckv_\w+", printed)[-1]
+        token = re.findall(r"ckv_[\w-]+", printed)[-1]
         used = [(language, text.replace(TOKEN, token)) for language, text in found]
         assert '"runs":' in run_as_shown([*begin, *used], tmp_path, {})
     finally:

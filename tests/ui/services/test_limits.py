@@ -207,7 +207,7 @@ READING = {
     "are_runs_of_nobody",
     "choices", "export_bundle", "list_runs", "may_change", "model_status", "note_export", "notes",
     "of_run", "retained", "snapshot", "sign_out", "summary", "view", "watch",
-    "decision", "facts", "may_start", "reading", "results", "samples", "samples_of_runs",
+    "decision", "may_start", "reading", "results", "samples", "samples_of_runs",
 }  # fmt: skip
 
 
