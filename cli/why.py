@@ -65,7 +65,7 @@ def _why(
     from ckv_core.engine.why import why
 
     result = RunResult()
-    for event in running.followed(why(request, loaded)):
+    for event in running.followed(why(request, loaded), request):
         result.apply(event)
     found_why = why_of(result)
 

@@ -42,7 +42,7 @@ def _keep(chosen: dict[str, Any], name: NameArgument, json: JsonOption = None) -
     loaded, _ = running.load(request)
     from ckv_core.engine.kept import keep
 
-    for _ in running.followed(keep(request, loaded)):
+    for _ in running.followed(keep(request, loaded), request):
         pass
     entry = folder.entry(name)
     running.deliver(json, lambda: _document(entry), lambda: _show([entry]))
@@ -69,7 +69,7 @@ def _ask(
 
     with running.json_lines(json) as write:
         for request in requests:
-            answer = _answer(running.followed(ask(request, loaded)))
+            answer = _answer(running.followed(ask(request, loaded), request))
             write({"cache": name, "question": request.question, **answer})
             if json != "-":
                 say(f"> {request.question}")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.base.percent import percent
 from ckv_core.base.terminal import say, show_line
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
+from ckv_core.methods.plug_ins import watched
 from ckv_core.records.events import Progress, RunEvent, RunFinished, RunResult
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
-from ckv_core.records.work_requests import WorkRequest
+from ckv_core.records.work_requests import WorkRequest, parts_of
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.loaded import LoadedModel
@@ -43,17 +44,17 @@ def run(request: RunRequest, loaded: "LoadedModel", load_ms: float) -> RunResult
     from ckv_core.engine.compare import compare
 
     result = RunResult()
-    for event in followed(compare(request, loaded)):
+    for event in followed(compare(request, loaded), request):
         result.apply(event)
         if isinstance(event, RunFinished):
             result.timings_ms = {"load": load_ms, **event.timings_ms}
     return result
 
 
-def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
+def followed(events: Iterable[RunEvent], request: WorkRequest) -> Iterator[RunEvent]:
     """The events of the engine, with their progress shown; out of memory is a CkvError too."""
     try:
-        for event in events:
+        for event in watched(events, parts_of(request)):
             if isinstance(event, Progress):
                 show_progress(event)
             yield event

@@ -17,6 +17,7 @@ from ckv_core.experiment.study_runner import (
     run_samples,
 )
 from ckv_core.experiment.tasks import make_samples
+from ckv_core.methods.plug_ins import watched
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
 from ckv_core.records.events import Outcome, TokensCounted
@@ -61,7 +62,8 @@ class LocalEngine:
     def results(self, study: RunRequest, todo: Sequence[Todo], served: Served) -> Iterator[Results]:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         served(self.info, self.environment)
-        yield from run_samples(study, todo, self)
+        parts = [part for spec in study.variant_specs().values() for part in spec.parts]
+        yield from watched(run_samples(study, todo, self), parts)
 
     def size(self, request: RunRequest) -> TokensCounted:
         """Of a prompt that is not too long.

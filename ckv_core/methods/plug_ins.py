@@ -4,10 +4,10 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from ckv_core.base.terminal import neutralised, plain
 from ckv_core.errors import in_short
@@ -16,9 +16,13 @@ from ckv_core.methods.parts.steps import POLICIES
 from ckv_core.methods.parts.store import STORES
 
 LOGGER = logging.getLogger(__name__)
+Event = TypeVar("Event")
 ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
 SLOW_S = 5.0
 HANG_S = 300.0  # the first import of torch from a slow disk is under it
+# From one event of a run to the next, where another package's code may hang; ours needs minutes.
+STEP_S = 1800.0
+STEP = "A step of a method of the package {}"
 _packages: dict[str, str] = {}  # names of entry points by the package that is imported
 
 
@@ -34,7 +38,7 @@ def load(point: EntryPoint) -> None:
     before = [dict(registry) for registry in registries]
     name = plain(repr(point.value))
     try:
-        with _watched(name), neutralised():
+        with _loading(name), neutralised():
             point.load()
             all_parameters()  # asks each part what a list of methods asks it
     except KeyboardInterrupt:
@@ -50,7 +54,7 @@ def load(point: EntryPoint) -> None:
 
 
 @contextmanager
-def _watched(name: str) -> Iterator[None]:
+def _loading(name: str) -> Iterator[None]:
     """Log a warning if the block takes long; end this process if it takes over `HANG_S`."""
     slowly = f"Loading the parts of {name} takes over {SLOW_S:g} s. It may take {HANG_S:g} s."
     hangs = (
@@ -58,19 +62,40 @@ def _watched(name: str) -> Iterator[None]:
         "package."
     )
 
-    def end() -> None:
-        LOGGER.error(hangs)
-        os._exit(1)  # nothing else interrupts what another package waits for
+    with _after(SLOW_S, lambda: LOGGER.warning(slowly)), _after(HANG_S, lambda: _end(hangs)):
+        yield
 
-    timers = (threading.Timer(SLOW_S, LOGGER.warning, (slowly,)), threading.Timer(HANG_S, end))
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
+
+@contextmanager
+def _after(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    """Act if the block takes longer."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        for timer in timers:
-            timer.cancel()
+        timer.cancel()
+
+
+def _end(sentence: str) -> None:
+    LOGGER.error(sentence)
+    os._exit(1)  # nothing else interrupts what another package waits for
+
+
+def watched(events: Iterable[Event], parts: Iterable[object]) -> Iterator[Event]:
+    """The events; ends this process where one does not come and other packages' parts are used."""
+    packages, events = packages_of(parts), iter(events)
+    if not packages:
+        yield from events
+        return
+    hangs = f"{STEP.format(packages)} took longer than {STEP_S:,.0f} s, so this program ends. "
+    while True:
+        with _after(STEP_S, lambda: _end(f"{hangs}Update or remove that package.")):
+            event = next(events, None)
+        if event is None:
+            return
+        yield event
 
 
 def packages_of(parts: Iterable[object]) -> str:

@@ -131,3 +131,10 @@ class AskRequest:
 
 # All that an engine works on.
 WorkRequest = RunRequest | PreviewRequest | KeepRequest | WhyRequest | AskRequest
+
+
+def parts_of(request: WorkRequest) -> list[object]:
+    """Methods, selectors, policies and stores of its variants; none of a kept cache's."""
+    run = request.run if isinstance(request, OfRun) else request
+    specs = run.specs if isinstance(run, RunRequest) else ()
+    return [part for spec in specs for part in spec.parts]

@@ -18,11 +18,11 @@ from ckv_core.errors import (
     is_device_lost,
     is_out_of_memory,
 )
-from ckv_core.methods.plug_ins import fault, packages_of
+from ckv_core.methods import plug_ins
+from ckv_core.methods.plug_ins import STEP, fault, packages_of
 from ckv_core.models.steps import STALL_S, Report, Step
 from ckv_core.records.events import Progress, RunEvent, RunFinished
-from ckv_core.records.run_request import OfRun, RunRequest
-from ckv_core.records.work_requests import WorkRequest
+from ckv_core.records.work_requests import WorkRequest, parts_of
 from ckv_core.worker.messages import (
     Cancel,
     Command,
@@ -38,8 +38,6 @@ from ckv_core.worker.messages import (
 )
 
 LOGGER = logging.getLogger(__name__)
-# From one event of a run to the next, where another package's code may hang; ours needs minutes.
-OUTSIDE_S = 1800.0
 DEVICE_LOST = (
     "The GPU reported an error after which it computes nothing more in this process, so a new "
     "worker starts; run it again. If that repeats, choose device cpu."
@@ -172,9 +170,8 @@ class WorkerLoop:
         what = "Reading the prompt with the model's tokenizer"
         self._send(Deadline(job_id, what, runner.prompt_limit_s(request)))
         step = Deadline(job_id, runner.act, None, of_run=True)
-        if packages := _packages(request):
-            what = f"A step of a method of the package {packages}"
-            step = replace(step, what=what, limit_s=OUTSIDE_S)
+        if packages := packages_of(parts_of(request)):
+            step = replace(step, what=STEP.format(packages), limit_s=plug_ins.STEP_S)
         is_first = True
         for event in runner.run(request, stop.is_set):
             if stop.is_set():  # not every stage of an engine looks by itself
@@ -226,12 +223,6 @@ class WorkerLoop:
                 self._channel.send(reply)
         except OSError:
             self._on_lost()
-
-
-def _packages(request: WorkRequest) -> str:
-    run = request.run if isinstance(request, OfRun) else request
-    specs = run.specs if isinstance(run, RunRequest) else ()
-    return packages_of(part for spec in specs for part in spec.parts)
 
 
 def sentence_of(error: Exception, what: str) -> str:

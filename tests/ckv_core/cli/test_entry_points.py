@@ -15,6 +15,7 @@ from types import FunctionType, SimpleNamespace
 import pytest
 
 from ckv_core import cli
+from ckv_core.cli import running
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
 from ckv_core.records.run_request import RunRequest
@@ -285,3 +286,13 @@ def test_a_package_that_does_not_end_to_load_is_named_and_ends_the_program(monke
     assert [line.split(" ", 5)[:5] for line in caplog.messages] == [
         ["Loading", "the", "parts", "of", r"'slow\x1b'"]
     ] * 2
+    # So does a step that does not end, of a run that uses a package's part.
+    caplog.clear()
+    ended.clear()
+    monkeypatch.setattr(plug_ins, "STEP_S", 0.05)
+    monkeypatch.setattr(plug_ins, "packages_of", lambda parts: "'slow'" if any(parts) else "")
+    hanging = (each or ended.wait(PATIENCE_S) for each in ("first", None))
+    monkeypatch.setattr(running, "parts_of", lambda request: ["part"])
+    assert list(running.followed(hanging, None)) == ["first", True]
+    assert caplog.messages[0].startswith("A step of a method of the package 'slow' took longer")
+    assert list(plug_ins.watched("ours", [])) == [*"ours"]

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from ckv_core.errors import OUT_OF_MEMORY
+from ckv_core.methods import plug_ins
 from ckv_core.models.steps import STALL_S, STEP_S
 from ckv_core.records.events import Progress, RunFinished, RunPrepared
 from ckv_core.records.run_request import RunRequest
@@ -33,7 +34,7 @@ from ckv_core.worker.messages import (
     Shutdown,
     WorkerReady,
 )
-from ckv_core.worker.serve import DEVICE_LOST, OUTSIDE_S, WorkerLoop
+from ckv_core.worker.serve import DEVICE_LOST, WorkerLoop
 from tests.ckv_core.worker.scripted_runner import FAILURES, PROMPT_S, ScriptedRunner
 from tests.processes import PATIENCE_S, assert_gone
 
@@ -132,7 +133,7 @@ def test_each_step_of_another_packages_method_has_a_limit(channel, monkeypatch):
     steps = list(iter(channel.recv, JobEnd("a")))
     for before, event in pairwise(each for each in steps if isinstance(each, Deadline | JobEvent)):
         if isinstance(event, JobEvent) and not isinstance(event.event, Progress):
-            assert (before.what, before.limit_s) == (OUTSIDE, OUTSIDE_S)
+            assert (before.what, before.limit_s) == (OUTSIDE, plug_ins.STEP_S)
             assert before.of_run
 
 
