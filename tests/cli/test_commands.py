@@ -186,7 +186,10 @@ def test_what_the_app_writes_is_its_users_alone(tmp_path):
         "assert main(['audit']) == 0;"
         "opened = open_database(default_url(Path(os.environ['CKV_HOME'])));"
         "opened.write().__enter__();"
-        "assert main(['backup', os.environ['CKV_HOME'] + '/backup.sqlite3']) == 0"
+        "assert main(['backup', os.environ['CKV_HOME'] + '/backup.sqlite3']) == 0;"
+        "os.umask(0);"  # a backup is private by itself too
+        "from storage.sqlite import copy_database; home = Path(os.environ['CKV_HOME']);"
+        "copy_database(home / 'ckv.sqlite3', home / 'copy.sqlite3')"
     )
     subprocess.run(
         [sys.executable, "-c", code], check=True, env=os.environ | {"CKV_HOME": str(home)}

@@ -105,6 +105,8 @@ def test_the_mapping_is_shown_with_the_first_samples():
     half = sample_map(form(data=CSV, columns="context=passage"))
     assert [row["from"] for row in half["rows"][:4]] == ["", "passage", "", ""]
     assert half["rows"][1]["values"] == []
+    wide = ",".join(f"c{at}" for at in range(9_000)) + "\n"
+    assert len(json.dumps(sample_map(form(data=wide)))) < 8_000  # what is sent to the page
     names = ("_id", "input", "context", "answers", "all_classes", "dataset")
     published = json.dumps(dict.fromkeys(names, "x") | {"dataset": "qasper"})
     own = {row["own"]: row["from"] for row in sample_map(form(data=published))["rows"]}

@@ -171,6 +171,8 @@ def test_one_menu_has_the_files_that_the_run_has(open_view):
     view.send(actions={**value, "forced": False, "follow_ups": True})
     files = bar.locator("summary", has_text="Export")
     files.wait_for()
+    again = bar.get_by_role("link", name="Run again")
+    expect(again).to_have_attribute("href", "/?from=ab")  # the form of this run; nothing starts
     assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0
     files.focus()
     page.keyboard.press("Enter")
