@@ -54,10 +54,12 @@ def test_back_after_a_run_of_a_text_too_long_to_be_kept_fills_the_form_which_ask
     dialogs: list[str] = []
     page.on("dialog", lambda each: dialogs.append(each.type) or each.accept())
     page.evaluate(NOTHING_KEPT)
+    page.evaluate("addEventListener('beforeunload', () => (sessionStorage.heard = 'yes'))")
     page.locator("#question textarea").press_sequentially("why?")
     page.get_by_label("Pages").get_by_role("link", name="Methods").click()
     page.wait_for_url("**/methods")
     assert dialogs == ["beforeunload"]
+    assert page.evaluate("sessionStorage.heard") == "yes"  # Gradio's listener alone is left out
 
 
 def wait_until_kept(page: Page, words: str) -> None:
@@ -101,8 +103,11 @@ def test_what_was_typed_is_there_after_a_reload_and_back_and_new_clears_it(app, 
     expect(context).to_have_value("of a run")  # what the address names comes first
     page.get_by_label("Pages").get_by_role("link", name="Compare").click()
     expect_typed()
-    page.get_by_role("button", name="New", exact=True).click()
+    with page.expect_navigation():
+        page.get_by_role("button", name="New", exact=True).click()
     for _ in range(2):
+        # The fields are empty too before they are filled from what is kept.
+        assert "weather" not in page.evaluate("JSON.stringify(sessionStorage)")
         expect(chosen).not_to_have_text(["KeyDiff"])
         expect(context).to_have_value("")
         page.reload()
