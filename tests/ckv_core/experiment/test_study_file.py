@@ -228,6 +228,13 @@ def test_wrong_data_is_one_sentence_with_its_line(text, sentence):
     assert "\n" not in str(refused.value)
 
 
+def test_the_lines_together_have_a_bound_that_each_of_them_stays_below():
+    wide = [LINE | {"id": f"{at}", "unread": [1] * 130_000} for at in range(17)]
+    assert len(read_samples(lines(*wide[:16]))) == 16
+    with pytest.raises(ConfigError, match="Line 17: the lines hold over 2,097,152 values"):
+        read_samples(lines(*wide))
+
+
 def words(context: str, question: str) -> int:
     return len(f"{context} {question}".split())
 
