@@ -160,9 +160,7 @@ def sample_map(form: FormValues) -> dict[str, Any] | None:
                 "own": own,
                 "help": COLUMN_HELP[own],
                 "from": name if name in theirs else "",
-                "values": [
-                    clipped(readers[own](each), PREVIEW_CHARS) for each in samples[:PREVIEW_ROWS]
-                ],
+                "values": cells(own),
             }
             for own, name in read.items()
         ],
