@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage import library
 from storage.database import Database, default_url, open_database
-from storage.models import ResultRow, Run, SampleRow, Tag
+from storage.models import ResultRow, Run, SampleRow
 from storage.records import RunFilter, RunSort
 
 RUNS = 10_000
@@ -33,14 +33,11 @@ QUERIES: dict[str, tuple[RunFilter, RunSort, int]] = {
     "page 300": (ALL, "newest", 7_475),
     "sorted: oldest": (ALL, "oldest", 0),
     "sorted: title": (ALL, "title", 0),
-    "sorted: model": (ALL, "model", 0),
-    "sorted: tokens": (ALL, "tokens", 0),
     "search: a word of every run": (RunFilter(text="harbour"), "newest", 0),
     "search: a rare word": (RunFilter(text="w77"), "newest", 0),
     "search: two words and a beginning": (RunFilter(text="harbour w7 w8"), "newest", 0),
     "model": (RunFilter(model="model-2"), "newest", 0),
     "method": (RunFilter(method="adakv"), "newest", 0),
-    "tag": (RunFilter(tag="t3"), "newest", 0),
     "state": (RunFilter(state="done"), "newest", 0),
     "kind": (RunFilter(kind="compare"), "newest", 0),
     "a month": (RunFilter(since=START, until=START + timedelta(days=30)), "newest", 0),
@@ -80,7 +77,6 @@ def fill(database: Database) -> None:
                     "context": words * 20,
                 },
             )
-            session.execute(insert(Tag), {"run_id": run.id, "name": f"t{index % 50}"})
             rows = [
                 {
                     "run_id": run.id, "sample": "", "variant": f"{METHODS[at % 4]}:alpha={at}",

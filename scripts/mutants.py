@@ -201,7 +201,7 @@ def main() -> int:
 
 
 def _outcome(folder: Path, path: Path, source: str, words: str, options: argparse.Namespace) -> str:
-    """What the tests of the copy in the folder say to the changed file."""
+    """Run the tests on a copy with the changed file; return what `notices` does."""
     if equivalent(words):
         return "equivalent"
     target = folder / path.relative_to(ROOT)

@@ -331,7 +331,7 @@ def _read_result(data: bytes) -> BundledRun:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did.
+    """The outcome of an import.
 
     Attributes:
         imported: slugs of the new runs as they are here.
@@ -345,7 +345,7 @@ class ImportReport:
 
     @property
     def sentence(self) -> str:
-        """What the user reads."""
+        """Say to the user how many runs came, and which did not."""
         count = len(self.imported) + len(self.skipped)
         parts = [f"Imported {len(self.imported)} of {count} {'run' if count == 1 else 'runs'}"]
         if self.skipped:

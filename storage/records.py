@@ -159,7 +159,7 @@ class StoredRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an export of many samples has beside the definition."""
+        """State, date, counts, model and environment, as an export of many samples has them."""
         model = self.result.model
         return {
             "state": self.state,

@@ -70,7 +70,7 @@ def export(reading: Reading, *, with_data: bool = False) -> dict[str, Any]:
 
 
 def read_export(text: str) -> Reading:
-    """What `export` wrote with its data, from a hostile text; it has no slug.
+    """Read a file that `export` wrote with its data; the text may be hostile. It has no slug.
 
     Raises:
         ConfigError: the first thing that is wrong, and where.

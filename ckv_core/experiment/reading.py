@@ -127,7 +127,7 @@ class Reading:
 
     @cached_property
     def sources(self) -> list[str]:
-        """Of each sample."""
+        """The source of each sample, in the order of `samples`."""
         return [source(sample) for sample in self.samples]
 
     @property
@@ -137,7 +137,7 @@ class Reading:
 
     @cached_property
     def decision(self) -> Decision:
-        """Of the results that are there, all or some."""
+        """The decision from the results that are there, all or some of the run's."""
         return _decision(self)
 
     @cached_property
@@ -350,7 +350,7 @@ def _about_results(reading: Reading) -> Iterator[str]:
 
 
 def _about_order(reading: Reading, places: Sequence[int]) -> Iterator[str]:
-    """What changed, and what does not count."""
+    """Cautions: settings that changed later, results that are open, samples that do not count."""
     study, samples, sources = reading.study, reading.samples, reading.sources
     if study.earlier_baselines:
         yield sentences.BASELINE_CHANGED.format(", ".join(study.earlier_baselines))

@@ -1,7 +1,7 @@
 """LaProx: one choice over all layers and heads, by what an entry adds to its layer's output.
 
-Window and smoothing are as in the paper's appendix. All layers must be read before anything is
-evicted.
+Window and smoothing are those of SnapKV: of the paper only the abstract was read. All layers must
+be read before anything is evicted.
 """
 
 from ckv_core.base.lazy_torch import Tensor, torch

@@ -317,7 +317,7 @@ def written_parameters(spec: str) -> dict[str, str]:
 
 
 def method_of(spec: str) -> str:
-    """What a SPEC begins with, its method and selector, of any file; unchecked."""
+    """Return the method and selector with which a SPEC begins, unchecked; it may be any text."""
     return spec.partition(":")[0].strip()
 
 

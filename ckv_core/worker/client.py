@@ -100,7 +100,7 @@ class Task:
 
 @dataclass(slots=True)
 class _Line:
-    """What one user has waiting."""
+    """The waiting jobs of one user."""
 
     turn: int  # of the first job; each further one is a turn later
     # Each with its number in the order of arrival.

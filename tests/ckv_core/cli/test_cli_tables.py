@@ -15,7 +15,7 @@ from tests.factories.runs import PROMPT, array, keeping, measured, on_prompt, re
 
 @pytest.fixture
 def show(monkeypatch, capsys, tmp_path):
-    """What a command prints when its runs, each on a prompt of its own, have these variants."""
+    """Return what a command prints for runs on different prompts that have these variants."""
     path, loaded = tmp_path / "context.txt", SimpleNamespace(parameters=None)
     path.write_text("text", encoding="utf-8")
 

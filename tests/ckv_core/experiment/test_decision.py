@@ -110,10 +110,10 @@ def test_where_every_method_loses_the_best_one_is_named():
         point: set(range(30 if point.variant == "snapkv+critical" else 20))
         for point in STUDY.points()[1:]
     }
-    said = Reading(STUDY, *made(60, right)).decision.sentence
+    sentence = Reading(STUDY, *made(60, right)).decision.sentence
     best = "CriticalKV-SnapKV (paper), the best, loses"
-    assert said.startswith(f"Both methods lose more than 5 points at 50 %: {best}")
-    assert said.endswith("on 60 samples. Try a larger budget.")
+    assert sentence.startswith(f"Both methods lose more than 5 points at 50 %: {best}")
+    assert sentence.endswith("on 60 samples. Try a larger budget.")
 
 
 def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():

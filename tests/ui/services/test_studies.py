@@ -213,7 +213,11 @@ def test_studies_are_bounded_as_runs_are(make_services, file_database):
 def test_users_take_turns_sample_by_sample(limited, monkeypatch):
     services, owners = limited("ann", "bob"), []
     submit = services._client.submit
-    noted = lambda job, *given: owners.append(job.owner) or submit(job, *given)  # noqa: E731
+
+    def noted(job, *given):
+        owners.append(job.owner)
+        return submit(job, *given)
+
     monkeypatch.setattr(services._client, "submit", noted)
     with acting_as(Viewer(user="ann")):
         long = services.studies.start(STUDY, samples(40))
