@@ -20,7 +20,6 @@ from ckv_core.experiment.study_runner import (
     Served,
     Todo,
     failed_sample,
-    run_samples,
 )
 from ckv_core.methods.plug_ins import fault
 from ckv_core.records.events import TokensCounted
@@ -240,7 +239,7 @@ class _Worker:
         try:
             self._engine = self._engine or LocalEngine(study.model, device)
             engine = self._engine
-            results = [*run_samples(study, samples, engine)]
+            results = [*engine.results(study, samples, lambda *_: None)]
         except CkvError as error:
             return error
         except Exception as error:  # one sample must not end the others

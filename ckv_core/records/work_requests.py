@@ -1,9 +1,11 @@
 """Requests to the engine beside a run: previews, and kept caches to make and to ask. No torch."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError, about
+from ckv_core.records.kept_caches import read_record
 from ckv_core.records.run_request import (
     DTYPES,
     FULL,
@@ -13,7 +15,7 @@ from ckv_core.records.run_request import (
     RunRequest,
     check_text,
 )
-from ckv_core.records.variants import written_parameters
+from ckv_core.records.variants import VariantSpec, written_parameters
 
 # A context ends in other tokens where a question follows, whichever it is; this one is not read.
 STAND_IN = "?"
@@ -134,7 +136,11 @@ WorkRequest = RunRequest | PreviewRequest | KeepRequest | WhyRequest | AskReques
 
 
 def parts_of(request: WorkRequest) -> list[object]:
-    """Methods, selectors, policies and stores of its variants; none of a kept cache's."""
+    """Methods, selectors, policies and stores of its variants; of a kept cache the variant's.
+
+    CkvError where the cache cannot be read.
+    """
+    if isinstance(request, AskRequest):
+        return [*VariantSpec.parse(read_record(Path(request.path)).spec).parts]
     run = request.run if isinstance(request, OfRun) else request
-    specs = run.specs if isinstance(run, RunRequest) else ()
-    return [part for spec in specs for part in spec.parts]
+    return [part for spec in run.specs for part in spec.parts]

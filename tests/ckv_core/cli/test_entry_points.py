@@ -19,10 +19,12 @@ from ckv_core.cli import running
 from ckv_core.methods import METHODS, plug_ins
 from ckv_core.methods.plug_ins import ENTRY_POINTS
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import AskRequest, PreviewRequest
 from ckv_core.worker.client import Task, WorkerClient
 from ckv_core.worker.messages import Job
 from cli import main as ckv
 from tests.ckv_core.worker.reply_log import Log
+from tests.factories.kept import kept_bytes
 from tests.factories.models import tiny_model
 from tests.processes import PATIENCE_S
 
@@ -275,7 +277,9 @@ def test_what_packages_do_while_they_are_loaded_is_a_sentence_each_and_harms_no_
         assert len(line) < 400
 
 
-def test_a_package_that_does_not_end_to_load_is_named_and_ends_the_program(monkeypatch, caplog):
+def test_a_package_that_does_not_end_to_load_is_named_and_ends_the_program(
+    monkeypatch, caplog, tmp_path
+):
     monkeypatch.setattr(plug_ins, "SLOW_S", 0.01)
     monkeypatch.setattr(plug_ins, "HANG_S", 0.05)
     ended = threading.Event()
@@ -286,13 +290,16 @@ def test_a_package_that_does_not_end_to_load_is_named_and_ends_the_program(monke
     assert [line.split(" ", 5)[:5] for line in caplog.messages] == [
         ["Loading", "the", "parts", "of", r"'slow\x1b'"]
     ] * 2
-    # So does a step that does not end, of a run that uses a package's part.
-    caplog.clear()
-    ended.clear()
+    # So does a step that does not end, of a run or a kept cache that uses a package's part.
     monkeypatch.setattr(plug_ins, "STEP_S", 0.05)
     monkeypatch.setattr(plug_ins, "packages_of", lambda parts: "'slow'" if any(parts) else "")
-    hanging = (each or ended.wait(PATIENCE_S) for each in ("first", None))
-    monkeypatch.setattr(running, "parts_of", lambda request: ["part"])
-    assert list(running.followed(hanging, None)) == ["first", True]
-    assert caplog.messages[0].startswith("A step of a method of the package 'slow' took longer")
+    (tmp_path / "a").write_bytes(kept_bytes())
+    run = RunRequest(context="one", question="what", variants=("snapkv",))
+    question = AskRequest(path=str(tmp_path / "a"), question="what", model="tiny")
+    for request in (run, PreviewRequest(run=run), question):
+        caplog.clear()
+        ended.clear()
+        hanging = (each or ended.wait(PATIENCE_S) for each in ("first", None))
+        assert list(running.followed(hanging, request)) == ["first", True]
+        assert caplog.messages[0].startswith("A step of a method of the package 'slow' took longer")
     assert list(plug_ins.watched("ours", [])) == [*"ours"]

@@ -1,6 +1,7 @@
 """Studies on one real Ray cluster of two workers: killed, refused."""
 
 import importlib.util
+import pickle
 import random
 import threading
 from collections import Counter
@@ -12,11 +13,12 @@ import psutil
 import pytest
 
 from ckv_core.errors import ConfigError, ModelError
-from ckv_core.experiment.cluster import LOST, Cluster
+from ckv_core.experiment.cluster import LOST, Cluster, _Worker
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.study_engine import LocalEngine
 from ckv_core.experiment.study_runner import run_study
 from ckv_core.experiment.tasks.needles import TURNS
+from ckv_core.methods import METHODS
 from ckv_core.records.run_request import RunRequest
 
 # Ray warns of its own settings.
@@ -183,3 +185,15 @@ def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch):
     )
     with pytest.raises(ConfigError, match=r"requirements-cluster\.txt"):
         Cluster("local")
+
+
+def test_a_worker_of_a_cluster_ends_where_a_step_of_another_package_does_not(study, monkeypatch):
+    watched = []
+    monkeypatch.setattr(
+        "ckv_core.experiment.study_engine.watched",
+        lambda events, parts: (watched.extend(parts), events)[1],
+    )
+    job = pickle.dumps((study, "cpu", [(SAMPLES[0], study.points())]))
+    (results,), _, _ = _Worker()._run(job)
+    assert len(results) == len(study.points())
+    assert {type(METHODS.get("snapkv").scorer)} <= {*map(type, watched)}

@@ -22,6 +22,7 @@ from ckv_core.methods import plug_ins
 from ckv_core.models.steps import STALL_S, STEP_S
 from ckv_core.records.events import Progress, RunFinished, RunPrepared
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.work_requests import AskRequest
 from ckv_core.worker.messages import (
     Cancel,
     Deadline,
@@ -36,6 +37,7 @@ from ckv_core.worker.messages import (
 )
 from ckv_core.worker.serve import DEVICE_LOST, WorkerLoop
 from tests.ckv_core.worker.scripted_runner import FAILURES, PROMPT_S, ScriptedRunner
+from tests.factories.kept import kept_bytes
 from tests.processes import PATIENCE_S, assert_gone
 
 OUTSIDE = "A step of a method of the package 'some'"
@@ -127,9 +129,12 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel):
     ]
 
 
-def test_each_step_of_another_packages_method_has_a_limit(channel, monkeypatch):
+@pytest.mark.parametrize("of_cache", [False, True])
+def test_each_step_of_another_packages_method_has_a_limit(channel, monkeypatch, tmp_path, of_cache):
     monkeypatch.setattr("ckv_core.worker.serve.packages_of", lambda parts: any(parts) and "'some'")
-    channel.send(job("steps 3"))
+    (tmp_path / "kept").write_bytes(kept_bytes())
+    question = AskRequest(path=str(tmp_path / "kept"), question="steps 3", model="tiny")
+    channel.send(Job("a", question) if of_cache else job("steps 3"))
     steps = list(iter(channel.recv, JobEnd("a")))
     for before, event in pairwise(each for each in steps if isinstance(each, Deadline | JobEvent)):
         if isinstance(event, JobEvent) and not isinstance(event.event, Progress):
