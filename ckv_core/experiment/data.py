@@ -20,12 +20,19 @@ from ckv_core.base.read_apart import SMALL_BYTES, Data, read_apart
 from ckv_core.errors import CkvError, ConfigError, first_line
 from ckv_core.experiment.constraints import constraints
 from ckv_core.experiment.scores import LONGBENCH, METRICS, RULER
-from ckv_core.experiment.study import MAX_ANSWERS, MAX_SAMPLES, Sample
+from ckv_core.experiment.study import (
+    MAX_ANSWERS,
+    MAX_CLASSES,
+    MAX_SAMPLES,
+    MAX_TAGS,
+    Sample,
+)
 from ckv_core.records.external_selection import MAX_TEXT_CHARS
-from ckv_core.records.run_request import RunRequest
+from ckv_core.records.run_request import MAX_PROTECTED, RunRequest
 
 MAX_FILE_BYTES = 256 * 2**20
-MAX_VALUES = 2**21  # in all lines of JSON
+# In all lines of JSON: as many as samples with all that their fields may hold, and their commas.
+MAX_VALUES = MAX_SAMPLES * 2 * (MAX_ANSWERS + MAX_CLASSES + 2 * (MAX_TAGS + MAX_PROTECTED) + 16)
 LINE_BOUNDS = JsonBounds(containers=2**12, values=2**17)
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
 _KVPRESS_OWN = ("answer_prefix", "max_new_tokens")  # of kvpress's sets, and of any
@@ -200,15 +207,15 @@ def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for line, content in numbered_lines(text):
         if not content.strip():
             continue
-        left -= LINE_BOUNDS.check(content.encode("utf-8", "surrogatepass"))
-        if left < 0:
-            raise ConfigError(f"Line {line}: the lines hold over {MAX_VALUES:,} values.")
         try:
+            left -= LINE_BOUNDS.check(content.encode("utf-8", "surrogatepass"))
             values = LINE_BOUNDS.read(content)
         except NoJsonError as error:
             raise ConfigError(f"Line {line} is no JSON object: {error}.") from None
         except ConfigError as error:
             raise ConfigError(f"Line {line}: {error}") from None
+        if left < 0:
+            raise ConfigError(f"Line {line}: the lines hold over {MAX_VALUES:,} values.")
         if not isinstance(values, dict):
             raise ConfigError(f"Line {line} is no JSON object with context, question and answers.")
         yield line, values

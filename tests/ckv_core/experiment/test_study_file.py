@@ -3,7 +3,7 @@
 import json
 import re
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.experiment.data import read_file, read_samples
+from ckv_core.experiment.data import LINE_BOUNDS, MAX_VALUES, read_file, read_samples
 from ckv_core.experiment.decide import fewest_sources
 from ckv_core.experiment.scores import METRICS, score
+from ckv_core.experiment.study import MAX_SAMPLES
 from ckv_core.experiment.study_file import STUDY_KEYS, read_study, write_study
 from ckv_core.experiment.tasks import TASKS, make_samples
 from ckv_core.experiment.tasks.paraphrase import RELATIONS, ROLES
@@ -228,11 +229,28 @@ def test_wrong_data_is_one_sentence_with_its_line(text, sentence):
     assert "\n" not in str(refused.value)
 
 
-def test_the_lines_together_have_a_bound_that_each_of_them_stays_below():
-    wide = [LINE | {"id": f"{at}", "unread": [1] * 130_000} for at in range(17)]
-    assert len(read_samples(lines(*wide[:16]))) == 16
-    with pytest.raises(ConfigError, match="Line 17: the lines hold over 2,097,152 values"):
+def test_the_lines_together_have_a_bound_that_each_of_them_stays_below(monkeypatch):
+    monkeypatch.setattr("ckv_core.experiment.data.MAX_VALUES", 2_000)
+    wide = [LINE | {"id": f"{at}", "unread": [1] * 180} for at in range(11)]
+    assert len(read_samples(lines(*wide[:10]))) == 10
+    with pytest.raises(ConfigError, match="Line 11: the lines hold over 2,000 values"):
         read_samples(lines(*wide))
+    with pytest.raises(ConfigError, match="Line 2: The JSON has over 131,072 values"):
+        read_samples(lines(LINE, LINE | {"unread": [1] * 132_000}))
+
+
+def test_as_many_samples_as_a_file_may_have_may_each_be_full():
+    texts = {name: [f"{at}" for at in range(12)] for name in ("evidence", "protect")}
+    texts |= {"answers": ["a"] * 64, "choices": [f"{at}" for at in range(256)]}
+    others = {"metric": "token_f1", "source": "s", "answer_prefix": "p", "max_new_tokens": 9}
+    full = LINE | texts | others | {"tags": {f"{at}": "t" for at in range(16)}}
+    (sample,) = read_samples(lines(full))
+    assert full.keys() == {each.name for each in fields(sample)}
+    for name, value in texts.items():
+        assert getattr(sample, name) == (*value,)
+        with pytest.raises(ConfigError, match=f"wrong at {name}"):
+            read_samples(lines(full | {name: [*value, "x"]}))
+    assert LINE_BOUNDS.check(lines(full).encode()) * MAX_SAMPLES <= MAX_VALUES
 
 
 def words(context: str, question: str) -> int:
