@@ -6,7 +6,7 @@ from functools import partial
 
 from ckv_core.experiment.negatives import negatives
 from ckv_core.experiment.reading import Reading
-from ckv_core.experiment.sentences import budget_shown
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.experiment.stats import score_interval
 from ckv_core.experiment.study import SampleResult
 from ckv_core.experiment.table import Column, Table, text_column
@@ -98,7 +98,7 @@ def behaviour_table(reading: Reading) -> Table[Behaviour]:
         columns=[
             text_column("task", "Task", lambda each: each.task or "all"),
             text_column("method", "Method", lambda each: each.name),
-            text_column("budget", "Budget", lambda each: budget_shown(each.point.budget or "all")),
+            text_column("budget", "Budget", lambda each: budget_words(each.point.budget)),
             Column("n", "n", lambda each: len(each.results)),
             number("score", "Score"),
             number("lost", "Lost", "d"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import FULL_POINT
-from ckv_core.experiment.sentences import budget_shown, clipped
+from ckv_core.experiment.sentences import budget_words, clipped
 from ckv_core.experiment.study import Sample, SampleResult
 from ckv_core.experiment.table import Cell, Table, text_column
 from ckv_core.records.run_request import Point
@@ -77,7 +77,7 @@ def negatives_table(
         columns=[
             text_column("sample", "Sample", sample),
             text_column("method", "Method", lambda each: reading.names[each.point.variant]),
-            text_column("budget", "Budget", lambda each: budget_shown(each.point.budget)),
+            text_column("budget", "Budget", lambda each: budget_words(each.point.budget)),
             text_column("question", "Question", lambda each: clipped(each.sample.question, 80)),
             text_column(
                 "expected", "Expected", lambda each: clipped(" | ".join(each.sample.answers), 40)
@@ -89,7 +89,7 @@ def negatives_table(
                 lambda each: clipped(" ".join(each.sample.evidence), TITLE_CHARS),
             ),
             text_column(
-                "kept", "Answered at", lambda each: ", ".join(map(budget_shown, each.kept))
+                "kept", "Answered at", lambda each: ", ".join(map(budget_words, each.kept))
             ),
         ],
         items=found[:MOST],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckv_core.experiment.regimes import Regimes, regimes_of
-from ckv_core.experiment.sentences import budget_short
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.experiment.stats import (
     Difference,
     Interval,
@@ -42,7 +42,7 @@ COMPARED = tuple(
 )
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
 BUDGET_UNITS = {
-    "tokens": "entries per KV head",
+    "tokens": "tokens per KV head",
     "percent": "percent of the compressed prompt",
     "mib": "MiB of the evicted cache",
 }
@@ -59,8 +59,8 @@ class Row:
         curve_spec: the same without its budget; of all budgets of these settings.
         place: of these settings among all, from 1 on; the full cache's is 0.
         n: sources that it was run on; samples of one source are not independent.
-        budget: as requested; in one run of one sample as resolved, in tokens, unless all are in
-            MiB. None of what takes none.
+        budget: as requested; of one sample whose run mixes units in tokens, as resolved. None of
+            what takes none.
         read: key of `POINT_METRICS` -> value by source; of a source the mean over its samples.
         floors: by key and source, what rounding alone moves.
         outcomes: samples by what their text came to.
@@ -98,6 +98,14 @@ class Row:
         """The mean over the sources with its interval; None where no source knows it."""
         interval = score_interval if POINT_METRICS[key].is_share else mean_interval
         return interval([*known.values()]) if (known := self.values(key)) else None
+
+    @property
+    def tokens(self) -> str:
+        """`395 tokens`: a budget of one sample that was requested in another unit; else empty."""
+        requested, receipt = self.identity.budget, self.variants and self.variants[0].receipt
+        if self.n > 1 or not receipt or not requested or requested.unit == "tokens":
+            return ""
+        return budget_words(Budget(float(receipt.budget_tokens), "tokens"))
 
     @property
     def alpha(self) -> float | None:
@@ -238,8 +246,8 @@ def varied_units(curves: Sequence[Curve], key: str) -> list[str]:
 
 
 def baseline_name(row: Row) -> str:
-    """`SnapKV at 20%`; of the full cache its name."""
-    return f"{row.name} at {budget_short(str(row.budget))}" if row.budget else row.name
+    """`SnapKV at 20 %`; of the full cache its name."""
+    return f"{row.name} at {budget_words(row.budget)}" if row.budget else row.name
 
 
 def _pair(row: Row, other: Row, keys: Sequence[str]) -> Pair:

@@ -15,7 +15,7 @@ from ckv_core.experiment.points import (
     Row,
     baseline_name,
 )
-from ckv_core.experiment.sentences import budget_shown
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.experiment.stats import Difference, Interval
 from ckv_core.experiment.summary import TIMES, time_cell
 from ckv_core.experiment.table import Cell, Column, Table, metric_column, text_column
@@ -67,7 +67,7 @@ def points_table(
         Column(
             "budget",
             "Budget",
-            lambda row: Cell(budget_shown(row.budget), row.budget.amount) if row.budget else None,
+            _budget,
             unit="requested",
         ),
         *(_counts(points) if many else (_OUTCOME,)),
@@ -115,6 +115,12 @@ def difference_text(key: str, difference: Difference) -> str:
         return text + difference.level_note
     after = f", {difference.holm_p:.2g} after Holm" if difference.holm_p != difference.p else ""
     return f"{text}; +{difference.higher} -{difference.lower}, p = {difference.p:.2g}{after}"
+
+
+def _budget(row: Row) -> Cell | None:
+    if row.budget is None:
+        return None
+    return Cell(budget_words(row.identity.budget), row.budget.amount, more=row.tokens)
 
 
 def _outcome(row: Row) -> Cell | None:

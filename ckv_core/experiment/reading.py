@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import ceil
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -91,7 +90,7 @@ class Decision:
         """About how many samples more would settle the best method; None where none is known."""
         first = self.methods[0] if self.methods else None
         needed = [] if first is None else [p.needed for p in first.points.values() if p.needed]
-        return 10 * ceil(max(1, needed[-1] - self.n) / 10) if needed else None
+        return max(1, needed[-1] - self.n) if needed else None
 
     @property
     def recommended(self) -> MethodDecision | None:

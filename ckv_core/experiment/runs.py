@@ -119,14 +119,15 @@ def _rows(joined: Mapping[Identity, _Joined], *, is_one: bool) -> list[Row]:
     curves: dict[object, str] = {}
     for identity, spec in specs.items():
         curves.setdefault(identity.settings, spec_without(spec, "budget"))
-    in_bytes = all(same.budget.unit == "mib" for same in joined if same.budget)
+    units = {same.budget.unit for same in joined if same.budget}
 
     def budget(identity: Identity, first: VariantResult) -> Budget | None:
-        """In one run as resolved; an external selection has none."""
-        if not is_one or in_bytes:
-            return identity.budget
-        tokens = first.receipt.budget_tokens if first.receipt and first.method != "full" else 0
-        return Budget(float(tokens), "tokens") if tokens else None
+        """As requested; of one run with several units as resolved, so that they share an axis."""
+        tokens = first.receipt.budget_tokens if first.receipt else 0
+        if is_one and not tokens:
+            return None
+        is_mixed = is_one and identity.budget and len(units) > 1
+        return Budget(float(tokens), "tokens") if is_mixed else identity.budget
 
     return [
         replace(

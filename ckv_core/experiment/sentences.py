@@ -4,10 +4,11 @@ Which of them hold is in `verdict.py`, `decide.py` and `reading.py`.
 """
 
 from collections.abc import Iterable, Sequence
-from math import ceil
 
+from ckv_core.errors import ConfigError
 from ckv_core.experiment.decide import PointDecision, fewest_sources, least_tolerance
 from ckv_core.experiment.stats import Interval
+from ckv_core.methods.parameters import Budget
 
 # --- one sample ---------------------------------------------------------------------------
 
@@ -85,6 +86,7 @@ OPEN_RESULTS = (
 )
 ADDED = "{} added to texts that counted already: in tables only."
 _SMALLER = (0.05, 0.02)  # losses that a reader may want to exclude next
+_UNITS = {"percent": " %", "tokens": " tokens", "mib": " MiB"}
 LEAST_FULL = 0.6  # a task that the full cache cannot do tells little about eviction
 STATES = {
     "keeps": "Keeps the score",
@@ -104,7 +106,7 @@ def against(sentence: str, name: str) -> str:
 def kept(name: str, budget: str, at_most: float, tolerance: float) -> str:
     """The headline where a method keeps the score; `at_most` is a share of the score, 0 to 1."""
     return (
-        f"{name} at {budget_short(budget)} stays within your tolerance of {points(tolerance)}: "
+        f"{name} at {budget_words(budget)} stays within your tolerance of {points(tolerance)}: "
         f"it loses at most {amount(at_most)} (95 %)."
     )
 
@@ -113,21 +115,21 @@ def lost(name: str, budget: str, at_least: float, tolerance: float, methods: int
     """The headline where every method loses; it names the one that loses least."""
     who = {1: f"{name} loses", 2: "Both methods lose"}.get(methods, f"All {methods} methods lose")
     best = "" if methods == 1 else f"{name}, the best, loses "
-    at = f"{points(tolerance)} at {budget_short(budget)}"
+    at = f"{points(tolerance)} at {budget_words(budget)}"
     return f"{who} more than {at}: {best}at least {amount(at_least)} (95 %)."
 
 
 def undecided(name: str, budget: str, at_most: float, tolerance: float) -> str:
     """The headline where the samples decide nothing yet."""
     return (
-        f"Cannot tell yet: {name} at {budget_short(budget)} may lose up to {points(at_most)} "
+        f"Cannot tell yet: {name} at {budget_words(budget)} may lose up to {points(at_most)} "
         f"(95 %), and your tolerance is {amount(tolerance)}."
     )
 
 
 def next_budget(name: str, budget: str, found: PointDecision, n: int) -> str:
     """A sentence on the next smaller budget than the one that keeps."""
-    at = f"At {budget_short(budget)} {name}"
+    at = f"At {budget_words(budget)} {name}"
     if found.state == "loses":
         return f"{at} loses at least {points(found.at_least or 0.0)}."
     return f"{at} {seen(found)}, so it is too early to tell.{settled_by(found, n)}"
@@ -160,18 +162,17 @@ def seen(found: PointDecision) -> str:
 
 
 def settled_by(found: PointDecision, n: int, what: str = "samples") -> str:
-    """How many samples more would decide a point; begins with a space."""
+    """How many samples in all would decide a point that has `n`; begins with a space."""
     if found.needed is None:
         return " More samples would not help: this loss is too close to the tolerance."
-    about = 10 * ceil(max(found.needed - n, 1) / 10)
     stays = f"the loss stays at {points(found.loss)}" if found.loss else "nothing more is lost"
-    return f" About {about:,} more {what} would settle it, if {stays}."
+    return f" About {max(found.needed, n + 1):,} {what} in all would settle it, if {stays}."
 
 
 def pill(outcome: str, budget: str, tolerance: float) -> str:
     """The decision on a method as a label of a few words."""
     if outcome == "keeps":
-        return f"Keeps from {budget_short(budget)}"
+        return f"Keeps from {budget_words(budget)}"
     return f"Loses more than {amount(tolerance)}" if outcome == "loses" else STATES[outcome]
 
 
@@ -182,7 +183,7 @@ def why(budget: str, found: PointDecision) -> str:
     lost = "no known score" if found.loss is None else f"{points(found.loss)} lost"
     if found.loss is not None and found.loss <= 0:
         lost = "nothing lost"
-    at = f"{lost} at {budget_short(budget)}"
+    at = f"{lost} at {budget_words(budget)}"
     return at if found.state == "loses" else f"{at}, at most {amount(found.at_most)}"
 
 
@@ -219,8 +220,8 @@ def can_confirm(n: int, methods: int, tolerance: float, what: str = "samples") -
     least, one_lost = least_tolerance(n, methods), least_tolerance(n, methods, 1)
     needed = {share: fewest_sources(share, methods) for share in (tolerance, *_SMALLER)}
     larger = [(share, total) for share, total in needed.items() if total and total > n][:2]
-    more = [f"{points(share)} takes {total:,} {what}" for share, total in larger]
-    rest = f" Confirming {'; '.join(more)}." if more else ""
+    first, *others = [f"{points(share)} takes {total:,}" for share, total in larger] or [""]
+    rest = f" Confirming {'; '.join((f'{first} {what} in all', *others))}." if first else ""
     who = f"With {counted(methods, 'method')}, {counted(n, what.removesuffix('s'), what)}"
     if least is None:
         return f"{who} can confirm no loss at all.{rest}"
@@ -239,21 +240,15 @@ def l1_finding(moved: Interval) -> str:
 # --- words --------------------------------------------------------------------------------
 
 
-def budget_words(budget: str) -> str:
-    """`10 % of the cache`, `128 tokens`, `4MiB`."""
-    if budget.endswith("%"):
-        return f"{budget.removesuffix('%').strip()} % of the cache"
-    return budget if budget.casefold().endswith("mib") else f"{budget} tokens"
-
-
-def budget_shown(budget: object) -> str:
-    """A budget as it was written, for a reader: `20 %`, `128`."""
-    return str(budget).replace("%", " %")
-
-
-def budget_short(budget: str) -> str:
-    """`10 %`, `128 tokens`."""
-    return budget_words(budget).removesuffix(" of the cache")
+def budget_words(budget: Budget | str | None) -> str:
+    """`10 %`, `1,200 tokens`, `4 MiB`; `all` for None, and what is no budget as it was written."""
+    if budget is None:
+        return "all"
+    try:
+        own = Budget.parse(budget) if isinstance(budget, str) else budget
+    except ConfigError:
+        return str(budget)
+    return f"{own.amount:,.10g}{_UNITS[own.unit]}"
 
 
 def amount(share: float) -> str:

@@ -15,7 +15,7 @@ from ckv_core.experiment.points import POINT_METRICS, Curve, Points, Row
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.rounding import floor_sentence
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sentences import budget_short, budget_shown
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.experiment.stats import (
     Match,
     MatchOutcome,
@@ -75,7 +75,7 @@ class Saving:
 
     @property
     def text(self) -> str:
-        """`171, 33 % less`; `64 or less` and `over 512` where `MEANINGS` says more."""
+        """`171 tokens, 33 % less`; `5 % or less` and `over 50 %` where `MEANINGS` says more."""
         text = self._of(self.match)
         if self.share is None or self.is_moot:
             return text
@@ -85,7 +85,7 @@ class Saving:
 
     @property
     def full_text(self) -> str:
-        """The same with what it means: `64 or less (already reached at the smallest budget)`."""
+        """The same with what it means: `5 % or less (already reached at the smallest budget)`."""
         meaning = MEANINGS.get(self.match.outcome)
         return f"{self.text} ({meaning})" if meaning else self.text
 
@@ -97,13 +97,12 @@ class Saving:
 
     def _of(self, match: Match) -> str:
         if match.budget is None:
-            smallest, largest = map(budget_shown, (self.tried[0], self.tried[-1]))
+            smallest, largest = map(budget_words, (self.tried[0], self.tried[-1]))
             ends = {"better": f"{smallest} or less", "worse": f"over {largest}"}
             return (ends | _WORDS)[match.outcome]
         unit = self.target_budget.unit
-        if unit == "tokens":
-            return f"{match.budget:,.0f}"
-        return f"{match.budget:.1f} %" if unit == "percent" else f"{match.budget:.3g}MiB"
+        decimals = {"tokens": 0, "percent": 1, "mib": 2}[unit]
+        return budget_words(Budget(round(match.budget, decimals), unit))
 
 
 Needs = Mapping[str, Saving]  # by metric
@@ -173,7 +172,7 @@ def savings_table(
     def matched(needs: Needs) -> Cell:
         at = first(needs)
         return Cell(
-            f"{at.target.first.name} at {budget_short(str(at.target_budget))}",
+            f"{at.target.first.name} at {budget_words(at.target_budget)}",
             at.target_budget.amount,
         )
 

@@ -17,7 +17,7 @@ from ckv_core.experiment.points import Row
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import in_type, within_floor
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sentences import counted, listed, spread
+from ckv_core.experiment.sentences import budget_words, counted, listed, spread
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.chain import mean_head_l1
 from ckv_core.records.events import RunResult
@@ -37,8 +37,6 @@ from ckv_core.records.records import Outcome, Receipt, VariantResult
 from ckv_core.records.variants import spec_without
 
 # --- several budgets as a grid: what each method came to at each ---------------------------
-
-_UNITS = {"percent": " %", "tokens": " tokens", "mib": " MiB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,6 @@ class Grid:
             return (most if least is None else least, -line.states.count("kept"))
 
         return Grid(self.budgets, tuple(sorted(self.lines, key=rank)), self.by_answer)
-
-
-def budget_words(budget: Budget) -> str:
-    """`10 %`, `128 tokens`, `4 MiB`."""
-    return f"{budget.amount:,g}{_UNITS[budget.unit]}"
 
 
 def read_grid(result: RunResult) -> Grid:

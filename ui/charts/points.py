@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ckv_core.experiment.points import BUDGET_UNITS, POINT_METRICS, Curve, Points, Row, varied_units
 from ckv_core.experiment.regimes import marked_name
 from ckv_core.experiment.rounding import short
-from ckv_core.experiment.sentences import budget_shown, spanned
+from ckv_core.experiment.sentences import budget_words, spanned
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.sweep import ORACLES
 from ckv_core.methods.parameters import Budget
@@ -85,15 +85,13 @@ def points_figure(
     for curve, known in drawn:
         name = marked_name(curve.first.name, marks[curve.first.place])
         look = looks[curve.first.place]
-        places, budgets, means = zip(*known, strict=True)
+        places, requested, means = zip(*known, strict=True)
         line = budget_line(
             look,
             name,
             places,
             [scale * mean.mean for mean in means],
-            customdata=[
-                [budget_shown(budget), mean.n] for budget, mean in zip(budgets, means, strict=True)
-            ],
+            customdata=[[each, mean.n] for each, mean in zip(requested, means, strict=True)],
             hovertemplate=f"%{{customdata[0]}}: %{{y:.4g}}{unit_after}, n = %{{customdata[1]}}",
             error_y=interval_bars(means, look.color, scale),
         )
@@ -101,8 +99,7 @@ def points_figure(
     shown.add_traces(limits)
     _add_reference(shown, points, metric, scale)
     if against == "budget":
-        ticks = [budget.amount for _, known in drawn for _, budget, _ in known]
-        budget_axis(shown, ticks, BUDGET_UNITS[unit])
+        budget_axis(shown, [x for _, known in drawn for x, _, _ in known], BUDGET_UNITS[unit])
     else:
         shown.update_xaxes(title_text=axis.title, rangemode="tozero")
     shown.update_yaxes(title_text=metric.unit_name, rangemode="tozero", ticksuffix=unit_after)
@@ -154,12 +151,19 @@ def interval_bars(intervals: Sequence[Interval], color: str, scale: int) -> dict
     }
 
 
-def _known(curve: Curve, key: str, axis: _Axis) -> list[tuple[float, Budget, Interval]]:
+def _known(curve: Curve, key: str, axis: _Axis) -> list[tuple[float, str, Interval]]:
+    """Place on the axis, the budget in words and the mean, of each row that has both."""
     return [
-        (x, budget, mean)
+        (x, _requested(row), mean)
         for budget, row in curve.rows
         if (mean := row.mean(key)) and (x := axis.place(budget, row)) is not None
     ]
+
+
+def _requested(row: Row) -> str:
+    """`20 % (395 tokens)`."""
+    words = budget_words(row.identity.budget)
+    return f"{words} ({row.tokens})" if row.tokens else words
 
 
 def _subtitle(points: Points, metric: Metric, drawn: Sequence[tuple[Curve, Sequence[Any]]]) -> str:
@@ -208,8 +212,10 @@ def _oracles(points: Points, place: str) -> Iterator[go.Scatter]:
         known = curve.means(quantity.key) if curve else []
         if known:
             budgets, values = zip(*((b.amount, m.mean) for b, m in known), strict=True)
-            hover = f"budget %{{x}}: %{{y:.4g}} {quantity.unit}"
-            yield budget_line(look, quantity.label, budgets, values, hovertemplate=hover)
+            hover = f"%{{customdata}}: %{{y:.4g}} {quantity.unit}"
+            words = [budget_words(budget) for budget, _ in known]
+            more = {"customdata": words, "hovertemplate": hover}
+            yield budget_line(look, quantity.label, budgets, values, **more)
 
 
 def _offered(points: Points) -> Iterator[tuple[Metric, Curve]]:

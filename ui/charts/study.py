@@ -191,7 +191,7 @@ def perturbation_figure(reading: Reading, variant: str, budget: str, measure: st
             known[result.variant][result.sample] = value
     theirs, own = (known[name] for name in pair)
     samples = sorted(theirs.keys() & own.keys(), key=theirs.__getitem__)
-    title = f"{label[0].upper()}{label[1:]} of every sample at {sentences.budget_short(budget)}"
+    title = f"{label[0].upper()}{label[1:]} of every sample at {sentences.budget_words(budget)}"
     if not samples:
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
@@ -228,7 +228,7 @@ def _cells(reading: Reading, point: Point) -> dict[tuple[float, float], list[flo
 
 
 def _point_name(reading: Reading, point: Point) -> str:
-    at = f" at {sentences.budget_short(point.budget)}" if point.budget else ""
+    at = f" at {sentences.budget_words(point.budget)}" if point.budget else ""
     return reading.names[point.variant] + at
 
 
@@ -253,7 +253,7 @@ def _sample_controls(reading: Reading) -> list[Control]:
     return [
         Control("variant", "Method", [(name, reading.names[name]) for name in names]),
         Control(
-            "budget", "Budget", [(budget, sentences.budget_shown(budget)) for budget in budgets]
+            "budget", "Budget", [(budget, sentences.budget_words(budget)) for budget in budgets]
         ),
         Control("measure", "Measure", measures),
     ]

@@ -17,7 +17,7 @@ from ckv_core.experiment.plan import (
     plan,
     plan_table,
 )
-from ckv_core.experiment.sentences import budget_short
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.methods import STORES
 from ckv_core.models.catalog import KNOWN, list_models, planned_shape
 from ckv_core.models.shape import MAX_CONFIG_BYTES, shape_of_text
@@ -163,7 +163,7 @@ class Capacity:
         ways = tuple(dict.fromkeys(row.spec for row in equal))
         form = FormValues(variants=ways, model=shape.name)
         link = ("Compare these on a text", f"/?{urlencode({'setup': setup_of(form)[0]})}")
-        at = budget_short(str(evicting[0].budget))
+        at = budget_words(evicting[0].budget)
         says = f"{evicting[0].label} at {at}: evict, store in fewer bits, or both."
         return [SILENT, rows, equal_table(equal).value(), notice_value(says, "", [link])]
 

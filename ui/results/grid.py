@@ -8,9 +8,9 @@ from ckv_core.base.percent import percent
 from ckv_core.experiment.evidence import held
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.rounding import short
-from ckv_core.experiment.sentences import clipped, size
+from ckv_core.experiment.sentences import budget_words, clipped, size
 from ckv_core.experiment.summary import TIMES, time_cell
-from ckv_core.experiment.verdict import Grid, Line, Point, budget_words, read_grid, sizes
+from ckv_core.experiment.verdict import Grid, Line, Point, read_grid, sizes
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.outcomes import State, full_of, outcome_word

@@ -40,7 +40,7 @@ CURVES_TEXT = (
 )
 SAVINGS_TEXT = (
     "### Budget savings\n"
-    "How many [[entry|entries]] a method needs to be as close to the full cache as another one."
+    "The budget that a method needs to be as close to the full cache as another one."
 )
 POINTS_TEXT = "### All points\nClick the name of a column to sort by it."
 POINT_KEPT_TEXT = (

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.experiment.sentences import budget_shown
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.records.variants import VariantSpec, method_of, spec_without, written_parameters
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort, RunSummary
@@ -121,7 +121,7 @@ def methods_of(specs: Sequence[str]) -> list[dict[str, Any]]:
 def budget_text(specs: Sequence[str]) -> str:
     """`20 %`, or the first and the last of several: `5 % to 50 %`; empty where none is written."""
     written = dict.fromkeys(written_parameters(spec).get("budget", "") for spec in specs)
-    budgets = [budget_shown(each) for each in written if each]
+    budgets = [budget_words(each) for each in written if each]
     return budgets[0] if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}" if budgets else ""
 
 

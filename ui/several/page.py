@@ -16,7 +16,7 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import points_json, points_table
 from ckv_core.experiment.runs import together
-from ckv_core.experiment.sentences import budget_shown
+from ckv_core.experiment.sentences import budget_words
 from ckv_core.experiment.table import Cell, Column, Table, text_column
 from ckv_core.records.events import RunResult
 from ckv_core.records.external_selection import OWN
@@ -196,7 +196,7 @@ def _cell(at: int, row: _Beside) -> Cell:
 
 def _head_of(run: RunSnapshot) -> str:
     """Model and budget, and the state of a run that is not done."""
-    budgets = ", ".join(budget_shown(each) for each in run.request.budgets if each)
+    budgets = ", ".join(budget_words(each) for each in run.request.budgets if each)
     state = "" if run.state == "done" else f"not finished: {run.state}"
     return " · ".join(filter(None, [run.request.model, budgets, state]))
 
@@ -248,7 +248,7 @@ def _letter(at: int) -> str:
 def _settings(run: RunSnapshot) -> dict[str, object]:
     request = run.request
     settings: dict[str, object] = {f.name: getattr(request, f.name) for f in fields(request)}
-    settings["budgets"] = tuple(map(budget_shown, request.budgets))
+    settings["budgets"] = tuple(map(budget_words, request.budgets))
     model = run.result.model
     if model is not None:
         served = ("name", "sha256", "dtype", "device")

@@ -43,7 +43,7 @@ class _Line(NamedTuple):
 
     @property
     def name(self) -> Cell:
-        name = f"at {sentences.budget_short(self.budget)}" if self.is_below else self.method.name
+        name = f"at {sentences.budget_words(self.budget)}" if self.is_below else self.method.name
         return Cell(name, f"{self.method.name} {name}" if self.is_below else name)
 
     @property
@@ -118,7 +118,7 @@ def bounds_table(reading: Reading) -> dict[str, Any]:
     columns: list[Column[_Line]] = [
         text_column("method", "Method", lambda line: line.method.name),
         Column(
-            "budget", "Budget", lambda line: sentences.budget_shown(line.budget), unit="requested"
+            "budget", "Budget", lambda line: sentences.budget_words(line.budget), unit="requested"
         ),
         text_column("outcome", "Outcome", lambda line: sentences.STATES[line.state]),
         *(
@@ -189,11 +189,11 @@ def scores_table(reading: Reading) -> dict[str, Any]:
         ends = [each or 0.0 for each in (mean.low, mean.mean, mean.high)] if mean else []
         return Cell("", mean.mean, strip=ends) if mean else None
 
-    short = sentences.budget_short(largest)
+    short = sentences.budget_words(largest)
     columns: list[Column[str]] = [
         text_column("method", "Method", lambda variant: reading.names[variant]),
         *(
-            Column(f"b{at}", sentences.budget_short(budget), partial(score, budget))
+            Column(f"b{at}", sentences.budget_words(budget), partial(score, budget))
             for at, budget in enumerate(budgets)
         ),
         text_column("strip", f"At {short}, from 0 to 100", strip),

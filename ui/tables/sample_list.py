@@ -38,7 +38,7 @@ class Cell:
     tags: Mapping[str, str]
 
     def words(self, reading: Reading) -> str:
-        at = f" at {sentences.budget_short(self.point.budget)}" if self.point.budget else ""
+        at = f" at {sentences.budget_words(self.point.budget)}" if self.point.budget else ""
         tags = [f"{name} {value or 'none'}" for name, value in self.tags.items()]
         return ", ".join([f"{reading.names[self.point.variant]}{at}", *tags])
 
@@ -69,7 +69,7 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
     found = page.disagreeing
     if cell is not None:
         found = sorted(filter(cell.holds, reading.samples), key=page.spread, reverse=True)
-    at = sentences.budget_short(page.budget or "")
+    at = sentences.budget_words(page.budget or "")
     cut = ""
     if len(found) > MOST_SAMPLES:
         cut = f" The first {MOST_SAMPLES} of {len(found):,}; the CSV of all results has the rest."

@@ -11,7 +11,7 @@ from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import point_of
-from ckv_core.experiment.sentences import budget_shown, spanned
+from ckv_core.experiment.sentences import budget_words, spanned
 from ckv_core.experiment.study import Sample
 from ckv_core.experiment.table import Cell, Column, Item, Table, text_column
 from ckv_core.records.run_request import Point
@@ -72,7 +72,7 @@ def tasks_table(reading: Reading) -> dict[str, Any]:
 
     columns: list[Column[Point]] = [
         text_column("method", "Method", lambda point: reading.names[point.variant]),
-        Column("budget", "Budget", lambda point: budget_shown(point.budget or "all")),
+        Column("budget", "Budget", lambda point: budget_words(point.budget)),
         *(
             Column(f"task{at}", task or "no task", partial(cell, task), unit=_sizes(scores, task))
             for at, task in enumerate(tasks)

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from ckv_core.experiment.verdict import budget_words, read_grid
+from ckv_core.experiment.sentences import budget_words
+from ckv_core.experiment.verdict import read_grid
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from tests.factories.runs import receipt, run_of, sweep_result, variant
@@ -62,4 +63,7 @@ def test_the_best_line_comes_first():
 
 def test_words_of_budgets():
     budgets = [Budget(2.5, "percent"), Budget(1200, "tokens"), Budget(4, "mib")]
-    assert [*map(budget_words, budgets)] == ["2.5 %", "1,200 tokens", "4 MiB"]
+    words = ["2.5 %", "1,200 tokens", "4 MiB"]
+    assert [*map(budget_words, budgets)] == words
+    assert [*map(budget_words, ("2.5%", "1200", "4MiB"))] == words
+    assert [*map(budget_words, (None, "half"))] == ["all", "half"]

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from ckv_core.experiment.points import with_bases
 from ckv_core.experiment.runs import read_results
 from ckv_core.experiment.stats import Match, matching_budget
-from ckv_core.experiment.sweep import MEANINGS, Saving, curves, matched_metrics, savings
+from ckv_core.experiment.sweep import (
+    MEANINGS,
+    Saving,
+    curves,
+    matched_metrics,
+    savings,
+    sweep_points,
+)
 from ckv_core.records.events import RunResult
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import RoundingFloor, VariantResult
@@ -54,10 +61,15 @@ def test_points_that_only_an_imported_run_can_have_are_on_no_curve():
 
 @pytest.mark.parametrize(
     ("budgets", "unit", "amounts"),
-    [(("64", "10%"), "tokens", [8, 64]), (("1MiB", "2MiB"), "mib", [1, 2])],
+    [
+        (("64", "10%"), "tokens", [8, 64]),
+        (("64", "32"), "tokens", [32, 64]),
+        (("20%", "10%"), "percent", [10, 20]),
+        (("1MiB", "2MiB"), "mib", [1, 2]),
+    ],
 )
 def test_budgets_of_one_sample_share_an_axis(budgets, unit, amounts):
-    tokens = {"64": 64, "10%": 8, "1MiB": 40, "2MiB": 80}
+    tokens = {"64": 64, "32": 32, "10%": 8, "20%": 16, "1MiB": 40, "2MiB": 80}
     points = [moved(f"snapkv:budget={budget}") for budget in budgets]
     resolved = [
         replace(point, receipt=replace(point.receipt, budget_tokens=tokens[budget]))
@@ -65,6 +77,21 @@ def test_budgets_of_one_sample_share_an_axis(budgets, unit, amounts):
     ]
     (curve,) = curves(sweep_of(*resolved))
     assert (curve.unit, [budget.amount for budget, _ in curve.rows]) == (unit, amounts)
+
+
+def test_all_points_name_budgets_as_they_were_requested_and_tokens_beside_them():
+    """As the grid does, also where units are mixed; sorted by what they share."""
+    resolved = [moved("snapkv:budget=10%"), moved("snapkv:budget=64")]
+    resolved = [
+        replace(each, receipt=replace(each.receipt, budget_tokens=tokens))
+        for each, tokens in zip(resolved, (8, 64), strict=True)
+    ]
+    cells = [row["cells"]["budget"] for row in sweep_points(sweep_of(*resolved)).value()["rows"]]
+    assert [(each["text"], each.get("more", "")) for each in cells] == [
+        ("10 %", "8 tokens"),
+        ("64 tokens", ""),
+    ]
+    assert [each["value"] for each in cells] == [8, 64]
 
 
 def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written():
@@ -169,10 +196,10 @@ def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget():
     )
     found = saved(result)
     assert [each.match.outcome for each in found] == ["nothing", "nothing", "worse"]
-    assert [each.text for each in found] == ["nothing to match", "nothing to match", "over 256"]
-    assert found[2].full_text == "over 256 (not reached with the budgets tried)"
+    assert [each.text for each in found] == [*["nothing to match"] * 2, "over 256 tokens"]
+    assert found[2].full_text == "over 256 tokens (not reached with the budgets tried)"
     back = [each.text for each in saved(result, 1)]
-    assert back == ["nothing to match", "192, 50 % more", "192, 25 % less"]
+    assert back == ["nothing to match", "192 tokens, 50 % more", "192 tokens, 25 % less"]
 
 
 def test_no_budget_matches_a_point_that_only_rounding_moves():

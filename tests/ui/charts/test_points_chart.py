@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from ckv_core.experiment.runs import together
 from ckv_core.experiment.stats import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result, with_changes
@@ -93,6 +94,18 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     assert line.y[1] > 1  # percent, with the sign behind a space
     assert line.hovertemplate.startswith("%{customdata[0]}: %{y:.4g} %,")
     assert figure.layout.yaxis.ticksuffix == " %"
+
+
+def test_curves_of_one_run_have_its_own_budgets_and_tokens_in_the_hover():
+    def in_percent(variant):
+        spec = variant.spec.replace("budget=64", "budget=10%").replace("budget=128", "budget=20%")
+        return replace(variant, spec=spec)
+
+    (run,) = only([sweep_snapshot()], lambda v: "=64" in v.spec or "=128" in v.spec)
+    figure = BUDGET.figure(together([with_changes(run.result, in_percent)]), {"quantity": "head"})
+    assert figure.layout.xaxis.title.text == "budget, percent of the compressed prompt"
+    line = lines_of(figure)["SnapKV"]
+    assert (tuple(line.x), line.customdata[0][0]) == ((10, 20), "10 % (64 tokens)")
 
 
 def test_one_budget_alone_is_no_curve():

@@ -120,7 +120,7 @@ def test_the_form_says_what_so_many_samples_can_show_at_this_tolerance():
     )
     words = "With 1 method, 50 samples can confirm that a method loses at most 6.8 points ("
     assert plan_sentence(asked).startswith(words)
-    more = "Confirming 5 points takes 69 samples; 2 points takes 175 samples."
+    more = "Confirming 5 points takes 69 samples in all; 2 points takes 175."
     assert plan_sentence(asked).endswith(more)
     assert plan_sentence(form(name="")).startswith("With 4 methods, 5 samples can confirm")
     one = "\n".join(json.dumps({"id": f"q{at}", "source": "a", **LINE}) for at in range(9))

@@ -257,7 +257,7 @@ def test_runs_that_are_the_same_say_so():
 def test_only_settings_that_differ_are_listed():
     other = snapshot(slug=OTHER, request=request(max_new_tokens=9, budgets=("5",)))
     assert settings_of(snapshot(), other) == [
-        ["Budgets", "4", "5"],
+        ["Budgets", "4 tokens", "5 tokens"],
         ["Max new tokens", "64", "9"],
     ]
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})
