@@ -5,16 +5,26 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.findings import adjusted, lines_of, pages
+from benchmarks.findings import adjusted, lines_of, pages, read
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.study import Sample, SampleResult
+from ckv_core.methods.base import KEEP_QUESTION
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.variants import VariantSpec
 
 
 def test_figures_and_pairs_are_made_of_the_tables():
     for path, text in pages().items():
         assert path.suffix == ".md" or ET.fromstring(text).tag.endswith("svg")
         assert path.read_text("utf-8") == text, f"{path.name}: run `make findings`"
+
+
+@pytest.mark.parametrize("name", ["answers", "methods", "needles", "needles_2k", "earlier_pairs"])
+def test_no_table_has_withdrawn_rows(name):
+    """They are of methods that did not keep the question, which they do today."""
+    for row in read(f"{name}.csv"):
+        spec = VariantSpec.parse(row["variant"], {"budget": "20%"})
+        assert row["scenario"] == "context-only" or KEEP_QUESTION.name not in spec.params
 
 
 def result(at: int, variant: str, score: float | None, l1: float) -> SampleResult:
