@@ -290,7 +290,7 @@ class RequestSizes:
 def plan(shape: ModelShape, setting: Setting, specs: Sequence[VariantSpec]) -> list[Planned]:
     """The full cache's numbers, then each variant's; ConfigError for a budget that cannot be."""
     if len(specs) > MAX_PLANNED:
-        raise ConfigError(f"Up to {MAX_PLANNED} variants can be planned at a time.")
+        raise ConfigError(f"Up to {MAX_PLANNED} methods can be planned at a time.")
     evicting = (spec for spec in specs if spec.method.evicts)
     return [
         RequestSizes(shape, setting, spec).planned()

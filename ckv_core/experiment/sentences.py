@@ -20,7 +20,7 @@ NO_REFERENCE = (
     "The full cache was left out, so agreement, perturbation and KL are not measured: only the "
     "expected answer and memory speak."
 )
-NO_METHOD_FINISHED = "The full cache has finished, and no variant that could be compared with it."
+NO_METHOD_FINISHED = "The full cache has finished, and no method that could be compared with it."
 ONLY_FULL = "Only the full cache ran{}: add a method to compare."
 FULL_DOES = {
     "answered": " and answers correctly",

@@ -47,7 +47,7 @@ _UNITS = {
 }
 _HELP = {
     "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
-    "variant's first choice is the same token; n in the cell's title.",
+    "method's first choice is the same token; n in the cell's title.",
     "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
     "next-token distribution, mean over its positions; n in the cell's title.",
 }
@@ -83,7 +83,7 @@ def summary_table(
     variants = result.variants
     notes = (cut_note(variants), floor_sentence(result), alone_note(variants), *_warnings(result))
     return Table(
-        caption="Metrics of every variant",
+        caption="Metrics of every method",
         columns=[
             text_column("variant", "Method", lambda each: Cell(each.label, spec=each.spec)),
             text_column("spec", "SPEC", lambda each: each.spec, is_hidden=True),

@@ -368,7 +368,7 @@ def _cautions(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
     yield from _rounding(result)
     unfinished = sum(v.stopped is None and not v.failure for v in result.variants)
     if unfinished:
-        are = counted(unfinished, "variant is", "variants are")
+        are = counted(unfinished, "method is", "methods are")
         yield sentences.LEFT_OUT.format(are, "it" if unfinished == 1 else "they")
     yield sentences.MORE_SAMPLES
 

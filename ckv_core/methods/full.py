@@ -8,7 +8,7 @@ from ckv_core.methods.base import register
 register(
     name="full",
     label="Full cache",
-    summary="Keeps every entry; the reference that the other variants are measured against.",
+    summary="Keeps every entry; the reference that the other methods are measured against.",
     source="Vaswani et al. 2017, arXiv:1706.03762",
     budget_rule=None,
 )

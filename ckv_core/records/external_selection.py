@@ -156,7 +156,7 @@ def own_from_json(documents: object, *at: str) -> tuple[ExternalSelection, ...]:
         variants += found
     if len(variants) > MAX_VARIANTS:
         raise ConfigError(
-            f"{len(variants)} variants are too many; one run takes up to {MAX_VARIANTS}."
+            f"{len(variants)} methods are too many; one run takes up to {MAX_VARIANTS}."
         )
     return variants
 

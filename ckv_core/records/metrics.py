@@ -214,7 +214,7 @@ _MECHANISMS: Numbers = {
     ),
     "cache_bytes": (
         "Cache",
-        "Bytes of the prompt's keys and values: as requested, and measured in this variant's "
+        "Bytes of the prompt's keys and values: as requested, and measured in this method's "
         "tensors.",
         _receipt(lambda receipt: receipt.cache_bytes),
         _COST | {"unit": "bytes", "places": _OF_RUN | _KEPT},
@@ -248,8 +248,7 @@ _MECHANISMS: Numbers = {
     ),
     "step_ms": (
         "Time per token",
-        "A decoding step of this variant alone, batch 1: median and quartiles of at least 32 "
-        "steps.",
+        "A decoding step of this method alone, batch 1: median and quartiles of at least 32 steps.",
         _timed(lambda time: time.step_ms[1]),
         _TIME,
     ),
@@ -473,7 +472,7 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
         ),
         "sampled_agreement": (
             "Agreement of sampled texts",
-            "Mean share of the same variant's greedy tokens that a sampled text reproduces "
+            "Mean share of the same method's greedy tokens that a sampled text reproduces "
             "before its first difference.",
             "ours",
         ),
@@ -548,7 +547,7 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     ("selection", "model", "1"): {
         "stage1_alpha": (
             "Alpha of stage 1",
-            "share of a KV head's budget that N' takes: the variant's own alpha, without "
+            "share of a KV head's budget that N' takes: the method's own alpha, without "
             "CriticalKV the run's",
             "ours",
         )

@@ -184,7 +184,7 @@ class RunRequest:
     max_new_tokens: Annotated[
         int,
         within(0, MAX_NEW_TOKENS),
-        f"tokens to generate per variant, up to {MAX_NEW_TOKENS}; at several budgets 0 only "
+        f"tokens to generate per method, up to {MAX_NEW_TOKENS}; at several budgets 0 only "
         "measures",
     ] = 64
     answer_prefix: Annotated[
@@ -216,7 +216,7 @@ class RunRequest:
         "left out is 1, 1 and 0",
     ] = ""
     ignore_eos: Annotated[
-        bool, EXACT, "generate past the end-of-sequence token: equally many tokens per variant"
+        bool, EXACT, "generate past the end-of-sequence token: equally many tokens per method"
     ] = False
     time: Annotated[
         bool,
@@ -239,7 +239,7 @@ class RunRequest:
     reference: Annotated[
         bool,
         EXACT,
-        "decode the full cache beside the variants; without it they take turns, and the peak of "
+        "decode the full cache beside the methods; without it they take turns, and the peak of "
         "memory of each is measured",
     ] = True
     follow_ups: Annotated[
@@ -250,7 +250,7 @@ class RunRequest:
     own_indices: Annotated[
         tuple[ExternalSelection, ...],
         By(_read_own),
-        "kept positions of other code as more variants (docs/how-to/compare_with_kvpress.md)",
+        "kept positions of other code as more methods (docs/how-to/compare_with_kvpress.md)",
     ] = ()
     # See `protection.protected_ranges`.
     protect: Annotated[
@@ -417,7 +417,7 @@ class RunRequest:
                     continue
                 first = found.setdefault(spec.settings(), (row, self._point(text, spec), spec))
                 if first[0] != row and (self.name or not is_sweep):
-                    raise ConfigError(f"Variant {text!r} is listed twice; change or remove one.")
+                    raise ConfigError(f"Method {text!r} is listed twice; change or remove one.")
                 if len(found) >= MAX_SWEEP_POINTS:
                     raise ConfigError(
                         f"The run has over {MAX_SWEEP_POINTS} points; take fewer budgets, alphas "
@@ -458,13 +458,13 @@ class RunRequest:
         count, is_sweep = len(self.variants) + len(self.own_indices), self.kind == "sweep"
         labels = [each.label for each in self.own_indices]
         if not count:
-            yield "variants", "Choose at least one variant."
+            yield "variants", "Choose at least one method."
         if twice := [label for label in labels if labels.count(label) > 1]:
-            yield "variants", f"Variant 'own:label={twice[0]}' is listed twice; remove one."
+            yield "variants", f"Method 'own:label={twice[0]}' is listed twice; remove one."
         if is_sweep:
             yield from self._misfits_of_a_sweep()
         elif count > MAX_VARIANTS:
-            yield "variants", f"{count} variants are too many; one run takes up to {MAX_VARIANTS}."
+            yield "variants", f"{count} methods are too many; one run takes up to {MAX_VARIANTS}."
         least = 0 if is_sweep and not self.name else 1
         if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
             yield "max_new_tokens", f"New tokens must be from {least} to {MAX_NEW_TOKENS}."

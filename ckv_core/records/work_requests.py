@@ -21,7 +21,7 @@ from ckv_core.records.variants import VariantSpec, written_parameters
 STAND_IN = "?"
 EVICTS_LATER = (
     "{label} evicts while it generates, so its state is more than what it kept of the "
-    "context; keep another variant."
+    "context; keep another method."
 )
 
 
@@ -55,7 +55,7 @@ class KeepRequest(OfRun):
             reference=False,
         )
         if len(comparison.specs) != 1 or comparison.own_indices:
-            raise ConfigError("A cache is kept of one variant with a SPEC; name one.")
+            raise ConfigError("A cache is kept of one method with a SPEC; name one.")
         (spec,) = comparison.validate()
         if spec.policy is not None:
             raise ConfigError(EVICTS_LATER.format(label=spec.label))
@@ -101,7 +101,7 @@ class WhyRequest(OfRun):
         *_, spec = comparison.validate()
         if not spec.method.evicts or spec.policy is not None:
             raise ConfigError(
-                f"{spec.label} does not evict the prompt once and for all; name another variant."
+                f"{spec.label} does not evict the prompt once and for all; name another method."
             )
         return comparison
 

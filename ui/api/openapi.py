@@ -14,7 +14,7 @@ Endpoint = Callable[..., Any]
 FILES = {
     "result.json": "What export_run returns, of any size.",
     "bundle.zip": "The run to be imported elsewhere.",
-    "table.csv": "A row per variant.",
+    "table.csv": "A row per method.",
     "report.html": "One file that shows the run offline.",
     "kvpress.py": "The variants as presses for kvpress 0.5.5, with notes where these differ.",
 }

@@ -25,7 +25,7 @@ def _parse(text: str) -> ParameterValue:
 
 PREFILL = Parameter(
     name="prefill",
-    help="How the prompt is read: whole, in one prefill for all variants, or in blocks of so many "
+    help="How the prompt is read: whole, in one prefill for all methods, or in blocks of so many "
     "tokens (blocks:1024). After each block every head is cut down to its budget.",
     default="whole",
     parse=_parse,

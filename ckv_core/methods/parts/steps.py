@@ -86,7 +86,7 @@ class StepPolicy(Part):
 
 
 EVERY = integer("every", 256, (2, 4096)).means(
-    "Evicts from the generated entries after every so many tokens, by the variant's own score and "
+    "Evicts from the generated entries after every so many tokens, by the method's own score and "
     "selector; left out, all stay."
 )
 TO = integer("to", 64, (1, 4096)).means(

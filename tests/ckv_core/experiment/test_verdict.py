@@ -190,7 +190,7 @@ CASES = {
         f"SnapKV still answers correctly with {PLACE}.",
         BASELINE,
         "Answered: SnapKV (same text).",
-        "1 variant is left out: the run ended before it did.",
+        "1 method is left out: the run ended before it did.",
     ),
 }
 
@@ -387,4 +387,7 @@ def test_no_saving_is_said_where_no_point_answers():
         found = savings(line, target, "head", is_moot=nobody_answers(result))
         texts.append([saving.text for saving in found])
     assert (nobody_answers(silent), nobody_answers(heard)) == (True, False)
-    assert texts == [["2 or less", "2", "4"], ["2 or less", "2, 50 % less", "4, 50 % less"]]
+    assert texts == [
+        ["2 tokens or less", "2 tokens", "4 tokens"],
+        ["2 tokens or less", "2 tokens, 50 % less", "4 tokens, 50 % less"],
+    ]

@@ -147,7 +147,7 @@ def test_own_variants_come_last_under_their_label():
     [
         ({"text": selection_file([0]) * 2}, "'own:label=Mine' is listed twice"),
         ({"budgets": ("64", "128")}, "Kept positions of your own have one budget"),
-        ({"variants": tuple(f"snapkv:budget={40 + i}" for i in range(16))}, "17 variants are too"),
+        ({"variants": tuple(f"snapkv:budget={40 + i}" for i in range(16))}, "17 methods are too"),
     ],
 )
 def test_a_wrong_set_of_own_variants_is_refused(changes, sentence):

@@ -36,7 +36,7 @@ def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"variants": ()}, "at least one variant"),
+        ({"variants": ()}, "at least one method"),
         ({"variants": ("full",)}, "at least one method"),
         ({"budgets": ("8", "64")}, "raise the budget"),
         ({"budgets": tuple(map(str, range(64, 320)))}, "has over 256 points"),

@@ -172,7 +172,7 @@ def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
         ({"context": ""}, EMPTY),
         ({"context": 5}, "The request is wrong at context: text is expected, got 5."),
         ({"variants": ["no_such"]}, "Unknown method 'no_such'."),
-        ({"variants": ["full"] * 17}, "17 variants are too many; one run takes up to 16"),
+        ({"variants": ["full"] * 17}, "17 methods are too many; one run takes up to 16"),
         ({"alpha": 2}, "wrong at alpha: text is expected"),
         ({"budget": ",".join(map(str, range(40, 100)))}, "over 256 points"),
     ],
