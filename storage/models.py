@@ -297,7 +297,7 @@ class Array(Base):
         "quantities of docs/reference/definitions.md by name; <i8: held [2, tokens], entries and "
         "bytes; "
         "<u4: evicted [entries, 4], step, layer, KV head and position; and lists as JSON: "
-        "token_ids, token_texts, forced_steps, follow_ups",
+        "token_ids, token_texts, forced_steps, follow_ups, sampled_texts",
     )
     shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")
     data: Mapped[bytes] = mapped_column(doc="zlib of the array in C order, or of the JSON text")

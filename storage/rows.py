@@ -30,7 +30,7 @@ _LISTED = ("choices", "evidence", "protect")
 _DETAILS = ("metric", "source", "tags", "answer_prefix", "max_new_tokens", *_LISTED)
 _PERTURBATION = ("head_l1", "base_head_l1", "layer_hidden_l1")
 # Long members of a variant, by the names of the arrays that hold them.
-_LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups")
+_LISTS = ("token_ids", "token_texts", "forced_steps", "follow_ups", "sampled_texts")
 _ARRAYS = {
     **{name: (name,) for name in (*_LISTS, "retained")},
     "perturbation": _PERTURBATION,

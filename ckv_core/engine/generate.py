@@ -35,8 +35,10 @@ from ckv_core.records.events import (
     VariantFinished,
     VariantMeasured,
 )
-from ckv_core.records.records import FollowUp, HeldSeries, PromptInfo
+from ckv_core.records.records import FollowUp, HeldSeries, PromptInfo, SampledText
 from ckv_core.records.run_request import Repeats, RunRequest
+
+_JUDGED = ("answered", "missed")
 
 
 def generate(
@@ -257,7 +259,7 @@ def repetitions(run: Run, rows: PromptRows, greedy: Generation) -> Iterator[RunE
     repeats, request = Repeats.parse(run.request.repeats), run.request
     tail = run.prompt.token_ids[run.prompt.compressed_tokens :]
     same: list[list[float]] = [[] for _ in run.specs]
-    right: list[list[float]] = [[] for _ in run.specs]
+    texts: list[list[SampledText]] = [[] for _ in run.specs]
     for number in range(repeats.count):
         counted = f"sampled text {number + 1} of {repeats.count}"
         yield Progress("analyse", number / repeats.count, counted)
@@ -267,17 +269,18 @@ def repetitions(run: Run, rows: PromptRows, greedy: Generation) -> Iterator[RunE
                 pass
         for row in range(len(run.specs)):
             same[row].append(agreement(generation.token_ids[row], greedy.token_ids[row]))
-            found = answer_found(generation.text(row), request.answer)
-            if found is not None and (found or generation.stopped[row] == "eos"):
-                right[row].append(float(found))
-    for row in range(len(run.specs) if repeats.count else 0):
+            text = generation.text(row)
+            found = answer_found(text, request.answer)
+            texts[row].append(SampledText(text, generation.stopped[row] or "length", found))
+    for row, written in enumerate(texts if repeats.count else ()):
+        right = [float(each.outcome == "answered") for each in written if each.outcome in _JUDGED]
         figures = {"sampled_agreement": np.mean(same[row])}
-        if right[row]:
-            figures["sampled_answer"] = np.mean(right[row])
-        if len(right[row]) > 1:
-            figures["sampled_spread"] = np.std(right[row], ddof=1)
+        if right:
+            figures["sampled_answer"] = np.mean(right)
+        if len(right) > 1:
+            figures["sampled_spread"] = np.std(right, ddof=1)
         arrays = {name: np.array([value], np.float32) for name, value in figures.items()}
-        yield VariantAnalysed(row, arrays)
+        yield VariantAnalysed(row, arrays, sampled_texts=tuple(written))
 
 
 def answer(

@@ -273,6 +273,7 @@ def sample_request(
         variants=(FULL, *dict.fromkeys(point.variant for point in points)),
         max_new_tokens=own.max_new_tokens or study.max_new_tokens,
         budgets=(budget if budget in budgets else budgets[0],),
+        repeats=study.repeats,
     )
 
 

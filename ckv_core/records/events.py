@@ -24,6 +24,7 @@ from ckv_core.records.records import (
     Receipt,
     RetainedSet,
     RoundingFloor,
+    SampledText,
     Timed,
     VariantMemory,
     VariantResult,
@@ -103,12 +104,13 @@ class VariantAnalysed:
 
     Attributes:
         analysis: by the names of `metrics.ANALYSIS_ARRAYS`.
-        forced_steps: None leaves those that are there.
+        forced_steps, sampled_texts: None leaves those that are there.
     """
 
     index: int
     analysis: Mapping[str, Float32Array]
     forced_steps: tuple[ForcedStep, ...] | None = None
+    sampled_texts: tuple[SampledText, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +230,9 @@ def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
             for index, retained in enumerate(event.retained):
                 yield index, {"retained": retained}
         case VariantAnalysed():
-            steps = {} if event.forced_steps is None else {"forced_steps": event.forced_steps}
-            yield event.index, {"analysis": event.analysis, **steps}
+            given = {"forced_steps": event.forced_steps, "sampled_texts": event.sampled_texts}
+            known = {name: each for name, each in given.items() if each is not None}
+            yield event.index, {"analysis": event.analysis, **known}
         case Generated():
             names = ("text", "token_ids", "token_texts", "stopped")
             parts = (event.texts, event.token_ids, event.token_texts, event.stopped)

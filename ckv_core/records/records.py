@@ -31,6 +31,7 @@ from ckv_core.records.external_selection import MAX_HEADS, MAX_LAYERS, MAX_TEXT_
 from ckv_core.records.run_request import (
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
+    MAX_REPEATS,
     Flag,
     LongText,
     Scenario,
@@ -513,6 +514,21 @@ class FollowUp(Checked):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class SampledText:
+    """One text of a variant whose tokens were drawn; `answer_found` as in `VariantResult`."""
+
+    derived: ClassVar = ("outcome",)
+
+    text: LongText
+    stopped: Stop
+    answer_found: Flag | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return "none" if self.answer_found is None else judged(self.answer_found, self.stopped)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Checked):
     """The times of one variant by itself, when nothing else runs in its process.
@@ -568,6 +584,7 @@ class VariantResult(Checked):
         analysis: measured arrays by the names of `metrics.ANALYSIS_ARRAYS`.
         forced_steps: one per position of the full cache's continuation; empty if not requested.
         follow_ups: one per follow-up question.
+        sampled_texts: in the order of their draws.
         held: None where nothing is evicted while it generates.
         time: None where it was not timed.
         memory: None where nothing is known of this variant alone.
@@ -599,6 +616,7 @@ class VariantResult(Checked):
     )
     forced_steps: Annotated[tuple[ForcedStep, ...], many(MAX_NEW_TOKENS)] = ()
     follow_ups: Annotated[tuple[FollowUp, ...], many(MAX_FOLLOW_UPS)] = ()
+    sampled_texts: Annotated[tuple[SampledText, ...], many(MAX_REPEATS)] = ()
     held: HeldSeries | None = None
     time: Timed | None = None
     memory: VariantMemory | None = None
@@ -644,8 +662,7 @@ class VariantResult(Checked):
     def outcome(self) -> Outcome | None:
         """The outcome of the generation; None until it is over."""
         if self.answer_found is not None:
-            cut = not self.answer_found and self.stopped == "length"
-            return "cut" if cut else "answered" if self.answer_found else "missed"
+            return judged(self.answer_found, self.stopped)
         if self.failure:
             return "failed"
         return None if self.stopped is None else "none"
@@ -659,6 +676,11 @@ class VariantResult(Checked):
     def loops(self) -> bool:
         """Whether the limit cut a text that repeats itself; a higher limit would not help."""
         return self.stopped == "length" and loops(self.token_ids)
+
+
+def judged(found: bool, stopped: Stop | None) -> Outcome:
+    """The outcome of a text in which the expected answer is, or is not."""
+    return "answered" if found else "cut" if stopped == "length" else "missed"
 
 
 def loops(token_ids: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from ckv_core.records.codec import to_json
 from ckv_core.records.grid import at_points
-from ckv_core.records.records import Candidate, FollowUp, ForcedStep, VariantResult
+from ckv_core.records.records import Candidate, FollowUp, ForcedStep, SampledText, VariantResult
 from ckv_core.records.run_request import Kind, RunRequest
 from storage.database import default_url, open_database
 from tests.e2e.steps import DESK, PHONE, see_everything
@@ -125,6 +125,7 @@ def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
         analysis={name: np.ones(1, np.float32) for name in STRIP},
         forced_steps=(ForcedStep((candidate,), (candidate,)),),
         follow_ups=(answered,),
+        sampled_texts=(SampledText(HOSTILE, "eos"), SampledText("=1+1", "length", False)),
     )
 
 
@@ -163,6 +164,8 @@ def test_nothing_runs_in_the_parts_that_a_reader_opens(page, app, slugs):
     page.set_viewport_size(DESK)
     page.goto(f"{app.url}/run?id={slugs['slug']}")
     expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
+    page.get_by_role("button", name="Sampled texts").click()
+    expect(page.locator("#sampled tbody")).to_contain_text("window.bumped")
     page.get_by_role("button", name="Perturbation").click()
     chart = page.locator("[data-chart=fidelity]")
     # Charts above it are drawn meanwhile and push it out of view, where nothing is drawn.

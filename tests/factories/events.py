@@ -57,7 +57,8 @@ def events_of(result: RunResult) -> list[RunEvent]:
         if found.perturbation:
             events.append(VariantMeasured(at, found.perturbation))
         if found.analysis:
-            events.append(VariantAnalysed(at, found.analysis, found.forced_steps))
+            more = (found.forced_steps, found.sampled_texts)
+            events.append(VariantAnalysed(at, found.analysis, *more))
         if found.follow_ups:
             events.append(FollowUpsAnswered(at, found.follow_ups))
         judged = (found.agreement, found.first_difference, found.answer_found)
@@ -165,5 +166,6 @@ def small_run() -> dict:
                 "stopped": "eos",
             }
         ],
+        "sampled_texts": [{"text": "ab", "stopped": "length", "answer_found": False}],
     }
     return data

@@ -32,6 +32,7 @@ from ckv_core.records.records import (
     Receipt,
     RetainedSet,
     RoundingFloor,
+    SampledText,
     Timed,
     VariantMemory,
     VariantResult,
@@ -70,6 +71,9 @@ RECEIPTS = st.builds(
 )
 
 
+SAMPLED = st.builds(
+    SampledText, TEXTS, st.sampled_from(["eos", "length"]), st.none() | st.booleans()
+)
 TIMED = st.builds(
     Timed,
     added_first_token_ms=FIGURES,
@@ -162,7 +166,8 @@ def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
     analysis = {name: draw(float_arrays(*shapes[ANALYSIS_ARRAYS[name].axes])) for name in names}
     step = st.builds(ForcedStep, CANDIDATES, CANDIDATES)
     forced = draw(st.none() | st.just(()) | st.tuples(step, step))
-    return VariantAnalysed(index, analysis, forced)
+    sampled = draw(st.none() | st.lists(SAMPLED, max_size=2).map(tuple))
+    return VariantAnalysed(index, analysis, forced, sampled)
 
 
 def floors(model: ModelInfo) -> st.SearchStrategy[FloorMeasured]:

@@ -53,7 +53,7 @@ from ui.results.grid import chosen_value, grid_value, points_kept_value
 from ui.results.samples_area import REPORT_TEXTS, reading_values
 from ui.results.views import curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
-from ui.tables.points import summary_value, sweep_value
+from ui.tables.points import sampled_value, summary_value, sweep_value
 from ui.tables.samples import facts_rows
 
 # --- the contents of a report: components with their values, charts, and the files it carries ---
@@ -181,6 +181,8 @@ def contents_of(run: RunSnapshot, notes: RunNotes, only: Collection[str] | None 
         contents.add_charts("diagnostics", page.DIAGNOSTICS_TEXT, diagnostics, draw)
         table = summary_value(run.result, ended=True)
         contents.add("summary", page.FIGURES_TEXT, (DataTable, table))
+    if sampled := sampled_value(run.result, run.request.repeats):
+        contents.add("sampled", "### Sampled texts", (DataTable, sampled))
     contents.add("run", SETTINGS, (Facts, _facts(run, notes)))
     return contents
 

@@ -74,6 +74,8 @@ PARTS: tuple[tuple[str, str, str, Callable[..., Component], str], ...] = (
     ("compare", "steps", "next-steps", NextSteps, ""),
     ("compare", "follow_ups", "follow-ups", FollowUpAnswers, ""),
     ("compare", "kept", "kept", KeptTokens, KEPT_TEXT),
+    ("compare", "sampled_line", "sampled-line", Fold, ""),
+    ("compare", "sampled", "sampled", DataTable, ""),
     ("compare", "charts_line", "charts-line", Fold, ""),
     ("compare", "charts", "charts", RunCharts, words_of(PERTURBATION_TEXT)),
     ("compare", "diagnostics_line", "diagnostics-line", Fold, ""),

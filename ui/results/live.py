@@ -21,14 +21,14 @@ from ui.results.answers import answers_value, follow_ups_value
 from ui.results.block import OUTPUTS
 from ui.results.next_steps import live_value, next_value
 from ui.results.samples_area import reading_values
-from ui.results.sweep_area import sweep_values
+from ui.results.sweep_area import SAMPLED_LINE, sweep_values
 from ui.results.views import state_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.previews import is_live
 from ui.services.services import Services
 from ui.shell.parts import SILENT, tried
-from ui.tables.points import summary_value
+from ui.tables.points import sampled_value, summary_value
 from ui.tables.sample_list import read_cell
 
 LOGGER = logging.getLogger(__name__)
@@ -104,10 +104,13 @@ def compare_values(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any
     summary = summary_value(snapshot.result, ended=snapshot.is_final)
     # A run that ended has no line over nothing.
     has_charts = bool(charts["charts"]) or not (snapshot.is_final and snapshot.request.reference)
+    sampled = sampled_value(snapshot.result, snapshot.request.repeats)
     return {
         "answers": answers_value(snapshot, sort=sort),
         "follow_ups": follow_ups_value(snapshot),
         "kept": views.kept_value(snapshot),
+        "sampled_line": SAMPLED_LINE if sampled else None,
+        "sampled": sampled,
         "charts_line": PERTURBATION_LINE if has_charts else None,
         "charts": charts,
         "diagnostics_line": DIAGNOSTICS_LINE if diagnostics else None,

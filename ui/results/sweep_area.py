@@ -30,7 +30,7 @@ from ui.results.next_steps import next_value
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
-from ui.tables.points import sweep_value
+from ui.tables.points import sampled_value, sweep_value
 
 CURVES_TEXT = (
     "### Quality against budget\n"
@@ -57,7 +57,8 @@ _FIRST: tuple[tuple[str, str, Callable[..., Component], str], ...] = (
 )
 QUALITY_LINE = {"title": "Quality against budget", "hint": "curves, and how much budget is saved"}
 POINTS_LINE = {"title": "All points", "hint": "every metric of every method and budget, and CSV"}
-_SECTIONS = ("quality", "all_points")
+SAMPLED_LINE = {"title": "Sampled texts", "hint": "what each method wrote, and how often"}
+_SECTIONS = ("quality", "all_points", "all_sampled")
 OUTPUTS = (*(name for name, *_ in _FIRST), *_SECTIONS)
 
 
@@ -88,6 +89,9 @@ class SweepArea:
         with fold_column():
             self.outputs["all_points"] = Fold(elem_id="sweep-all-points")
             self._points = DataTable(elem_id="sweep-points", section=words_of(POINTS_TEXT))
+        with fold_column():
+            self.outputs["all_sampled"] = Fold(elem_id="sweep-all-sampled")
+            self._sampled = DataTable(elem_id="sweep-sampled")
 
     def wire(self, services: Services, slug: Component) -> None:
         """Each section is filled when it is opened; savings follow the line to be matched."""
@@ -103,10 +107,11 @@ class SweepArea:
             return handler
 
         matched = self._matched
-        quality, all_points = (self.outputs[name].expand for name in _SECTIONS)
+        quality, all_points, all_sampled = (self.outputs[name].expand for name in _SECTIONS)
         events: list[tuple[Any, Callable[..., list[Any]], list[Any], list[Any]]] = [
             (quality, _quality, [], [self._curves, matched, self._savings]),
             (all_points, _points, [], [self._points]),
+            (all_sampled, _sampled, [], [self._sampled]),
             (matched.input, _savings, [matched], [self._savings]),
         ]
         for event, read, more, outputs in events:
@@ -123,6 +128,7 @@ def sweep_values(view: RunSnapshot) -> dict[str, Any]:
         "point_kept": points_kept_value(view),
         "quality": QUALITY_LINE if is_swept else None,
         "all_points": POINTS_LINE if view.is_final and view.result.variants else None,
+        "all_sampled": SAMPLED_LINE if any(v.sampled_texts for v in view.result.variants) else None,
     }
 
 
@@ -141,3 +147,7 @@ def _savings(view: RunSnapshot, reference: object) -> list[Any]:
 
 def _points(view: RunSnapshot) -> list[Any]:
     return [sweep_value(view.result, sweep_points(view.result, view.request.answer))]
+
+
+def _sampled(view: RunSnapshot) -> list[Any]:
+    return [sampled_value(view.result, view.request.repeats)]

@@ -5,6 +5,7 @@ from typing import Any
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.points_table import csv_rows
 from ckv_core.experiment.runs import together
+from ckv_core.experiment.sampled import sampled_table
 from ckv_core.experiment.summary import metric_rows, summary_table
 from ckv_core.experiment.table import Item, Table
 from ckv_core.records.events import RunResult
@@ -29,6 +30,14 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
     table = summary_table(result, ended=ended)
     looks = enumerate(look.value for look in looks_of(result.variants))
     return table.value(dict(looks)) if table else None
+
+
+def sampled_value(result: RunResult, repeats: str) -> dict[str, Any] | None:
+    """Value of the table of a run's sampled texts; None where there are none."""
+    table = sampled_table(result, repeats)
+    if table is None or result.kind == "sweep":
+        return sweep_value(result, table) if table else None
+    return table.value(dict(enumerate(look.value for look in looks_of(result.variants))))
 
 
 def sweep_value(result: RunResult, table: Table[Item]) -> dict[str, Any]:

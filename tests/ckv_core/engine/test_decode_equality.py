@@ -310,6 +310,7 @@ def test_sampled_texts_are_those_of_their_seed_and_greedy_ones_without_heat(scen
     for one, plain in zip(cold, greedy, strict=True):
         assert one.token_ids == plain.token_ids  # sampling leaves the greedy text as it is
         assert one.analysis["sampled_agreement"].tolist() == [1.0]
+        assert {each.text for each in one.sampled_texts} == {plain.text}
         if plain.answer_found:
             assert one.analysis["sampled_answer"].tolist() == [1.0]
             assert one.analysis["sampled_spread"].tolist() == [0.0]
@@ -317,6 +318,12 @@ def test_sampled_texts_are_those_of_their_seed_and_greedy_ones_without_heat(scen
     assert figures[0] == figures[1]
     assert figures[0] != figures[2]
     assert min(figures[0]) < [1.0]
+    assert [v.sampled_texts for v in hot] == [v.sampled_texts for v in again]
+    for one in hot:
+        drawn = one.sampled_texts
+        assert (len(drawn), {each.stopped for each in drawn}) == (3, {"length"})
+        assert [each.answer_found for each in drawn] == ["the" in each.text for each in drawn]
+        assert {each.outcome for each in drawn} <= {"answered", "cut"}
 
 
 def test_a_token_is_drawn_from_the_smallest_set_that_reaches_top_p():

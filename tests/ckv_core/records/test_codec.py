@@ -80,6 +80,8 @@ WRONG = [
     ("variants[1].held.evicted", [[0, 0, 2, 3], [1, 0, 2, 3]]),
     ("variants[1].follow_ups", [{}] * 9),
     ("variants[1].follow_ups[0].token_texts", ["a"]),
+    ("variants[1].sampled_texts", [{"text": "", "stopped": "eos"}] * 33),
+    ("variants[1].sampled_texts[0].stopped", "later"),
 ]
 
 
