@@ -46,7 +46,7 @@ from ui.several.page import SeveralPage, several_routes
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
 from ui.shell.page_heads import PageHeads
-from ui.shell.plain_pages import REFUSALS
+from ui.shell.plain_pages import REFUSALS, BusyPages
 
 # Former pages, and which ones have what they had.
 MOVED = {
@@ -160,7 +160,7 @@ def build_site(services: Services, settings: Settings) -> Site:
     if blocks.mcp_error:
         raise ConfigError(NO_MCP)
     guard = Guard(outer, settings=settings, identity=identity, turns=turns)
-    return Site(NamedProxies(guard, settings.proxies), app, blocks)
+    return Site(NamedProxies(BusyPages(guard), settings.proxies), app, blocks)
 
 
 def _moved(page: str) -> Callable[[Request], Response]:

@@ -8,8 +8,10 @@ import functools
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.base.memory_line import human_bytes
 from ckv_core.errors import CkvError
@@ -23,6 +25,8 @@ from ui.server.route_answers import NO_STORE
 from ui.shell.header import THEME_SCRIPT, TITLE, header_html, user_html
 
 NO_PAGE = "There is no page at this address."
+BUSY_STATUS = 503
+_OWN = ("content-type", "content-length")
 
 
 def plain_page(
@@ -69,6 +73,41 @@ def missing_page(request: Request, error: Exception) -> Response:
     if is_ours:
         return PlainTextResponse(str(error), 404, NO_STORE)
     return JSONResponse({"detail": getattr(error, "detail", "")}, 404)
+
+
+class BusyPages:
+    """ASGI middleware: a browser that navigates gets a page around the sentence of a 503."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not navigates(scope):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = b""
+
+        async def send_page(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start" and message["status"] == BUSY_STATUS:
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    await _busy_page(scope, body.decode(), start)(scope, receive, send)
+
+        await self._app(scope, receive, send_page)
+
+
+def _busy_page(scope: Scope, sentence: str, start: Message) -> Response:
+    """A page with the headers that the plain answer has."""
+    viewer = scope.get(SCOPE_KEY)
+    page = plain_page("busy", "Not available", viewer, status=BUSY_STATUS, sentence=sentence)
+    page.headers.update({k: v for k, v in Headers(raw=start["headers"]).items() if k not in _OWN})
+    return page
 
 
 # What an app answers where its routes raise these.

@@ -11,7 +11,7 @@ from tests.factories.app import FakeServices
 from ui.accounts.turns import OverError
 from ui.run.routes import build_routes
 from ui.server.route_answers import NO_RUN, MissingError
-from ui.shell.plain_pages import NO_PAGE, REFUSALS
+from ui.shell.plain_pages import NO_PAGE, REFUSALS, BusyPages
 
 READER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HOSTILE = "<script>alert(1)</script> & co"
@@ -22,7 +22,7 @@ def client() -> TestClient:
         raise MissingError(HOSTILE)
 
     def late(_: Request) -> Response:
-        raise OverError("That took too long.")
+        raise OverError(f"That took too long. {HOSTILE}")
 
     app = Starlette(
         routes=[
@@ -34,7 +34,7 @@ def client() -> TestClient:
         ],
         exception_handlers=REFUSALS,
     )
-    return TestClient(app)
+    return TestClient(BusyPages(app))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,16 @@ def test_programs_get_what_they_got():
 
 
 def test_work_that_was_ended_may_be_asked_for_again():
-    answer = client().get("/late", headers=READER)
-    assert (answer.status_code, answer.text) == (503, "That took too long.\n")
-    assert answer.headers["retry-after"] == "5"
+    answer = client().get("/late")
+    assert (answer.status_code, answer.text) == (503, f"That took too long. {HOSTILE}\n")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    page = client().get("/late", headers=READER)
+    assert "That took too long. &lt;script&gt;" in page.text
+    assert '<a href="">Try again</a>' in page.text
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert len(page.content) == int(page.headers["content-length"])
+    for each in (answer, page):
+        assert (each.status_code, each.headers["retry-after"]) == (503, "5")
 
 
 def test_what_is_there_stays_as_it_is():
