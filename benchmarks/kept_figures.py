@@ -1,12 +1,13 @@
 """What each method keeps of one text, and the memory it takes: assets/kept_figures.json.
 
-The Methods page draws it. With the default model; the table that HeadKV needs is made if it is not
+The Methods page draws it. With the default model; tables that methods need are made if they are not
 there yet. Methods named after it are measured alone, and the others stay as they were.
 """
 
 import json
 import re
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.parity import EXAMPLES, KeepMask, Text, equal_share, ours, read, texts
+from ckv_core.engine.compare import made_table
 from ckv_core.engine.head_tables import kept_table
-from ckv_core.engine.needle_probe import probe
 from ckv_core.methods import METHODS
-from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
@@ -117,9 +117,10 @@ def setting(text: Text) -> dict[str, Any]:
 def main() -> None:
     """Measure everything and write the file."""
     loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
-    if kept_table(loaded.info, NEEDLE) is None:
-        for _ in probe(loaded):
-            pass
+    for spec in specs():
+        for table in spec.tables:
+            if kept_table(loaded.info, table) is None:
+                deque(made_table(loaded, table, spec), maxlen=0)
     text = text_of(loaded)
     example = setting(text)
     mentions = places_of(text, example["answer"])

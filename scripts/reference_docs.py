@@ -115,7 +115,7 @@ def parameters_page() -> str:
         "",
     ]
     for name, default, other, _, meaning in parameter_rows():
-        differs = "" if other == default else f"; kvpress {other.partition(', ')[0]}"
+        differs = "" if other == default else f"; kvpress {other.partition('; ')[0]}"
         lines.append(f"- {name} ({default}{differs}): {meaning}")
     return "\n".join(lines) + "\n"
 

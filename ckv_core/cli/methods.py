@@ -11,10 +11,10 @@ from ckv_core.base.terminal import say
 from ckv_core.cli import running
 from ckv_core.cli.options import command, read_text
 from ckv_core.cli.running import clear_progress, load, show_progress
-from ckv_core.engine.head_tables import keep_table, table_of
+from ckv_core.engine.head_tables import keep_table, kept_table
 from ckv_core.errors import CkvError, ConfigError, in_short
 from ckv_core.methods import METHODS, PARAMETERS
-from ckv_core.methods.headkv import NEEDLE, table_name
+from ckv_core.methods.headkv import table_name
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
 from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
@@ -55,32 +55,44 @@ FileOption = Annotated[
     Option(
         metavar="FILE",
         parser=partial(read_text, what="head table"),
-        help="DuoAttention's full_attention_heads.tsv, or one like it",
+        help="DuoAttention's full_attention_heads.tsv, or 99 of them for lu_kv",
     ),
 ]
 NameOption = Annotated[str, Option(metavar="NAME", help="what SPECs call it: table=NAME")]
+ForOption = Annotated[
+    str, Option("--for", metavar="SPEC", help="whose table to make, such as lu_kv")
+]
 
 
 @command(app, "heads", "model device")
-def _heads(chosen: dict[str, Any], file: FileOption = None, name: NameOption = NEEDLE) -> None:
-    """Make or bring a head table for headkv."""
-    name = str(table_name(name))
-    if (file is None) != (name == NEEDLE):
-        raise ConfigError("Give --file and another --name than 'needle', or neither for the probe.")
+def _heads(
+    chosen: dict[str, Any], file: FileOption = None, name: NameOption = "", spec: ForOption = ""
+) -> None:
+    """Make or bring a table of heads, which headkv, duo_attention and lu_kv take."""
+    if (file is None) != (not name) or (file and spec):
+        raise ConfigError("Give --file and --name, or neither to make the table of a SPEC.")
+    variant = VariantSpec.parse(spec or "headkv")
+    own = [table for table in variant.tables if table.own]
+    if not (own or file):
+        raise ConfigError(f"{variant.spec!r} takes no head table that can be made.")
+    name = name and str(table_name(name))
     loaded, _ = load(RunRequest(context="-", **chosen))
     clear_progress()
     if file is None:
-        from ckv_core.engine.needle_probe import probe
+        from ckv_core.engine.compare import made_table
 
-        for event in probe(loaded):
+        (table,) = own
+        for event in made_table(loaded, table, variant):
             show_progress(event)
         clear_progress()
-        table = table_of(loaded.info, name)
+        rows, taking = kept_table(loaded.info, table) or (), variant.spec
     else:
-        table = keep_table(loaded.info, name, file)
-    for layer, row in enumerate(table):
-        say(f"layer {layer + 1:>3}  " + "  ".join(f"{value:.3f}" for value in row))
-    say(f"headkv:table={name} takes it with {loaded.info.name!r}.")
+        rows, taking = keep_table(loaded.info, name, file), f"table={name}"
+    layers = loaded.info.layers
+    for at, row in enumerate(rows):
+        number = "" if len(rows) == layers else f"{at // layers + 1:>3} % "
+        say(f"{number}layer {at % layers + 1:>3}  " + "  ".join(f"{each:.3f}" for each in row))
+    say(f"{taking} takes it with {loaded.info.name!r}.")
 
 
 BUDGETS = ("25%", "50%")

@@ -3,7 +3,7 @@
 Budget, alpha and budget rule do not change an order, so a run that changes them sorts nothing.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,7 +20,7 @@ from ckv_core.methods.attention import (
     window_attention,
     window_rows,
 )
-from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector, Table
 from ckv_core.methods.parts.layout import LAYOUT, page_size
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import keep_first, order
@@ -77,9 +77,9 @@ class PromptCandidates:
     def view(self, place: int) -> LayerView:
         return self._views[place]
 
-    def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        table = table_of(self._views[0].loaded.info, name)
-        return [table[view.layer] for view in self._views]
+    def head_table(self, table: Table) -> Tensor:
+        numbers = table_of(self._views[0].loaded.info, table)
+        return numbers[:, [view.layer for view in self._views]]
 
     def first(self) -> Tensor:
         if self.scorer.by_position:
@@ -130,9 +130,9 @@ class SharedCandidates(PromptCandidates):
         super().__init__(spec, prefill, budget)
         self.kv_heads = 1
 
-    def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        """A layer's part is what its heads have together."""
-        return [[sum(row)] for row in super().head_table(name)]
+    def head_table(self, table: Table) -> Tensor:
+        """A layer has the mean of its heads."""
+        return super().head_table(table).mean(-1, keepdim=True)
 
     def _evictable_part(self, scores: Tensor) -> Tensor:
         return super()._evictable_part(scores.mean(0, keepdim=True))

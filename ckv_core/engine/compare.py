@@ -21,7 +21,7 @@ from ckv_core.engine.external_selection import mean_kept, own_mask
 from ckv_core.engine.further_passes import Planned, further_passes
 from ckv_core.engine.generate import follow_up_prompts, generate
 from ckv_core.engine.generation import SharedDecode
-from ckv_core.engine.head_tables import kept_table, table_of
+from ckv_core.engine.head_tables import HeadTable, kept_table, table_of
 from ckv_core.engine.memory import Sizes, check_memory
 from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
@@ -30,8 +30,9 @@ from ckv_core.engine.prompt import prompt_of, prompt_tokens
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.timing import LONGEST, time_alone
+from ckv_core.engine.utility_profile import profile
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.methods.headkv import NEEDLE
+from ckv_core.methods.parts.base import Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
 from ckv_core.records.byte_budget import resolve_budget
@@ -53,6 +54,7 @@ from ckv_core.records.records import (
     VariantResult,
 )
 from ckv_core.records.run_request import RunRequest
+from ckv_core.records.variants import VariantSpec
 
 # Kept positions of all points of a sweep, in JSON: a bundle takes up to 64 MiB a run.
 MAX_KEPT_CHARS = 48 * 2**20
@@ -278,10 +280,23 @@ def read_prompt(run: Run, prefills: PrefillCache) -> Generator[RunEvent, None, P
         prefills.put(token_ids, prefilled)
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)
-        if run.probes:
-            yield from probe(run.loaded, run.should_stop)
+        for table, spec in run.missing_tables.items():
+            if kept_table(run.loaded.info, table) is None:  # a variant before may have made it
+                yield from made_table(run.loaded, table, spec, run.should_stop)
     yield from score(run, prefilled)
     return prefilled
+
+
+def made_table(
+    loaded: LoadedModel,
+    table: Table,
+    spec: VariantSpec,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Generator[Progress, None, HeadTable]:
+    """Make a table that a variant asks for, and keep it."""
+    if table.kind == "curves":
+        return (yield from profile(loaded, table, spec, should_stop))
+    return (yield from probe(loaded, should_stop))
 
 
 def environment() -> dict[str, str]:
@@ -316,9 +331,10 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
         movers(loaded, info.evictable_layers)
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))
-    tables = {name for spec in specs for name in spec.tables}
-    for name in sorted(tables - {NEEDLE}):
-        table_of(info, name)
+    tables = {table: spec for spec in specs for table in spec.tables}
+    for table in sorted(tables):
+        if not table.own:
+            table_of(info, table)
     own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
     budgets = [
         resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
@@ -345,7 +361,11 @@ def prepare(request: RunRequest, loaded: LoadedModel, should_stop: Callable[[], 
         follow_up_prompts=further,
         own_masks=own_masks,
         further_passes=planned,
-        probes=NEEDLE in tables and kept_table(info, NEEDLE) is None,
+        missing_tables={
+            table: spec
+            for table, spec in tables.items()
+            if table.own and kept_table(info, table) is None
+        },
         passages=passages,
     )
 

@@ -1,8 +1,9 @@
-"""Tables of how much each KV head matters, kept per model in CKV_HOME; no torch.
+"""Tables of numbers for each KV head, kept per model in CKV_HOME.
 
-The form is DuoAttention's `full_attention_heads.tsv`: a line per layer, numbers between tabs. A
-file with a column per query head is averaged over those that share a KV head. As DuoAttention
-reads its own, numbers are clipped to 0 and 1.
+The form is DuoAttention's `full_attention_heads.tsv`: a line per layer, numbers between tabs; where
+a head has several, all layers' lines of the first, then of the next. A file with a column per query
+head is averaged over those that share a KV head. As DuoAttention reads its own, numbers are clipped
+to 0 and 1.
 """
 
 import math
@@ -12,18 +13,22 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ckv_core.base.home import head_tables_folder
+from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import table_name
+from ckv_core.methods.parts.base import Table
 from ckv_core.records.records import ModelInfo
 
 MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[+-]?(\d{1,20}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?", re.ASCII | re.I)
 
-HeadTable = tuple[tuple[float, ...], ...]  # [layers][kv_heads], from 0 to 1
+# [numbers * layers][kv_heads], from 0 to 1: all layers of the first number, then of the next.
+HeadTable = tuple[tuple[float, ...], ...]
+NUMBERS = {"share": 1, "curves": 99}  # for each head, by `Table.kind`
 
 
-def parse_table(text: str, model: ModelInfo) -> HeadTable:
-    """A table of the model's size.
+def parse_table(text: str, model: ModelInfo, kind: str = "") -> HeadTable:
+    """A table of the model's size, of one kind or of whichever fits.
 
     Raises:
         ConfigError: it is not one; says where.
@@ -31,9 +36,12 @@ def parse_table(text: str, model: ModelInfo) -> HeadTable:
     if len(text) > MAX_BYTES:
         raise ConfigError("A head table has at most 1 MiB.")
     lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) != model.layers:
+    numbers = [NUMBERS[kind]] if kind else [*NUMBERS.values()]
+    if len(lines) not in {each * model.layers for each in numbers}:
+        each = " or ".join(map(str, numbers))
         raise ConfigError(
-            f"The head table has {len(lines)} lines; {model.name!r} has {model.layers} layers."
+            f"The head table has {len(lines)} lines; {model.name!r} has {model.layers} layers, "
+            f"with {each} each."
         )
     rows = tuple(_row(number, line, model) for number, line in enumerate(lines, start=1))
     if not any(map(any, rows)):
@@ -55,37 +63,47 @@ def _row(number: int, line: str, model: ModelInfo) -> tuple[float, ...]:
     return tuple(math.fsum(values[at : at + size]) / size for at in range(0, len(values), size))
 
 
-def kept_table(model: ModelInfo, name: str) -> HeadTable | None:
+def kept_table(model: ModelInfo, table: Table) -> HeadTable | None:
     """The table of that name; None where the model has none.
 
     Raises:
-        ConfigError: the file was spoilt.
+        ConfigError: the file was spoilt, or is of another kind.
     """
     try:
-        text = _path(model, name).read_bytes()[: MAX_BYTES + 1].decode(errors="replace")
+        text = _path(model, table.name).read_bytes()[: MAX_BYTES + 1].decode(errors="replace")
     except OSError:
         return None
-    return parse_table(text, model)
+    return parse_table(text, model, table.kind)
 
 
-def table_of(model: ModelInfo, name: str) -> HeadTable:
-    """Returns the table; ConfigError where there is none, which says how to bring one."""
-    table = kept_table(model, name)
-    if table is None:
+def table_of(model: ModelInfo, table: Table) -> Tensor:
+    """[numbers, layers, kv_heads] float64; ConfigError where there is none, with how to bring one.
+
+    See `Table` for the kinds.
+    """
+    rows = kept_table(model, table)
+    if rows is None:
         raise ConfigError(
-            f"{model.name!r} has no head table {name!r}; bring one with `python -m ckv_core "
-            f"heads --model MODEL --file FILE --name {name}`, or leave table out."
+            f"{model.name!r} has no head table {table.name!r}; bring one with `python -m ckv_core "
+            f"heads --model MODEL --file FILE --name {table.name}`, or leave table out."
         )
-    return table
+    return torch.tensor(rows, dtype=torch.float64).view(-1, model.layers, model.kv_heads)
 
 
-def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
-    """Check a table and keep it under a name; returns it as it will be read.
+def written(numbers: Tensor) -> str:
+    """The text of a table of [numbers, layers, heads]."""
+    rows = numbers.flatten(0, 1).tolist()
+    return "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in rows)
+
+
+def keep_table(model: ModelInfo, table: Table | str, text: str) -> HeadTable:
+    """Check a table and keep it, under a name that any kind may have; returns it as it is read.
 
     Raises:
         ConfigError: it is no table of this model, or the folder cannot be written.
     """
-    table, path = parse_table(text, model), _path(model, name)
+    name, kind = (table, "") if isinstance(table, str) else (table.name, table.kind)
+    rows, path = parse_table(text, model, kind), _path(model, name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -94,7 +112,7 @@ def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"The head table {path} cannot be written: {reason}.") from None
-    return table
+    return rows
 
 
 def _path(model: ModelInfo, name: str) -> Path:

@@ -236,12 +236,12 @@ class Sizes:
         return self.states + entries * self.info.kv_heads * self.entry + reading + gathering
 
     def probe_peak(self) -> int:
-        """While the needle probe reads one of its prompts, with the rows of its last queries."""
-        if not self.run.probes:
+        """While a head table is made: a text that is read, with the rows of its last queries."""
+        if not self.run.missing_tables:
             return 0
         other = replace(self, tokens=PROBE_TOKENS)
         rows = (3 * self.window + self.info.head_dim) * PROBE_TOKENS * FLOAT
-        return self.states + other._read + other._reading() + rows
+        return self.states + other.states + other._read + other._reading() + rows
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ckv_core.engine.candidates import PromptLayer
-from ckv_core.engine.head_tables import HeadTable, keep_table
+from ckv_core.engine.head_tables import HeadTable, keep_table, written
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.methods.headkv import NEEDLE
@@ -53,17 +53,16 @@ def probe(
         ids, place = _prompt(loaded, sentence, question, depth)
         answer = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
         reading = prefill(loaded, ids + answer[:-1], Needs(len(answer)), should_stop)
-        result = yield from _counted(reading, done, len(prompts))
+        result = yield from counted(reading, "needle probe", done, len(prompts))
         for layer in info.evictable_layers:
             table[layer] += _looked_at(PromptLayer(result, layer), place, len(answer))
         del result  # the next one takes as much room
     table /= table.max().clamp(min=torch.finfo(table.dtype).tiny)
-    text = "\n".join("\t".join(f"{value:.6f}" for value in row) for row in table.tolist())
-    return keep_table(info, NEEDLE, text + "\n")
+    return keep_table(info, NEEDLE, written(table[None]))
 
 
-def _counted(
-    reading: Generator[Progress, None, Prefill], done: int, count: int
+def counted(
+    reading: Generator[Progress, None, Prefill], what: str, done: int, count: int
 ) -> Generator[Progress, None, Prefill]:
     """Returns what one reading gives; its progress counts as a part of that of all."""
     while True:
@@ -71,7 +70,7 @@ def _counted(
             share = next(reading).fraction or 0.0
         except StopIteration as end:
             return cast(Prefill, end.value)
-        yield Progress("score", (done + share) / count, f"needle probe, text {done + 1} of {count}")
+        yield Progress("score", (done + share) / count, f"{what}, text {done + 1} of {count}")
 
 
 def _prompt(

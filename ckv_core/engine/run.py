@@ -1,6 +1,6 @@
 """The state of one comparison, which its stages hand to one another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
-from ckv_core.methods.headkv import NEEDLE
+from ckv_core.methods.parts.base import Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest
@@ -37,7 +37,8 @@ class Run:
     # compressed_tokens].
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
     further_passes: Planned = ()  # over the compressed prompt, that the variants ask for
-    probes: bool = False  # whether the model lacks the needle probe's table, and a variant asks
+    # Head tables that the model lacks and that are made, each with a variant that asks for it.
+    missing_tables: Mapping[Table, VariantSpec] = field(default_factory=dict)
     passages: tuple[range, ...] = ()  # positions of the compressed prompt that no method may evict
     shared: SharedDecode | None = None  # where rows wait to be decoded with those of other runs
     shows_kept: bool = True  # whether its kept sets leave the engine
@@ -55,7 +56,7 @@ class Run:
             budgets=[self.budgets[row]],
             own_masks=self.own_masks[row - scored : row - scored + 1] if row >= scored else [],
             further_passes=tuple(each for each in self.further_passes if each[0] in spec.passes),
-            probes=self.probes and NEEDLE in spec.tables,
+            missing_tables={t: spec for t in self.missing_tables if t in spec.tables},
             select_ms=[],  # the clock is the whole run's
         )
 

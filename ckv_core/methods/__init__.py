@@ -27,6 +27,7 @@ import ckv_core.methods.keydiff
 import ckv_core.methods.lagkv
 import ckv_core.methods.curdkv
 import ckv_core.methods.expected_attention
+import ckv_core.methods.lu_kv
 import ckv_core.methods.kvzip
 import ckv_core.methods.kvzip_threshold
 import ckv_core.methods.capkv

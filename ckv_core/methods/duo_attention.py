@@ -4,11 +4,19 @@ The authors train a gate per KV head; here the `table` ranks heads and the budge
 everything. Without a file of gates the table is HeadKV's needle probe.
 """
 
-from ckv_core.base.lazy_torch import Tensor, torch
+from ckv_core.base.lazy_torch import Tensor
 from ckv_core.methods.base import register
-from ckv_core.methods.headkv import TABLE
+from ckv_core.methods.headkv import TABLE, shares_table
 from ckv_core.methods.parameters import Parameter
-from ckv_core.methods.parts.base import RECENT, SINKS, BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.base import (
+    RECENT,
+    SINKS,
+    BudgetRule,
+    Candidates,
+    Parameters,
+    Scorer,
+    Table,
+)
 from ckv_core.methods.streaming_llm import Position
 
 STREAMING: tuple[Parameter, ...] = (SINKS.but(default=4), RECENT.but(default=28))
@@ -28,12 +36,11 @@ class WholeHeads(BudgetRule):
 
     parameters = (TABLE,)
 
-    def tables(self, parameters: Parameters) -> tuple[str, ...]:
-        return (str(parameters["table"]),)
+    def tables(self, scorer: Scorer | None, parameters: Parameters) -> tuple[Table, ...]:
+        return (shares_table(parameters),)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
-        (table,) = self.tables(parameters)
-        worth = torch.tensor(candidates.head_table(table), dtype=torch.float64)
+        (worth,) = candidates.head_table(shares_table(parameters))
         budgets = granted(worth.flatten(), worth.numel() * spare, candidates.entries)
         return budgets.view(worth.shape)
 

@@ -12,7 +12,7 @@ from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice
-from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, Scorer, Table
 from ckv_core.methods.parts.rules import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.methods.pyramidkv import BETA
@@ -39,11 +39,17 @@ BETA_SIGN = choice("beta_sign", ("code", "text")).means(
 )
 TABLE = Parameter(
     name="table",
-    help="HeadKV, DuoAttention: which table ranks the heads. A probe makes 'needle' when a model "
-    "first needs it; others come from files (`python -m ckv_core heads`).",
+    help="HeadKV, DuoAttention, LU-KV: which table of the heads counts. The default is made when a "
+    "model first needs it; others come from files (`python -m ckv_core heads`).",
     default=NEEDLE,
     parse=table_name,
 )
+
+
+def shares_table(parameters: Parameters) -> Table:
+    """The table that says how much each head matters."""
+    name = str(parameters["table"])
+    return Table(name, own=name == NEEDLE)
 
 
 class HeadShares(BudgetRule):
@@ -51,15 +57,14 @@ class HeadShares(BudgetRule):
 
     parameters = (HEAD_BETA, BETA_SIGN, TABLE)
 
-    def tables(self, parameters: Parameters) -> tuple[str, ...]:
-        return (str(parameters["table"]),)
+    def tables(self, scorer: Scorer | None, parameters: Parameters) -> tuple[Table, ...]:
+        return (shares_table(parameters),)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         pooled = 1 / Fraction(str(parameters["beta"]))
         if parameters["beta_sign"] == "text":
             pooled = 1 - pooled
-        (table,) = self.tables(parameters)
-        rows = candidates.head_table(table)
+        (rows,) = candidates.head_table(shares_table(parameters)).tolist()
         shape = (candidates.layers, candidates.kv_heads)
         return shared_budgets(rows, spare, candidates.entries, pooled).view(shape)
 

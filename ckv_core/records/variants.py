@@ -15,7 +15,7 @@ from ckv_core.errors import ConfigError, about
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
 from ckv_core.methods.base import KEEP_QUESTION, OWN_PART, composing_parameters
 from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
-from ckv_core.methods.parts.base import Part, Scorer, Selector
+from ckv_core.methods.parts.base import Part, Scorer, Selector, Table
 from ckv_core.methods.parts.blocks import PREFILL, block_size
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
@@ -240,9 +240,10 @@ class VariantSpec:
         return tuple(each for part in self.parts for each in part.passes(self.params))
 
     @property
-    def tables(self) -> frozenset[str]:
-        """Names of the head tables that it asks for."""
-        return frozenset(name for part in self.parts for name in part.tables(self.params))
+    def tables(self) -> frozenset[Table]:
+        """The head tables that it asks for."""
+        scorer = self.method.scorer
+        return frozenset(each for part in self.parts for each in part.tables(scorer, self.params))
 
     def work_bytes(self, shape: PromptShape) -> int:
         """Upper bound of what its parts ask for while they work."""

@@ -1,6 +1,6 @@
 """Rows decoded over compact caches, and what a masked full cache is told to hide for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from unittest.mock import patch
 
 import torch
@@ -9,14 +9,13 @@ from torch import Tensor
 from ckv_core.engine import graphs
 from ckv_core.engine.cache.slots import Keep
 from ckv_core.engine.choose import row_plan
+from ckv_core.engine.compare import made_table
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.head_tables import kept_table
-from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.select import Selection, select
-from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.variants import VariantSpec
@@ -28,13 +27,21 @@ PROMPT_LEN, BUDGET = 150, 40
 # Logits of these models reach about 10; three to four float32 layers sum some hundred
 # products of order one in another order.
 CLOSE = {"rtol": 1e-4, "atol": 2e-3}
-NEEDS = Needs.of(map(VariantSpec.parse, SPECS))
+PARSED = [*map(VariantSpec.parse, SPECS)]
+NEEDS = Needs.of(PARSED)
+
+
+def make_tables(loaded: LoadedModel, specs: Iterable[VariantSpec]) -> None:
+    """Those that these variants ask for and that are not there yet."""
+    for spec in specs:
+        for table in spec.tables:
+            if kept_table(loaded.info, table) is None:
+                drained(made_table(loaded, table, spec))
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
-    """With all that any method asks for; the needle probe runs once a model."""
-    if kept_table(loaded.info, NEEDLE) is None:
-        drained(probe(loaded))
+    """With all that any method asks for; head tables are made once a model."""
+    make_tables(loaded, PARSED)
     with torch.inference_mode():
         result = drained(prefill(loaded, token_ids, NEEDS, lambda: False))
         given = PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.methods import METHODS
-from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.base import Parameters, Scorer, Table
 from ckv_core.methods.parts.critical import second_score
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import order
@@ -102,16 +102,15 @@ class GivenCandidates:
     given: list[GivenStates]
     columns: slice
     spare: int
-    table: list[list[float]] | None = None
+    table: list[list[list[float]]] | None = None  # [numbers][layers][kv_heads]
 
     def __post_init__(self) -> None:
         self.layers, self.kv_heads = len(self.given), self.given[0].kv_heads
         self.entries = self.columns.stop - self.columns.start
         self.protected = self.given[0].keys.shape[1] - self.entries
 
-    def head_table(self, name: str) -> list[list[float]]:
-        assert self.table is not None
-        return self.table
+    def head_table(self, table: Table) -> Tensor:
+        return torch.tensor(self.table, dtype=torch.float64)
 
     def view(self, place: int) -> GivenStates:
         return self.given[place]

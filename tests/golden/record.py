@@ -85,6 +85,7 @@ LATER = {
         "gated_chunkkv",
         "quest:read_page=8",
     ),
+    "tables of our own, context-only": ("lu_kv:table=curves",),
     "sizes and neighbours, context-only": (
         "curdkv",
         "leverage",
@@ -118,11 +119,14 @@ def measure(loaded: LoadedModel, request: RunRequest) -> Golden:
     """One run of all its variants, by SPEC; heads matter by a table of our own."""
     result, model = RunResult(), loaded.info
     rows = [[str((3 * i + j) % 7 / 7) for j in range(model.kv_heads)] for i in range(model.layers)]
+    layers, heads = torch.arange(model.layers)[:, None], torch.arange(model.kv_heads)
+    curves = (torch.arange(1, 100)[:, None, None] / 100) ** ((3 * layers + heads) % 7 / 3 + 0.1)
     with (
         TemporaryDirectory() as home,
         patch.object(head_tables, "head_tables_folder", lambda: Path(home)),
     ):
         head_tables.keep_table(model, "golden", "\n".join(map("\t".join, rows)))
+        head_tables.keep_table(model, "curves", head_tables.written(curves))
         for event in compare(request, loaded):
             result.apply(event)
     return {variant.spec: _described(variant) for variant in result.variants}

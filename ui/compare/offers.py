@@ -36,11 +36,11 @@ def placeholder(parameter: Parameter, preset: str) -> str:
     """The default, and those of methods that have their own; of a part only on request, off."""
     if parameter.name in POLICIES:
         return "off"
-    own = [
-        f"{METHODS.get(method).label}: {default}"
-        for method, default in own_defaults(parameter.name).items()
-    ]
-    return ", ".join([str(parameter.preset_value(preset)), *own])
+    labels: dict[object, list[str]] = {}
+    for method, default in own_defaults(parameter.name).items():
+        labels.setdefault(default, []).append(METHODS.get(method).label)
+    own = [f"{', '.join(members)}: {default}" for default, members in labels.items()]
+    return "; ".join([str(parameter.preset_value(preset)), *own])
 
 
 @dataclass(frozen=True, slots=True)

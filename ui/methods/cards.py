@@ -173,7 +173,8 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
     yield from (f"{passes.kind}, in further passes over it" for passes in variant.passes)
     if variant.norm_orders:
         yield "value norms"
-    yield from (f"the head table `{name}`" for name in sorted(variant.tables))
+    if variant.tables:
+        yield f"the head table `{variant.params['table']}`"
     rule = variant.method.budget_rule
     if rule is not None and rule.looks_at != "nothing":
         whole = rule.looks_at == "all layers"

@@ -1,10 +1,9 @@
 """Words and prose of which the tasks are made: seeded, any amount, nothing downloaded."""
 
 import random
-import re
 from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
+
+from ckv_core.base.stored_texts import stored_sentences
 
 _ADJECTIVES = (
     "amber ancient bitter bold bright brisk calm clever cosy crimson curious dusty eager early "
@@ -63,28 +62,14 @@ def prose(rng: random.Random) -> Iterator[str]:
         )
 
 
-_TEXTS = ("harbour_report", "observatory_archive", "orchard_study", "support_call")
-_FOLDER = Path(__file__).resolve().parents[3] / "assets" / "examples"
-
-
 def stored_prose(rng: random.Random) -> Iterator[str]:
     """Sentences of the example texts, from a random one on, then of `prose` without end."""
-    texts = [*_stored()]
+    texts = [*stored_sentences()]
     rng.shuffle(texts)
     sentences = [sentence for text in texts for sentence in text]
     start = rng.randrange(len(sentences))
     yield from sentences[start:] + sentences[:start]
     yield from prose(rng)
-
-
-@lru_cache(maxsize=1)
-def _stored() -> tuple[tuple[str, ...], ...]:
-    """The sentences of each text; headings and scraps are left out."""
-    texts = [(_FOLDER / f"{name}.txt").read_text("utf-8") for name in _TEXTS]
-    return tuple(
-        tuple(each for each in re.split(r"(?<=[.!?])\s+|\n+", text) if len(each.split()) > 4)
-        for text in texts
-    )
 
 
 def people(rng: random.Random, count: int) -> list[str]:

@@ -20,12 +20,24 @@ from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, Pro
 
 Parameters = Mapping[str, ParameterValue]
 
-SINKS = integer("sinks", 0, (0, 4096)).means("First tokens of the prompt that are always kept.")
+SINKS = integer("sinks", 0, (0, 4096)).means("First tokens that are always kept.")
 
 RECENT = integer("recent", 0, (0, 4096)).means("Last tokens that are always kept.")
 SEED = integer("seed", 0, (0, 999_999_999)).means(
     "Random, Compactor, Leverage: of the random numbers; each layer and KV head has its own ones."
 )
+
+
+class Table(NamedTuple):
+    """Numbers for each head of a model, which must be there before a part chooses.
+
+    Kinds: how much a KV head matters, from 0 to 1 (share); the share of its entries that goes where
+    1 to 99 % of all go (curves).
+    """
+
+    name: str
+    kind: Literal["share", "curves"] = "share"
+    own: bool = False  # whether it is made where a model has none; else a file brings it
 
 
 class PerEntry(NamedTuple):
@@ -84,8 +96,8 @@ class Part(ABC):
         """Return the statistics to be gathered in further passes, once the prompt is read."""
         return ()
 
-    def tables(self, parameters: Parameters) -> tuple[str, ...]:
-        """Names of the head tables that must be there before it chooses."""
+    def tables(self, scorer: Scorer | None, parameters: Parameters) -> tuple[Table, ...]:
+        """Return the head tables that must be there before it chooses, after this scorer."""
         return ()
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
@@ -185,8 +197,8 @@ class Candidates(Protocol):
     def view(self, place: int) -> LayerView:
         """The evictable layer in that place."""
 
-    def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        """How much each KV head of the evictable layers matters, by that table: from 0 to 1."""
+    def head_table(self, table: Table) -> Tensor:
+        """A table's numbers for the evictable layers, [numbers, layers, kv_heads] float64."""
 
 
 class Counts(Protocol):

@@ -18,7 +18,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES
 from ckv_core.methods.base import MethodRegistry, budget_rules, plain_selectors
 from ckv_core.records.variants import VariantSpec
-from tests.factories.decoding import CLOSE, decoder_of, masked, prefilled
+from tests.factories.decoding import CLOSE, decoder_of, make_tables, masked, prefilled
 from tests.factories.models import plain_model, prompt_ids, tiny_model
 from tests.reference.budgets import adaptive_heads, pyramid_layers
 from tests.reference.forward import forward
@@ -64,6 +64,7 @@ def composed(text: str) -> VariantSpec | str:
 
 def kept_by(spec: VariantSpec, processed: Prefill) -> tuple[Tensor, ...]:
     """Of each layer, with the total and the protected entries that each variant must have."""
+    make_tables(processed.loaded, [spec])
     with torch.inference_mode():
         masks = select(spec, processed, BUDGET).keep_masks
     kept, total = sum(int(mask.sum()) for mask in masks), sum(map(len, masks)) * BUDGET

@@ -25,6 +25,7 @@ from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.errors import ConfigError, PromptError, RunCancelledError
 from ckv_core.methods.headkv import shared_budgets
 from ckv_core.methods.kvzip import Reconstruction
+from ckv_core.methods.parts.base import Table
 from ckv_core.methods.parts.views import PromptShape, PromptTokens, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Progress, RunResult
@@ -38,6 +39,7 @@ from tests.reference.comparison import build_prompt as literal_prompt
 from tests.reference.report import report
 
 LLAMA = tiny_model("llama").info  # 3 layers, 2 KV heads, 4 query heads
+NEEDLES = Table("needle", own=True)
 GOOD = "0.1\t0.9\n1\t-1e-4\n0\t3\n"
 
 
@@ -104,13 +106,13 @@ def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(monkeyp
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert len(shares) >= 6
-    first = table_of(loaded.info, "needle")
+    first = table_of(loaded.info, NEEDLES)
     sliding = set(range(loaded.info.layers)) - set(loaded.info.evictable_layers)
-    assert max(map(max, first)) == 1
-    assert not any(any(first[layer]) for layer in sliding)
+    assert first.max() == 1
+    assert not first[0, list(sliding)].any()
     assert not probing()
-    assert table_of(loaded.info, "needle") == first
-    assert kept_table(replace(loaded.info, sha256="1" * 64), "needle") is None
+    assert torch.equal(table_of(loaded.info, NEEDLES), first)
+    assert kept_table(replace(loaded.info, sha256="1" * 64), NEEDLES) is None
 
 
 def test_a_cancelled_probe_keeps_no_table(monkeypatch, tmp_path):
@@ -118,9 +120,9 @@ def test_a_cancelled_probe_keeps_no_table(monkeypatch, tmp_path):
     loaded, told = tiny_model("llama"), Mock(side_effect=[False] * 10 + [True])
     with pytest.raises(RunCancelledError):
         deque(needle.probe(loaded, told), maxlen=0)
-    assert kept_table(loaded.info, "needle") is None
+    assert kept_table(loaded.info, NEEDLES) is None
     deque(needle.probe(loaded), maxlen=0)
-    assert table_of(loaded.info, "needle")
+    assert table_of(loaded.info, NEEDLES).any()
 
 
 def test_a_missing_table_is_refused_before_anything_is_read():
@@ -132,7 +134,7 @@ def test_a_missing_table_is_refused_before_anything_is_read():
 def test_a_file_is_clipped_and_may_have_a_column_per_query_head(monkeypatch, tmp_path):
     monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     assert keep_table(LLAMA, "duo", GOOD) == ((0.1, 0.9), (1.0, 0.0), (0.0, 1.0))
-    assert kept_table(LLAMA, "duo") == parse_table(GOOD, LLAMA)
+    assert kept_table(LLAMA, Table("duo")) == parse_table(GOOD, LLAMA)
     by_query = parse_table("0\t1\t0.5\t0.5\n" * 3, LLAMA)
     assert by_query == ((0.5, 0.5),) * 3
 
@@ -163,7 +165,9 @@ def test_a_name_is_a_plain_word(name):
 def test_the_command_asks_for_a_name_beside_a_file(capsys):
     assert main(["heads", "--file", "x.tsv"]) == 2
     assert main(["heads", "--name", "duo"]) == 2
-    assert "Give --file and another --name" in capsys.readouterr().err
+    assert "Give --file and --name" in capsys.readouterr().err
+    assert main(["heads", "--for", "snapkv"]) == 2
+    assert "takes no head table" in capsys.readouterr().err
 
 
 CLOSE = {"rtol": 2e-4, "atol": 1e-5}

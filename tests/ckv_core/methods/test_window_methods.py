@@ -216,14 +216,14 @@ def test_whole_heads_and_whole_layers_are_granted_one_after_the_other(
     layers = [random_layer(seed + each, *shape) for each in range(3)]
     parameters = {"table": "given", "sinks": 1, "recent": window}
     candidates = given_candidates("simlayerkv", layers, seed % (past + 1), parameters)
-    candidates.table = [[(seed + 2 * i + j) % 3 / 2 for j in range(kv_heads)] for i in range(3)]
+    candidates.table = [[[(seed + 2 * i + j) % 3 / 2 for j in range(kv_heads)] for i in range(3)]]
     total = 3 * kv_heads * candidates.spare
 
     def budgets(method: str) -> list[list[int]]:
         rule = METHODS.get(method).budget_rule
         return rule.head_budgets(candidates, candidates.spare, candidates.parameters).tolist()
 
-    worth = [each for row in candidates.table for each in row]
+    worth = [each for row in candidates.table[0] for each in row]
     given = literal_budgets.granted(worth, total, past)
     assert [each for row in budgets("duo_attention") for each in row] == given
     lazy = [literal_budgets.laziness(each.rows.tolist(), 1, window) for each in layers]
