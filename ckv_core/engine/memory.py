@@ -282,7 +282,10 @@ class Sizes:
             return 0
         info = self.info
         heads, positions = info.kv_heads * self.tokens, info.query_heads * self.tokens
-        scoring = (3 * max(self.windows, default=0) + info.head_dim) * self.tokens * FLOAT
+        logits = max(self.windows, default=0) * self.tokens
+        if self.on_cuda:  # those of many heads together
+            logits = max(logits, min(info.query_heads * logits, MAX_LOGITS))
+        scoring = (3 * logits + info.head_dim * self.tokens) * FLOAT
         if self.norms:
             # The weights of W_O by head, and rows of V W_O.
             rows = min(block_rows(on_cuda=self.on_cuda), positions)

@@ -206,26 +206,45 @@ def full_window_attention(window_queries: Tensor, keys: Tensor, scaling: Scaling
 def window_rows(window_queries: Tensor, keys: Tensor, scaling: Scaling) -> Iterator[Tensor]:
     """The attention of each query of the window to all entries that it may see.
 
-    Per query head [window, prompt_len] float32, of which there are two, no more; rows sum to 1,
+    Per query head [window, prompt_len] float32, on a CPU one head after another; rows sum to 1,
     less what a sink draws.
     """
+    for _, rows in _window_rows(window_queries, keys, scaling):
+        yield from rows
+
+
+def _window_rows(
+    window_queries: Tensor, keys: Tensor, scaling: Scaling
+) -> Iterator[tuple[slice, Tensor]]:
+    """Some query heads, and their rows [heads, window, prompt_len] as of `window_rows`."""
     check_shape("window_queries", window_queries, "query_heads window head_dim", {})
-    query_heads, window, _ = window_queries.shape
+    query_heads, window, head_dim = window_queries.shape
     kv_heads, prompt_len, _ = keys.shape
     group_size = query_heads // kv_heads
     future = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    for head in range(query_heads):
-        logits = window_queries[head].float() @ keys[head // group_size].float().T
-        scaling.logits_(logits)
-        logits[:, prompt_len - window :].masked_fill_(future, -torch.inf)
-        yield softmax(logits, scaling.sink_of(head))
+    for heads in _at_a_time(query_heads, group_size, window * prompt_len, keys.device):
+        shared = slice(heads.start // group_size, -(-heads.stop // group_size))
+        queries = window_queries[heads].reshape(shared.stop - shared.start, -1, head_dim)
+        logits = scaling.logits_(products(queries, keys[shared])).view(-1, window, prompt_len)
+        logits[..., prompt_len - window :].masked_fill_(future, -torch.inf)
+        sinks = None if scaling.sink is None else scaling.sink[heads, None].float()
+        yield heads, softmax(logits, sinks)
+
+
+def _at_a_time(
+    query_heads: int, group_size: int, logits: int, device: torch.device
+) -> Iterator[slice]:
+    """Query heads whose logits, so many of each, exist together: on CUDA those of many."""
+    some = MAX_LOGITS // (group_size * logits) if is_cuda_like(device) else 0
+    step = max(1, some * group_size)
+    return (slice(at, min(at + step, query_heads)) for at in range(0, query_heads, step))
 
 
 def _mean(window_queries: Tensor, keys: Tensor, scaling: Scaling, columns: int) -> Tensor:
     query_heads = window_queries.shape[0]
     mean = torch.empty(query_heads, columns, dtype=torch.float32, device=keys.device)
-    for head, rows in enumerate(window_rows(window_queries, keys, scaling)):
-        mean[head] = rows[:, :columns].mean(0)
+    for heads, rows in _window_rows(window_queries, keys, scaling):
+        mean[heads] = rows[..., :columns].mean(1)
     return mean
 
 

@@ -107,6 +107,17 @@ class FusedMlp(nn.Module):
         return cast(Tensor, self.down_proj(self.act_fn(gate).mul_(up)))
 
 
+class FusedNorm(nn.RMSNorm):
+    """RMSNorm of the last dimension, with one rounding at its end."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., width] to the same."""
+        kernels = _kernels(inputs.device)
+        if kernels is None or inputs.dtype != self.weight.dtype:
+            return super().forward(inputs)
+        return cast(Tensor, kernels.normed(inputs, self.weight, self.eps))
+
+
 @cache
 def _kernels(device: torch.device) -> ModuleType | None:
     """`models.kernels` where Triton compiles it and it computes what PyTorch does, else None."""
@@ -118,15 +129,19 @@ def _kernels(device: torch.device) -> ModuleType | None:
 
         turned = kernels.turned(states, cos[:, :, 0], sin[:, :, 0])
         gated = kernels.gated(states)
+        normed = kernels.normed(states, cos[0, 0, 0], 1e-5)
     except Exception as error:  # no Triton, no compiler: of many kinds, and nothing is lost
         if is_out_of_memory(error):
             raise
-        _LOG.warning("RoPE and gates are computed by PyTorch, for Triton cannot do it: %s", error)
+        _LOG.warning(
+            "RoPE, gates and norms are left to PyTorch, as Triton cannot do them: %s", error
+        )
         return None
     (one, other), (gate, up) = states.chunk(2, -1), states.chunk(2, -1)
     pairs = (
         (turned, states * cos + torch.cat([-other, one], -1) * sin),
         (gated, nn.functional.silu(gate) * up),
+        (normed, nn.functional.rms_norm(states, (24,), cos[0, 0, 0], 1e-5)),
     )
     same = all(torch.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in pairs)
     return kernels if same else None
@@ -159,7 +174,7 @@ def _candidate(part: Any, call: _Call | None) -> tuple[nn.Module, Trial] | None:
         return FusedMlp(part), _on_random(part.gate_proj.weight)
     eps = getattr(part, "variance_epsilon", getattr(part, "eps", None))
     if [name for name, _ in part.named_parameters()] == ["weight"] and isinstance(eps, float):
-        made = nn.RMSNorm(part.weight.shape, eps=eps, device="meta")
+        made = FusedNorm(part.weight.shape, eps=eps, device="meta")
         made.weight = part.weight
         return made, _on_random(part.weight)
     return None

@@ -1,4 +1,4 @@
-"""RoPE and the gating of an MLP in one kernel of Triton each, for CUDA."""
+"""RoPE, the gating of an MLP and RMSNorm in one kernel of Triton each, for CUDA."""
 
 import torch
 import triton
@@ -65,4 +65,25 @@ def gated(pairs: Tensor) -> Tensor:
     out = torch.empty(*others, both // 2, dtype=pairs.dtype, device=pairs.device)
     grid = pairs.numel() // both, triton.cdiv(both // 2, 1_024)
     _gate[grid](pairs, out, both // 2, 1_024)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm(inputs, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One row."""
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = at < WIDTH
+    states = tl.load(inputs + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    states *= tl.rsqrt(tl.sum(states * states) / WIDTH + eps)
+    weighed = states * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + at, weighed, mask=inside)
+
+
+def normed(inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of the last dimension, as wide as the weight is long."""
+    inputs = inputs.contiguous()
+    width, out = len(weight), torch.empty_like(inputs)
+    block = triton.next_power_of_2(width)
+    warps = max(1, min(8, block // 256))
+    _norm[(inputs.numel() // width,)](inputs, weight, out, eps, width, block, num_warps=warps)
     return out

@@ -305,8 +305,8 @@ class SlotCache:
         parts = [*self._prompt_parts(slots[self.prompt.order], tokens, scaling)]
         out, total = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         fused = usable_join(query.device)
-        if fused is not None and self.prompt.second is None:
-            whole = fused(own, (out, total), self.prompt.place, query.dtype)
+        if fused is not None:
+            whole = fused(own, (out, total), self.prompt.place, query.dtype, self.prompt.second)
             return whole.view(rows, query_heads, tokens, -1)
         held = out[self.prompt.place], total[self.prompt.place]
         if self.prompt.second is not None:

@@ -1,8 +1,9 @@
-"""KV heads of unequal length, attended to in one call of PyTorch's variable-length kernel.
+"""KV heads of unequal length, attended to in one call of a variable-length kernel.
 
 The kernel sees every KV head as one sequence of entries with a single head, and the queries of its
 group as query heads of one token: nothing is padded, no query head needs a copy of the keys, and
-in this form alone the kernel spreads a long head's entries over the device.
+in this form alone PyTorch's kernel spreads a long head's entries over the device. Where Triton
+compiles ours, that one is taken for single tokens, and reads eight and four bits as they are held.
 """
 
 import logging
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,10 +21,11 @@ from ckv_core.base.devices import is_cuda_like, may_run_triton
 from ckv_core.errors import is_out_of_memory
 from ckv_core.methods.attention import Part, join, products
 from ckv_core.methods.parts.scaling import Scaling
-from ckv_core.methods.parts.store import PlainSegment, Segment
+from ckv_core.methods.parts.store import STORES, Codes, PlainSegment, Segment
 
 _LOG = logging.getLogger(__name__)
 
+ROOMS = 16  # queries of a head that Triton's kernel takes: a tensor core's
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
 
@@ -40,24 +43,53 @@ class Stretches(NamedTuple):
     used: Tensor | None = None  # [stretches] int32, entries that count in each; None: all
 
 
+# Attention to codes as they are held; the arguments are those of `split_kernel.over_codes`.
+Reader = Callable[[Tensor, Codes, Tensor, Tensor, int, float], Part]
+
+
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """Kept entries of many KV heads in one store, one head after another."""
+class PackedPart:
+    """Entries of one form, of many KV heads, one head after another."""
 
     segment: Segment  # all of them, as if of one head
-    # Of each stretch of entries, row * kv_heads + KV head; a store may hold a head in two.
-    slots: tuple[int, ...]
     stretches: Stretches
-    kernel: Kernel  # what attends to them
+    # What reads them as they are held; the codes, and [stretches] int32, the first row of scales of
+    # each stretch. None: they are decoded.
+    coded: tuple[Reader, Codes, Tensor] | None
 
-    def attention(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
+    def attention(self, queries: Tensor, scaling: Scaling, kernel: Kernel) -> Part:
+        is_few = queries.shape[1] <= ROOMS and queries.dtype == torch.bfloat16
+        if self.coded is not None and is_few and scaling.cap is None:
+            reader, codes, rows = self.coded
+            starts, longest = self.stretches.starts, self.stretches.longest
+            return reader(queries, codes, rows, starts, longest, scaling.factor)
+        keys, values = (each[0] for each in self.segment.decoded())
+        return over_stretches(kernel, queries, keys, values, self.stretches, scaling)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Kept entries of many KV heads in one store; a store may hold them in two forms."""
+
+    parts: tuple[PackedPart, ...]
+    # Of each stretch of entries, one part after another, row * kv_heads + KV head.
+    slots: tuple[int, ...]
+    kernel: Kernel  # what attends to entries that are decoded
+
+    def attention(self, queries: Tensor, scaling: Scaling) -> Part:
         """Attention of each stretch's queries [stretches, queries, head_dim] over its own entries.
 
         Gives the output, shaped alike and of the same type, and log-sum-exp [stretches, queries]
         float32.
         """
-        keys, values = (each[0] for each in self.segment.decoded())
-        return over_stretches(self.kernel, queries, keys, values, self.stretches, scaling)
+        of_parts = torch.split(queries, [len(part.stretches.counts) - 1 for part in self.parts])
+        found = [
+            part.attention(own, scaling, self.kernel)
+            for part, own in zip(self.parts, of_parts, strict=True)
+        ]
+        if len(found) == 1:
+            return found[0]
+        return torch.cat([out for out, _ in found]), torch.cat([total for _, total in found])
 
 
 def over_stretches(
@@ -124,64 +156,141 @@ def pack(
     `slots` are of the heads of each, as of Packed.
     """
     whole, views = type(segments[0]).flat(segments)
-    held = [
-        (slot, part.length)
-        for parts in zip(*(each.stretches for each in segments), strict=True)
-        for part, own in zip(parts, slots, strict=True)
-        for slot in own
-        if part.length
-    ]
-    own_slots, lengths = zip(*held, strict=True)
-    device = whole.decoded()[0].device
+    parts, own_slots = [], []
+    for at, part in enumerate(whole.stretches):
+        held = [
+            (slot, segment.stretches[at].length)
+            for segment, own in zip(segments, slots, strict=True)
+            for slot in own
+            if segment.stretches[at].length
+        ]
+        if held:
+            own_slots += [slot for slot, _ in held]
+            codes = part.codes()
+            reader = codes and usable_reader(codes.keys.device, codes.key_scales.shape[2])
+            parts.append(_packed(part, [length for _, length in held], reader or None))
+    return Packed(tuple(parts), tuple(own_slots), kernel), views
+
+
+def _packed(segment: Segment, lengths: Sequence[int], reader: Reader | None) -> PackedPart:
+    """Entries of heads of these lengths, one head after another."""
+    device, codes = segment.tensors()["keys"].device, segment.codes()
     ends = torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
     counts = torch.arange(len(ends), dtype=torch.int32, device=device)
-    return Packed(whole, own_slots, Stretches(counts, ends, max(lengths)), kernel), views
+    stretches, coded = Stretches(counts, ends, max(lengths)), None
+    if reader is not None and codes is not None:
+        coded = reader, codes, torch.searchsorted(codes.begins, ends[:-1], out_int32=True)
+    return PackedPart(segment, stretches, coded)
 
 
 def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernel | None:
-    """PyTorch's kernel where it can be used for keys and values of these kinds, else None.
+    """The kernel for keys and values of these kinds: of Triton, else PyTorch's, else None.
 
-    It is tried once on each device, type and dimension: a GPU or build without it, a head size
+    Each is tried once on each device, type and dimension: a GPU or build without it, a head size
     that it does not take and a PyTorch with another signature all show there.
     """
     fits = is_cuda_like(device) and dtype in _TYPES
-    return _KERNEL if fits and _works(_KERNEL, device, dtype, head_dim) else None
+    if not fits or not _works(_KERNEL, device, dtype, head_dim):
+        return None
+    split = _split_kernel(device, head_dim)
+    is_split = split is not None and _works(split.attended, device, dtype, head_dim)
+    return cast(ModuleType, split).attended if is_split else _KERNEL
+
+
+def _split_kernel(device: torch.device, head_dim: int) -> ModuleType | None:
+    """Triton's kernels, where they may be tried."""
+    if not may_run_triton(device) or head_dim not in (32, 64, 128, 256):
+        return None
+    try:
+        from ckv_core.engine.cache import split_kernel  # noqa: PLC0415 - with CUDA alone
+    except ImportError:
+        return None
+    return split_kernel
 
 
 @cache
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the kernel gives what a softmax written out gives, for a head that it splits too."""
+    lengths = [1, 3_000, 17]
+
+    def tried() -> bool:
+        queries, keys, values = _random(lengths, device, dtype, head_dim)
+        scaling, segments = Scaling(head_dim**-0.5), zip(keys, values, strict=True)
+        whole, _ = PlainSegment.flat([PlainSegment(*each) for each in segments])
+        out, total = _packed(whole, lengths, None).attention(queries, scaling, kernel)
+        heads = zip(queries.float(), keys, values, strict=True)
+        parts = [
+            (query @ key[0].float().T * scaling.factor, value[0].float())
+            for query, key, value in heads
+        ]
+        expected = torch.stack([logits.softmax(-1) @ value for logits, value in parts])
+        return _same(
+            (out, total), (expected, torch.stack([each.logsumexp(-1) for each, _ in parts]))
+        )
+
+    return _holds(tried)
+
+
+@cache
+def usable_reader(device: torch.device, head_dim: int) -> Reader | None:
+    """What reads codes of eight and four bits as they are held, where Triton compiles it."""
+    split = _split_kernel(device, head_dim)
+    if split is None:
+        return None
+    lengths = [33, 3_000, 17]
+
+    def tried() -> bool:
+        queries, keys, values = _random(lengths, device, torch.bfloat16, head_dim)
+        for store in ("int8", "int4"):
+            segments = [
+                STORES[store].encode(*each, {"residual": 0})
+                for each in zip(keys, values, strict=True)
+            ]
+            whole, _ = type(segments[0]).flat(segments)
+            one, other = (
+                _packed(whole.stretches[0], lengths, reader).attention(
+                    queries, Scaling(head_dim**-0.5), _KERNEL
+                )
+                for reader in (split.over_codes, None)
+            )
+            if not _same(one, other):
+                return False
+        return True
+
+    return split.over_codes if _holds(tried) else None
+
+
+def _random(
+    lengths: Sequence[int], device: torch.device, dtype: torch.dtype, head_dim: int
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Queries [heads, 2, head_dim], and keys and values [1, length, head_dim] of each head."""
     generator = torch.Generator().manual_seed(0)
-    lengths, scaling = [1, 3_000, 17], Scaling(head_dim**-0.5)
-    queries, keys, values = (
-        torch.randn(*shape, head_dim, generator=generator).to(device, dtype)
-        for shape in ((3, 2), (sum(lengths),), (sum(lengths),))
+    shapes = [(len(lengths), 2), *((1, length) for length in (*lengths, *lengths))]
+    queries, *states = (
+        torch.randn(*shape, head_dim, generator=generator).to(device, dtype) for shape in shapes
     )
-    pairs = zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)
+    return queries, states[: len(lengths)], states[len(lengths) :]
+
+
+def _same(one: Part, other: Part) -> bool:
+    return all(
+        torch.allclose(each.float(), wanted.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
+        for each, wanted in zip(one, other, strict=True)
+    )
+
+
+def _holds(trial: Callable[[], bool]) -> bool:
+    """The outcome of a trial of a kernel; one that fails is no kernel."""
     try:
-        segments = [PlainSegment(*(each[None] for each in pair)) for pair in pairs]
-        packed, _ = pack(segments, [(0,), (1,), (2,)], kernel)
-        out, total = packed.attention(queries, scaling)
-    except (RuntimeError, TypeError) as error:
+        return trial()
+    except Exception as error:  # no compiler, another signature, a GPU too old: of many kinds
         if is_out_of_memory(error):  # no property of the kernel: nothing may be remembered
             raise
+        _LOG.info("A kernel cannot be used here: %s", error)
         return False
-    heads = zip(
-        queries.float(),
-        torch.split(keys.float(), lengths),
-        torch.split(values.float(), lengths),
-        strict=True,
-    )
-    parts = [(query @ key.T * scaling.factor, value) for query, key, value in heads]
-    expected = torch.stack([logits.softmax(-1) @ value for logits, value in parts])
-    totals = torch.stack([logits.logsumexp(-1) for logits, _ in parts])
-    return all(
-        torch.allclose(actual.float(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
-        for actual, wanted in ((out, expected), (total, totals))
-    )
 
 
-Join = Callable[[Part, Part, Tensor, torch.dtype], Tensor]
+Join = Callable[[Part, Part, Tensor, torch.dtype, tuple[Tensor, Tensor] | None], Tensor]
 
 
 @cache
@@ -197,7 +306,7 @@ def usable_join(device: torch.device) -> Join | None:
     try:
         from ckv_core.engine.cache.join_kernel import joined  # noqa: PLC0415 - with CUDA alone
 
-        actual = joined(own, held, place, torch.float32)
+        actual = joined(own, held, place, torch.float32, None)
     except Exception as error:  # no Triton, no compiler: of many kinds, and nothing is lost
         if is_out_of_memory(error):
             raise

@@ -18,6 +18,27 @@ from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import LayerView
 
 
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Entries of one head in eight or four bits, for kernels that read them as they are held.
+
+    Attributes:
+        bits: 8: an entry is code * step; 4: least + step * code, two channels in a byte.
+        keys, values: [1, entries, bytes].
+        key_scales: [1, rows, head_dim] float32 steps; of four bits [1, rows, head_dim, 2] float16,
+            least and step, a row for so many entries of a head.
+        value_scales: [1, entries, 1] float32 steps; of four bits [1, entries, groups, 2] float16.
+        begins: [rows] int32, where the entries of each row of key_scales begin.
+    """
+
+    bits: int
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor
+    value_scales: Tensor
+    begins: Tensor
+
+
 class Segment(ABC):
     """Entries of several heads of equal count, held in some form; never changed, only replaced."""
 
@@ -75,6 +96,10 @@ class Segment(ABC):
         Only a class whose `kind` can be other than None has it.
         """
         raise NotImplementedError
+
+    def codes(self) -> Codes | None:
+        """What a kernel may read instead of `decoded`, of a segment made by `flat`."""
+        return None
 
     def attend(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
         """Attention of queries [heads, queries, head_dim]: see `methods.attention.partial`."""
@@ -321,6 +346,12 @@ class _Int8Segment(TensorSegment):
         keys, values = self.keys * self.of_entries(), self.values * self.value_scales
         return keys.to(self.dtype), values.to(self.dtype)
 
+    def codes(self) -> Codes | None:
+        if self.begins is None:
+            return None
+        scales = self.key_scales, self.value_scales
+        return Codes(8, self.keys, self.values, *scales, self.begins)
+
 
 class Int8(Store):
     """Eight bits an entry and dimension: keys with a scale per channel, values with one per entry.
@@ -380,6 +411,14 @@ class _Int4Segment(TensorSegment):
         least, steps = self.value_scales.float().repeat_interleave(_group_of(width), 2).unbind(-1)
         values = least + steps * _unpacked(self.values, width)
         return keys.to(key_like.dtype), values.to(value_like.dtype)
+
+    def codes(self) -> Codes | None:
+        width = self.like[0].shape[-1]
+        of_groups = self.key_group is None and width % GROUP == 0
+        if self.begins is None or not of_groups or self.like[1].shape[-1] != width:
+            return None
+        scales = self.key_scales, self.value_scales
+        return Codes(4, self.keys, self.values, *scales, self.begins)
 
     def keep(self, places: Tensor) -> Self:
         grouped = replace(self, key_group=self._groups())

@@ -5,6 +5,7 @@ that everything around the kernel is tested on every machine.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -107,7 +108,7 @@ def both_ways(
         by_stacks = layer.rows(range(len(queries)))
     assert not by_stacks.packed
     return [
-        SlotCache(each, len(queries), 4, None).attend(queries, *new_states, scaling)
+        SlotCache(each, len(queries), 64, None).attend(queries, *new_states, scaling)
         for each in (layer, by_stacks)
     ]
 
@@ -147,7 +148,8 @@ def test_packed_entries_exist_once():
     masks: list[Tensor | None] = [torch.rand(2, 300) < share for share in (0.1, 0.3, 0.3)]
     before = compact(keys, values, [*(Keep(mask) for mask in masks), Keep(None), *stored((20, 50))])
     for layer in (before, before.rows([2, 3, 0, 6, 8, 5])):
-        packed = [tensor for each in layer.packed for tensor in each.segment.tensors().values()]
+        parts = [part for each in layer.packed for part in each.parts]
+        packed = [tensor for part in parts for tensor in part.segment.tensors().values()]
         laid = [tensor for each in layer.stacks for tensor in each.segment.tensors().values()]
         assert not layer.apart
         assert storages(laid) < storages(packed), "beside them, where rows of scales begin"
@@ -226,13 +228,40 @@ def test_pytorch_still_takes_the_arguments_given():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch's kernel needs a CUDA device")
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.02), (torch.float16, 0.004)])
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_pytorchs_kernel_gives_what_the_stacks_give(dtype, atol, head_dim):
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "atol"), [(torch.bfloat16, 128, 0.02), (torch.float16, 64, 0.004)]
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_each_kernel_gives_what_the_stacks_give(dtype, atol, head_dim, is_own, monkeypatch):
     """One layer's attention: the logits of a whole model differ by their own rounding."""
     device = torch.device("cuda")
-    assert varlen.usable_kernel(device, dtype, head_dim) is not None
-    _compare_paths(device, dtype, head_dim, atol)
+    kernel = varlen.usable_kernel(device, dtype, head_dim)
+    assert kernel is not None
+    assert kernel is not varlen._KERNEL
+    if not is_own:
+        monkeypatch.setattr(slots, "usable_kernel", lambda *_: varlen._KERNEL)
+    for tokens in (1, 3, 40):
+        _compare_paths(device, dtype, head_dim, atol, tokens)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compiles for a CUDA device")
+@pytest.mark.parametrize("rows", [1, 300])
+def test_codes_are_read_as_they_are_held(rows):
+    """Of a few heads, which are cut into parts, and of many, which are not."""
+    device, head_dim = torch.device("cuda"), 128
+    assert varlen.usable_reader(device, head_dim) is not None
+    generator = torch.Generator().manual_seed(head_dim)
+    keys, values = torch.randn(2, 2, 300, head_dim, generator=generator).to(device, torch.bfloat16)
+    keeps = stored((40, 149), [("int8", 32), ("int4", 32), ("int4", 0)]) * rows
+    keeps = [replace(keep, mask=keep.mask.to(device)) for keep in keeps]
+    layer = compact(keys, values, keeps)
+    coded = [part for each in layer.packed for part in each.parts if part.coded is not None]
+    assert len(coded) == 2, "int8 and int4, and the newest entries of int4 as they are"
+    drawn = torch.randn(2, len(keeps), 4, 2, head_dim, generator=generator)
+    queries, own = drawn.to(device, torch.bfloat16)
+    outputs = both_ways(layer, queries, own[:, :2], own[:, 2:])
+    torch.testing.assert_close(*outputs, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.usefixtures("literal")
@@ -241,8 +270,10 @@ def test_the_packed_path_of_half_precision_gives_what_the_stacks_give(dtype, ato
     _compare_paths(CPU, dtype, 64, atol)
 
 
-def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol: float) -> None:
-    """Four rows of unequal lengths, the full cache among them, and three new tokens each."""
+def _compare_paths(
+    device: torch.device, dtype: torch.dtype, head_dim: int, atol: float, tokens: int = 3
+) -> None:
+    """Four rows of unequal lengths, the full cache among them, and some new tokens each."""
     generator = torch.Generator().manual_seed(head_dim)
 
     def drawn(*shape: int) -> Tensor:
@@ -252,7 +283,7 @@ def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol
     keeps = [*(Keep(mask.to(device)) for mask in shares), Keep(None)]
     layer = compact(drawn(2, 1_500), drawn(2, 1_500), keeps)
     assert layer.packed
-    outputs = both_ways(layer, drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3))
+    outputs = both_ways(layer, drawn(4, 4, tokens), *(drawn(4, 2, tokens) for _ in range(2)))
     torch.testing.assert_close(*outputs, rtol=atol, atol=atol)
 
 
@@ -268,5 +299,11 @@ def test_the_fused_join_gives_what_the_parts_give():
         held[1][0] = -torch.inf
         place = torch.randperm(8)[:6].cuda()
         expected = join((own[0].float(), own[1]), (held[0][place], held[1][place]))
-        actual = fused(own, held, place, torch.float32)
+        actual = fused(own, held, place, torch.float32, None)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+        # Half of the slots have a second stretch, which others take no part of.
+        second, has_none = torch.randperm(8)[:6].cuda(), torch.arange(6).cuda()[:, None] < 3
+        more = held[0][second], held[1][second].masked_fill(has_none, -torch.inf)
+        whole = expected, torch.logaddexp(own[1], held[1][place])
+        actual = fused(own, held, place, torch.float32, (second, has_none))
+        torch.testing.assert_close(actual, join(whole, more), rtol=1e-4, atol=1e-4)

@@ -18,7 +18,14 @@ from transformers import PreTrainedModel
 from ckv_core.methods.parts.scaling import Scaling, softmax
 from ckv_core.models import fused as packed
 from ckv_core.models.attention import ATTENTION_NAME
-from ckv_core.models.fused import FusedAttention, FusedMlp, PackedLinear, fuse, pack_linear_maps
+from ckv_core.models.fused import (
+    FusedAttention,
+    FusedMlp,
+    FusedNorm,
+    PackedLinear,
+    fuse,
+    pack_linear_maps,
+)
 from ckv_core.models.geometry import read_geometry
 from ckv_core.models.loading import load_model
 from tests.factories.models import (
@@ -83,7 +90,7 @@ def test_a_fused_model_gives_the_same_logits(arch):
         assert kinds[FusedMlp] == few.get(arch, layers)
     if arch not in ("gemma3", "gemma2"):  # which adds one to the weights of its norms
         of_heads = arch in ("qwen3", "qwen3_moe", "olmoe")
-        assert kinds[nn.RMSNorm] == (4 if of_heads else 2) * layers + 1
+        assert kinds[FusedNorm] == (4 if of_heads else 2) * layers + 1
 
 
 class Adapted(nn.Linear):
@@ -114,7 +121,7 @@ def test_what_computes_something_else_stays(change, attentions, mlps, norms):
     model = model_of("llama")
     change(model.model.layers[1])
     kinds = fused(model)
-    found = (kinds[FusedAttention], kinds[FusedMlp], kinds[nn.RMSNorm])
+    found = (kinds[FusedAttention], kinds[FusedMlp], kinds[FusedNorm])
     assert found == (attentions, mlps, norms)
 
 
@@ -237,7 +244,8 @@ def test_tritons_kernels_compute_what_pytorch_does(arch, monkeypatch):
     for kernels in (packed._kernels, lambda _device: None):
         monkeypatch.setattr(packed, "_kernels", kernels)
         model = tiny_model_on(arch, partial(PreTrainedModel.to, device="cuda")).model
-        assert any(isinstance(part, FusedMlp) for part in model.modules())
+        kinds = {type(part) for part in model.modules()}
+        assert {FusedMlp, FusedNorm} <= kinds
         with torch.inference_mode():
             ways.append(model(ids, use_cache=False, ckv_context=Causal()).logits)
     torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-4)
