@@ -253,7 +253,8 @@ def cell(setting: Setting, device: Device, side: Side, weights: int, planned: Ce
 
 
 def reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0].replace("|", "/")[:160]
+    first = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]
+    return first.replace("|", "/")[:160]
 
 
 def largest(setting: Setting, row_bytes: int) -> int:

@@ -12,8 +12,10 @@ def home_folder() -> Path:
     given = os.environ.get("CKV_HOME", "").strip()
     if given:
         return Path(given).expanduser().absolute()
-    import platformdirs  # noqa: PLC0415 - an image with little but torch runs the engine
-
+    try:
+        import platformdirs  # noqa: PLC0415 - an image with little but torch runs the engine
+    except ImportError:
+        return Path.home() / ".criticalkv-lab"
     return platformdirs.user_data_path("criticalkv-lab", appauthor=False)
 
 

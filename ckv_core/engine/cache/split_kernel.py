@@ -52,14 +52,14 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0917 
     CHANNELS: tl.constexpr = 2 if BITS == 4 else 1  # of a cell
     WIDTH: tl.constexpr = DIM // CHANNELS
     room, place, at = tl.arange(0, ROOMS), tl.arange(0, BLOCK), tl.arange(0, WIDTH)
-    asked = (room < QUERIES)[:, None]
+    wanted = (room < QUERIES)[:, None]
     cells = place[:, None] * WIDTH + at[None, :]
     keys += start * WIDTH
     values += start * WIDTH
     query = queries + (head * QUERIES + room[:, None]) * DIM + at[None, :] * CHANNELS
-    even = tl.load(query, mask=asked, other=0.0)
+    even = tl.load(query, mask=wanted, other=0.0)
     if BITS == 4:
-        odd = tl.load(query + 1, mask=asked, other=0.0)
+        odd = tl.load(query + 1, mask=wanted, other=0.0)
         key_scales = key_scales.to(tl.pointer_type(tl.uint32))  # least and step at once
         key_scales += tl.load(rows + head).to(tl.int64) * DIM
         value_scales = value_scales.to(tl.pointer_type(tl.uint32)) + start * (DIM // GROUP)
@@ -108,9 +108,9 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0917 
     target = (head * PARTS + part) * QUERIES + room
     tl.store(total + target, most + tl.log(weight), mask=room < QUERIES)
     answer = out + target[:, None] * DIM + at[None, :] * CHANNELS
-    tl.store(answer, even_sum / weight[:, None], mask=asked)
+    tl.store(answer, even_sum / weight[:, None], mask=wanted)
     if BITS == 4:
-        tl.store(answer + 1, odd_sum / weight[:, None], mask=asked)
+        tl.store(answer + 1, odd_sum / weight[:, None], mask=wanted)
 
 
 @triton.jit(do_not_specialize=["PARTS"])  # type: ignore[untyped-decorator]
