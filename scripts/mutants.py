@@ -33,6 +33,7 @@ ALSO = {
 # Left out where what their tests need is not installed.
 NEEDS = {
     "ckv_core/engine/cache/join_kernel.py": "triton",
+    "ckv_core/engine/cache/split_kernel.py": "triton",
     "ckv_core/experiment/harness.py": "lm_eval",
 }
 LEAST = 0.85  # share of the changes that tests must notice

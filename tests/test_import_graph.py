@@ -55,7 +55,11 @@ def modules(package):
 
 
 # Kernels, imported on CUDA alone: Triton comes with PyTorch for it.
-OF_TRITON = {"ckv_core.engine.cache.join_kernel", "ckv_core.models.kernels"}
+OF_TRITON = {
+    "ckv_core.engine.cache.join_kernel",
+    "ckv_core.engine.cache.split_kernel",
+    "ckv_core.models.kernels",
+}
 
 
 def importing(*packages):

@@ -15,6 +15,7 @@ from ckv_core.base.lazy_torch import check_shape
 from ckv_core.errors import is_out_of_memory
 from ckv_core.methods.parts.scaling import Scaling, softmax
 
+ROOMS = 16  # queries of a head that our CUDA kernel takes at once: a tensor core's rows
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention

@@ -13,8 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ckv_core.engine.cache.varlen import ROOMS
-from ckv_core.methods.attention import Part
+from ckv_core.methods.attention import ROOMS, Part
 from ckv_core.methods.parts.store import GROUP, Codes
 
 _LEAST = 128  # entries of a part, or joining costs more than it gains

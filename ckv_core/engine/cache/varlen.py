@@ -19,13 +19,12 @@ from torch import Tensor
 
 from ckv_core.base.devices import is_cuda_like, may_run_triton
 from ckv_core.errors import is_out_of_memory
-from ckv_core.methods.attention import Part, join, products
+from ckv_core.methods.attention import ROOMS, Part, join, products
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.store import STORES, Codes, PlainSegment, Segment
 
 _LOG = logging.getLogger(__name__)
 
-ROOMS = 16  # queries of a head that Triton's kernel takes: a tensor core's
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.02  # bfloat16 holds eight bits
 
