@@ -46,8 +46,10 @@ def _held(spec: VariantSpec, budget: int, tokens: int, entry: int) -> int:
     held = spec.holds(budget, tokens)
     if not spec.store.reads_part:
         return held
-    nbytes = spec.store.head_bytes(held, entry, 1, spec.params) // 2
-    return max(tokens + 1, -(-nbytes // entry))
+    parameters = {**spec.params, "budget": budget}
+    nbytes = spec.store.head_bytes(held, entry, 1, parameters) // 2
+    entries = -(-nbytes // entry)
+    return max(tokens + 1, entries) if held >= tokens else entries + (entries == tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 from ckv_core.methods.parameters import Parameter
 import ckv_core.methods.full
 import ckv_core.methods.quest
+import ckv_core.methods.rocketkv
 import ckv_core.methods.streaming_llm
 import ckv_core.methods.snapkv
 import ckv_core.methods.pyramidkv

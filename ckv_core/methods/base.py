@@ -151,6 +151,8 @@ class Method:
             return "has no attention score"
         if self.selector is not TOP_K:
             return "has a selector of its own"
+        if self.store.reads_part:
+            return "reads a part of what it keeps"
         return selector.unfit(self.scorer)
 
     def unfit_for_blocks(self) -> str:

@@ -5,7 +5,7 @@ bounds. As in the authors' code the first two layers, the last page, and what fo
 read whole. Heads that share a KV head share its pages, by the mean of their softmaxes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ckv_core.base.lazy_torch import Tensor, torch
@@ -25,25 +25,40 @@ DENSE = integer("dense_layers", 2, (0, 1024)).means(
 
 
 @dataclass(frozen=True, slots=True)
-class PagedSegment(PlainSegment):
+class SparseSegment(PlainSegment):
+    """Plain entries, of which a single token reads some.
+
+    Attributes:
+        group: query heads that share a KV head.
+    """
+
+    group: int
+
+    @property
+    def kind(self) -> None:
+        return None
+
+    def taken(self, places: Tensor) -> PlainSegment:
+        """Only these entries of each head, [heads, read] int64."""
+        index = places[..., None]
+        keys, values = (torch.take_along_dim(each, index, 1) for each in (self.keys, self.values))
+        return PlainSegment(keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSegment(SparseSegment):
     """Plain entries, and of each whole page the bounds of its keys.
 
     Attributes:
         least, most: [heads, pages, head_dim], of each channel.
         page: positions of one.
         pages: of each head that a single token reads.
-        group: query heads that share a KV head.
     """
 
     least: Tensor
     most: Tensor
     page: int
     pages: int
-    group: int
-
-    @property
-    def kind(self) -> None:
-        return None
 
     @property
     def read_bytes(self) -> int:
@@ -54,26 +69,17 @@ class PagedSegment(PlainSegment):
 
     def keep(self, places: Tensor) -> Self:
         kept = PlainSegment(self.keys, self.values).keep(places)
-        return type(self)(
-            kept.keys,
-            kept.values,
-            *_bounds(kept.keys, self.page),
-            self.page,
-            self.pages,
-            self.group,
-        )
+        least, most = _bounds(kept.keys, self.page)
+        return replace(self, keys=kept.keys, values=kept.values, least=least, most=most)
 
     def attend(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
         if queries.shape[1] != self.group or self.pages >= self.least.shape[1]:
             return super(PagedSegment, self).attend(queries, scaling)
         steps = torch.arange(self.page, device=queries.device)
         whole = self.least.shape[1] * self.page
-        places = (self.best(queries, scaling)[..., None] * self.page + steps).flatten(1)[..., None]
-        read = (
-            torch.cat([torch.take_along_dim(each, places, 1), each[:, whole:]], 1)
-            for each in (self.keys, self.values)
-        )
-        return PlainSegment(*read).attend(queries, scaling)
+        places = (self.best(queries, scaling)[..., None] * self.page + steps).flatten(1)
+        rest = torch.arange(whole, self.length, device=places.device).expand(len(places), -1)
+        return self.taken(torch.cat([places, rest], 1)).attend(queries, scaling)
 
     def best(self, queries: Tensor, scaling: Scaling) -> Tensor:
         """The pages that queries [heads, group, head_dim] read, [heads, pages] int64."""
@@ -106,7 +112,7 @@ class Pages(Store):
     ) -> Segment:
         page, group = int(parameters[PAGE.name]), int(parameters["query_group"])
         pages = self._pages(keys.shape[1], parameters)
-        return PagedSegment(keys, values, *_bounds(keys, page), page, pages, group)
+        return PagedSegment(keys, values, group, *_bounds(keys, page), page, pages)
 
     def _pages(self, entries: int, parameters: Parameters) -> int:
         """Whole pages that a step reads of so many entries of a head."""

@@ -19,7 +19,8 @@ def entries_within(spec: VariantSpec, most: int, head_dim: int, itemsize: int) -
     """
 
     def held(entries: int) -> int:
-        return spec.store.head_bytes(entries, head_dim, itemsize, spec.params)
+        parameters = {**spec.params, "budget": entries}
+        return spec.store.head_bytes(entries, head_dim, itemsize, parameters)
 
     return bisect_right(range(most + 1), most, key=held) - 1
 

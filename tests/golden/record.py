@@ -85,7 +85,7 @@ LATER = {
         "gated_chunkkv",
         "quest:read_page=8",
     ),
-    "tables of our own, context-only": ("lu_kv:table=curves",),
+    "tables of our own, context-only": ("lu_kv:table=curves", "rocketkv"),
     "sizes and neighbours, context-only": (
         "curdkv",
         "leverage",

@@ -67,7 +67,8 @@ def kept_by(spec: VariantSpec, processed: Prefill) -> tuple[Tensor, ...]:
     make_tables(processed.loaded, [spec])
     with torch.inference_mode():
         masks = select(spec, processed, BUDGET).keep_masks
-    kept, total = sum(int(mask.sum()) for mask in masks), sum(map(len, masks)) * BUDGET
+    kept = sum(int(mask.sum()) for mask in masks)
+    total = sum(map(len, masks)) * spec.holds(BUDGET, TOKENS)
     assert kept == total or (spec.at_most and kept < total), spec.spec
     always = [at for place in spec.always_kept(TOKENS) for at in place]
     assert all(mask[:, always].all() for mask in masks), spec.spec
