@@ -57,8 +57,8 @@ def sampled_table(result: RunResult, repeats: str) -> Table[SampledRow] | None:
         columns=[
             text_column("method", "Method", lambda row: row.name),
             *([_BUDGET] if result.kind == "sweep" else []),
-            text_column("text", "Text", _text),
             Column("times", "Times", lambda row: row.times, unit=f"of {each}"),
+            text_column("text", "Text", _text),
         ],
         items=rows[:MOST_ROWS],
         file="sampled-texts.csv",
@@ -81,5 +81,6 @@ def _methods(result: RunResult) -> list[tuple[str, str, int, VariantResult]]:
 def _text(row: SampledRow) -> Cell:
     written = row.written
     text = clipped(written.text, MOST_CHARS)
-    outcome = "" if written.outcome == "none" else written.outcome
-    return Cell(text, pieces=[(text or "wrote nothing", False)], outcome=outcome)
+    if written.outcome == "none":
+        return Cell(text, pieces=[(text, False)])
+    return Cell(text, outcome=written.outcome, word=written.outcome)

@@ -299,6 +299,8 @@ def _headline(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
     one = display_names(result.variants)[judged[0]] if len(judged) == 1 else ""
     keep = [i for i in indices if states[i] == "kept"]
     phrase, place = counts.phrase(one=one), _place(result, keep or indices)
+    if counts.about_full:  # two sentences are long enough
+        place = place.partition(" (")[0]
     phrase = phrase or f"{counted(counts.failed, 'method')} failed"
     if counts.by_answer and not counts.cut and not counts.failed:
         phrase += f" with {place}" if place else ""

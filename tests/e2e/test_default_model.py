@@ -56,6 +56,9 @@ def test_a_newcomer_sees_a_verdict_and_kept_maps_without_typing(browser, app):
         assert page.evaluate("document.documentElement.scrollHeight") <= steps.DESK["height"]
         expect(card.locator(".ckv-wrote")).to_have_text(["5829.", "582.", "589.", "589."])
         expect(card.locator("mark")).to_have_text(["582.", "589.", "589."])
+        page.get_by_role("button", name="Needle in a report").click()
+        expect(page.locator(f"#variants {steps.CHIP}")).to_have_count(5)
+        assert page.evaluate("document.documentElement.scrollHeight") <= steps.DESK["height"]
         card.get_by_role("link", name="Open result").click()
         steps.expect_state(page, "done")
         expect(page.locator("#answers")).to_contain_text("KVzip")

@@ -36,7 +36,8 @@ from ui.tables.samples import cell_address, looks
 _MEASURES = {"final": "final L1", "head": "mean head L1"}
 TOLERANCE_COLOR = "#0b6b45"
 LABEL_PX = 17
-BOUND_HEIGHT = 420
+# Of the chart: as high as the list of decisions beside it, a line of 42 px a method.
+LEAST_HEIGHT, MOST_HEIGHT, LIST_PX = 300, 420, 210
 AROUND_PX = 125  # of it: title, ticks and title of the axis
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
 
@@ -102,7 +103,8 @@ def _add_tolerance(figure: go.Figure, tolerance: float, *, has_room: bool) -> No
 
 def _add_labels(figure: go.Figure, ends: Sequence[tuple[float, float, str]], top: float) -> None:
     """Each line's name at its end, apart from one another; a narrow page has a legend instead."""
-    height = BOUND_HEIGHT - AROUND_PX
+    whole = min(MOST_HEIGHT, max(LEAST_HEIGHT, LIST_PX + 42 * len(ends)))
+    height = whole - AROUND_PX
     last = -1.0 * LABEL_PX
     for value, budget, name in sorted(ends, reverse=True):
         at = (1 - value / (1.04 * top)) * height
@@ -122,7 +124,7 @@ def _add_labels(figure: go.Figure, ends: Sequence[tuple[float, float, str]], top
             standoff=7,
         )
     # Without the legend it is lower.
-    figure.update_layout(meta={**figure.layout.meta, "ends": True, "height": BOUND_HEIGHT})
+    figure.update_layout(meta={**figure.layout.meta, "ends": True, "height": whole})
 
 
 def needle_figure(reading: Reading, point: Point) -> go.Figure:

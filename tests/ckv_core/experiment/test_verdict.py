@@ -62,6 +62,7 @@ def told(result: RunResult) -> list[str]:
 
 FULL = ran("full", "answered")
 PLACE = "40 % of the KV cache (0.4 of 1.0 KiB)"
+SHARE = PLACE.partition(" (")[0]
 ONE_PROMPT = "One text only: run more samples before you decide."
 SAME = "All methods do equally here. Try a {} budget to see a difference."
 BASELINE = "Baseline: Full cache (answered)."
@@ -141,8 +142,8 @@ CASES = {
     "the full cache misses it": (
         (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "answered", at=2)),
         (
-            f"The model gets this wrong even with the full cache. 1 of 2 methods answers "
-            f"correctly with {PLACE}."
+            "The model gets this wrong even with the full cache. 1 of 2 methods answers "
+            f"correctly with {SHARE}."
         ),
         "Baseline: Full cache (missed).",
         "Answered: AdaKV (first differs at token 3).",
@@ -153,7 +154,7 @@ CASES = {
         (ran("full", "missed"), ran("snapkv", "missed"), ran("adakv", "missed", at=2)),
         (
             "The model gets this wrong even with the full cache. Neither method answers correctly "
-            f"with {PLACE}."
+            f"with {SHARE}."
         ),
         "Baseline: Full cache (missed).",
         "Missed: SnapKV (same text); AdaKV (first differs at token 3).",
@@ -163,7 +164,7 @@ CASES = {
         (ran("full", "cut"), ran("snapkv", "cut")),
         (
             "The full cache's own text was cut before an answer. "
-            f"At {PLACE}, SnapKV was cut before an answer."
+            f"At {SHARE}, SnapKV was cut before an answer."
         ),
         "Baseline: Full cache (cut).",
         "Cut: SnapKV (same text).",

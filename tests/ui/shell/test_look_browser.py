@@ -134,6 +134,24 @@ def test_on_a_phone_the_parts_are_tabs(browser, site):
     page.close()
 
 
+@pytest.mark.parametrize("page_with", [("/", "#actions"), ("/run?id={}", "#acts")])
+def test_the_end_of_a_page_is_above_the_bar_of_a_phone(page, site, page_with):
+    path, bar = page_with
+    show(page, site.url + path.format(site.done), PHONE)
+    expect(page.locator(f"{bar} .ckv-button, {bar} button").first).to_be_visible()
+    end = page.evaluate(
+        """(bar) => {
+          const main = document.querySelector(".gradio-container > .main");
+          scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
+          const padding = parseFloat(getComputedStyle(main).paddingBottom);
+          const content = main.getBoundingClientRect().bottom - padding;
+          return [content, document.querySelector(bar).getBoundingClientRect().top];
+        }""",
+        bar,
+    )
+    assert end[0] <= end[1]
+
+
 def test_the_theme_is_switched_by_keyboard_and_kept_on_all_pages(browser, site):
     context = browser.new_context(color_scheme="light")
     page = context.new_page()

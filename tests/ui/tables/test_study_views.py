@@ -130,6 +130,9 @@ def test_the_bounds_are_drawn_against_the_tolerance():
     assert (band.y0, band.y1, edge.y0) == (0, 5, 5)
     labels = [each.text for each in figure.layout.annotations if each.name == "end"]
     assert sorted(labels) == sorted(trace.name for trace in figure.data)
+    # It is as high as the list of decisions beside it.
+    one = STUDY_CHARTS["bound"].figure(reading(variants=("full", "snapkv")), {})
+    assert one.layout.meta["height"] < figure.layout.meta["height"] < 420
 
 
 def test_nobody_is_called_better_for_a_lower_l1():
