@@ -82,6 +82,38 @@ def test_a_refusal_that_comes_after_the_field_was_mended_is_not_shown(page):
     expect(page.locator("#notice")).to_have_text("")
 
 
+def test_run_waits_for_what_fills_the_form_in_and_not_for_what_failed(page, app, faults):
+    form, fill = page.locator("#ask"), "**/run/predict*"
+
+    def press_run_before_the_fill() -> str:
+        expect(form).to_have_attribute("aria-busy", "true")
+        for _ in range(2):
+            steps.run(page)
+        page.unroute(fill)  # which lets go what is held
+        return steps.wait_for_slug(page)
+
+    faults.expect("500")
+    expect(form).to_have_attribute("aria-busy", "false")  # once the page has filled it
+    page.route(fill, lambda route: route.fulfill(status=500))
+    with page.expect_response(fill):
+        page.get_by_role("button", name="Support chat").click()
+    expect(form).to_have_attribute("aria-busy", "false")
+    page.unroute(fill)
+    steps.run(page)
+    expect(page.locator("#wrong-context")).to_contain_text("The context is empty")
+
+    page.route(fill, lambda _: None)
+    page.get_by_role("button", name="Support chat").click()
+    slug = press_run_before_the_fill()
+    first = app.services.snapshot(slug).request
+    assert "euros" in first.context
+    page.route(fill, lambda _: None)
+    steps.open_form(page, f"{app.url}/?from={slug}")
+    again = press_run_before_the_fill()
+    assert again != slug
+    assert app.services.snapshot(again).request == first
+
+
 def test_an_error_stands_once_on_the_page_beside_its_field(page, app):
     app.services.warm(DEFAULT_MODEL)  # else Run counts no tokens
     steps.fill(page)

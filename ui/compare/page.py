@@ -51,7 +51,18 @@ from ui.results import views
 from ui.results.live import OPEN_RUN, count_if_ready, find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, Draft, Tone, event_field, notice_value, refused
+from ui.shell.parts import (
+    AT_ONCE,
+    FILLS,
+    SHARED,
+    SILENT,
+    Draft,
+    Tone,
+    event_field,
+    notice_value,
+    refused,
+    settle_after,
+)
 
 _TEXTS = ("context", "question", "answer", "scenario", "protect")
 OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")
@@ -101,7 +112,8 @@ class ComparePage:
         started.then(None, [self.slug], None, js=OPEN_RUN, **AT_ONCE)
         filled = [*inputs, self.notice]
         # What the lines say is of the form as it then stands, from the address or as it was typed.
-        settled = self.draft.restore_after(page.load(self.open, None, filled, **AT_ONCE))
+        opened = page.load(self.open, None, filled, js=FILLS, **AT_ONCE)
+        settled = self.draft.restore_after(opened)
         bar, origin = self.form.context_bar, self.form.pick("mode", "source")
         settled.then(shown_areas, origin, self.form.areas, **AT_ONCE)
         settled.then(self.describe, inputs, self._described, **AT_ONCE)
@@ -112,7 +124,8 @@ class ComparePage:
         form, bar = self.form, self.form.context_bar
         counted = form.pick(*OF_COUNT)
         filled = form.pick(*OF_EXAMPLES)
-        picked = bar.example(self.fill_example, None, filled, **AT_ONCE)
+        picked = bar.example(self.fill_example, None, filled, js=FILLS, **AT_ONCE)
+        settle_after(picked)
         self.draft.keep_after(picked)
         picked.then(self.count, counted, [bar], **SHARED)
         picked.then(self.describe, form.inputs(), self._described, **AT_ONCE)

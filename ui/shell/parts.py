@@ -125,9 +125,20 @@ class Draft:
         Returns the event after which the controls hold what the form shows.
         """
         js = _calling("", f"restore({self._name!r}, {len(self._controls)})")
+        opened.failure(None, None, None, js=_SETTLED, **AT_ONCE)
         restored = opened.then(None, None, self._controls, js=js, **AT_ONCE)
-        return restored.then(None, None, None, js=_calling("", "settled()"), **AT_ONCE)
+        return restored.then(None, None, None, js=_SETTLED, **AT_ONCE)
 
 
 def _calling(given: str, call: str) -> str:
     return f"({given}) => {_SCRIPT}.then((module) => module.{call})"
+
+
+# As a handler's `js`: it fills the form, and Run waits until `settle_after`.
+FILLS, _SETTLED = _calling("", "fills()"), _calling("", "settled()")
+
+
+def settle_after(filled: Any) -> None:
+    """Let Run go on once controls hold what a handler with `FILLS` filled in, or it failed."""
+    for end in (filled.then, filled.failure):  # Gradio calls one of them
+        end(None, None, None, js=_SETTLED, **AT_ONCE)

@@ -2,10 +2,12 @@
 
 const REST_MS = 300;
 const HIDDEN_MS = 1000;
+const FILL_MS = 5000; // what fills the form may never come
 const PREFIX = "ckv-draft-";
 let isTyped = false;
 let isFilled = false; // once the page has filled its form, from the address or from here
 let isTooLong = false;
+let filling = 0; // handlers that are about to
 let timer = 0;
 /** @type {{ slot: string, values: any[] } | null} */
 let unsaved = null;
@@ -60,11 +62,32 @@ export function restore(name, count) {
   return draft.values;
 }
 
+function mark(count) {
+  filling = Math.max(0, count);
+  document.getElementById("ask")?.setAttribute("aria-busy", String(filling > 0));
+}
+
+/** For Gradio's `js`: a handler begins to fill the form. */
+export function fills() {
+  mark(filling + 1);
+  return [];
+}
+
+export const isFilling = () => filling > 0;
+
+/** Ends once no handler fills the form any more. */
+export async function filled() {
+  const due = Date.now() + FILL_MS;
+  while (filling && Date.now() < due) await new Promise((done) => setTimeout(done, 50));
+  mark(0);
+}
+
 /** For Gradio's `js`: ends once what a handler filled in stands in the form, which Gradio draws in a later frame. */
 export async function settled() {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const hidden = new Promise((done) => setTimeout(done, HIDDEN_MS)); // a hidden page draws no frames
   await Promise.race([frame().then(frame), hidden]);
+  mark(filling - 1);
   return [];
 }
 
