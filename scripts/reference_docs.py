@@ -116,7 +116,8 @@ def parameters_page() -> str:
     ]
     for name, default, other, _, meaning in parameter_rows():
         differs = "" if other == default else f"; kvpress {other.partition('; ')[0]}"
-        lines.append(f"- {name} ({default}{differs}): {meaning}")
+        mark = "`" if ", " in default else ""  # of methods: a list is no part of the sentence
+        lines.append(f"- {name} ({mark}{default}{differs}{mark}): {meaning}")
     return "\n".join(lines) + "\n"
 
 

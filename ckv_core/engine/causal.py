@@ -14,7 +14,7 @@ from ckv_core.methods.attention import (
     partial,
     written_out,
 )
-from ckv_core.methods.parts.scaling import Scaling
+from ckv_core.methods.parts.scaling import Scaling, softmax
 from ckv_core.models.shape import CUDA_CHUNK
 
 _WIDE = 4  # chunks that cuDNN attends to at a time
@@ -70,6 +70,31 @@ def sliding_attention(
             own = _in_blocks(*part, mask, scaling)
         out[:, :, first : first + _SLIDING] = own
     return out
+
+
+def with_gradient(
+    query: Tensor, keys: Tensor, values: Tensor, window: int | None, scaling: Scaling
+) -> Tensor:
+    """Attention of the last positions that a gradient can go back through; shapes as above.
+
+    The log-sum-exp that joins parts elsewhere has none.
+    """
+    tokens, entries = query.shape[2], keys.shape[2]
+    mask = visible(entries - tokens, entries, 0, entries, window, query.device)
+    if scaling.is_plain:
+        return functional.scaled_dot_product_attention(
+            query, keys, values, mask, scale=scaling.factor, enable_gqa=True
+        )
+    shape = (keys.shape[1], -1, tokens, entries)
+    logits = torch.bmm(_grouped(query, keys).float(), keys[0].float().transpose(1, 2))
+    logits = logits.view(shape) * scaling.factor
+    if scaling.cap is not None:
+        logits = (logits / scaling.cap).tanh() * scaling.cap
+    logits = logits.masked_fill(~mask, -torch.inf)
+    sink = scaling.grouped_sink(keys.shape[1])
+    attention = softmax(logits, None if sink is None else sink[..., None])
+    out = torch.bmm(attention.flatten(1, 2).to(values.dtype), values[0])
+    return out.reshape(*query.shape[:3], values.shape[3])
 
 
 def visible(

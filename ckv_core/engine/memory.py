@@ -235,7 +235,20 @@ class Sizes:
         entries = 2 * together.tokens + self.own_layers * further
         gathering = max(each.work_bytes(self.shape, self.chunk) for each in self.needs.passes)
         reading = self._activations(min(self.chunk, further), 1) + together._chunk_attention()
+        reading = max(reading, self._going_back())
         return self.states + entries * self.info.kv_heads * self.entry + reading + gathering
+
+    def _going_back(self) -> int:
+        """What the longest pass that goes back holds: activations of all layers, entries of one."""
+        planned, info = self.run.further_passes, self.info
+        back = (len(one.token_ids) for each, passes in planned if each.goes_back for one in passes)
+        if not (tokens := max(back, default=0)):
+            return 0
+        seen = self.tokens + tokens
+        entries = seen * (3 * info.query_heads + info.kv_heads) * self.entry
+        logits = 4 * FLOAT * info.query_heads * tokens * seen if self.written_out else 0
+        widths = self.itemsize, self.run.loaded.linear, self.hidden, 0
+        return self.layers * activation_bytes(tokens, 1, *widths) + entries + logits
 
     def probe_peak(self) -> int:
         """While a head table is made: a text that is read, with the rows of its last queries."""

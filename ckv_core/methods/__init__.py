@@ -31,6 +31,7 @@ import ckv_core.methods.expected_attention
 import ckv_core.methods.lu_kv
 import ckv_core.methods.kvzip
 import ckv_core.methods.kvzip_threshold
+import ckv_core.methods.kvgrad
 import ckv_core.methods.capkv
 import ckv_core.methods.compactor
 import ckv_core.methods.tova

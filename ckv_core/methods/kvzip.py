@@ -33,7 +33,7 @@ _OVERHEAD = 512  # tokens of instruction and template, a bound for the memory es
 _QUERIES = 128  # of one query head whose attention exists at a time
 _FLOAT = 4  # bytes
 FIRST_OF_ALL = 2.0  # more than any attention
-_FIRST_OF_PLUS = 1e30  # more than any attention over a norm, or times one
+FIRST_OF_WEIGHTED = 1e30  # more than any attention times or over a norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Reconstruction:
     plus: bool = False  # attention over the norm of what the layer's attention was given
     shorter_by: ClassVar[str] = "repeat"
     kind: ClassVar[str] = "attention while the prompt is repeated"
+    goes_back: ClassVar[bool] = False
 
     def passes(self, prompt: PromptTokens) -> Sequence[FurtherPass]:
         planned = []
@@ -57,7 +58,7 @@ class Reconstruction:
             if start > prompt.lead:
                 instruction += prompt.token_ids[max(prompt.lead, start - _OVERLAP) : start]
             tokens = (*instruction, *prompt.closing, *prompt.token_ids[part])
-            planned.append(FurtherPass(tokens, part, prompt.lead))
+            planned.append(FurtherPass(tokens, part, prompt.lead, len(prompt.token_ids)))
         return planned
 
     def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
@@ -67,8 +68,8 @@ class Reconstruction:
         prompt_len, part = statistic.shape[1], seen.part
         sinks = seen.lead if self.sinks is None else min(self.sinks, part.start)
         if self.sinks is None:
-            statistic[:, : seen.lead] = _FIRST_OF_PLUS if self.plus else FIRST_OF_ALL
-        sizes = torch.linalg.vector_norm(chunk.hidden().float(), dim=-1) if self.plus else None
+            statistic[:, : seen.lead] = self.first
+        weights = self.weights(chunk)
         group_size = len(chunk.queries) // len(chunk.keys)
         before = sinks + part.stop - part.start
         own = chunk.keys.shape[1] - prompt_len
@@ -83,9 +84,18 @@ class Reconstruction:
                     ends = places[chunk.start - prompt_len + first :][: len(queries), None]
                     logits[:, before:].masked_fill_(places > ends, -torch.inf)
                     attention = softmax(logits, chunk.scaling.sink_of(query_head))[:, sinks:before]
-                    if sizes is not None:
-                        attention = attention / sizes[first : first + _QUERIES, None]
+                    if weights is not None:
+                        attention = attention * weights[first : first + _QUERIES, None]
                     torch.maximum(most, attention.amax(0), out=most)
+
+    @property
+    def first(self) -> float:
+        """What the lead's entries count where they come before all others."""
+        return FIRST_OF_WEIGHTED if self.plus else FIRST_OF_ALL
+
+    def weights(self, chunk: Chunk) -> Tensor | None:
+        """What each token's attention is multiplied with, [tokens] float32."""
+        return 1 / torch.linalg.vector_norm(chunk.hidden().float(), dim=-1) if self.plus else None
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         part = min(self.repeat, shape.prompt_len)
@@ -118,21 +128,21 @@ class Repeated(Scorer):
         return (2,) if parameters["plus"] == "on" else ()
 
     def passes(self, parameters: Parameters) -> tuple[FurtherPasses, ...]:
-        return (_reconstruction(parameters),)
+        return (self.reconstruction(parameters),)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
-        most = view.observed(_reconstruction(parameters))
+        most = view.observed(self.reconstruction(parameters))
         if not (orders := self.norms(parameters)):
             return most
-        return torch.where(most < _FIRST_OF_PLUS, most * view.value_norms(*orders), most)
+        return torch.where(most < FIRST_OF_WEIGHTED, most * view.value_norms(*orders), most)
 
     def group(self, evidence: Tensor, kv_heads: int, parameters: Parameters) -> Tensor:
         return evidence.view(kv_heads, -1, evidence.shape[-1]).amax(1)
 
-
-def _reconstruction(parameters: Parameters) -> Reconstruction:
-    sinks = None if parameters["lead"] == "first" else int(parameters["sinks"])
-    return Reconstruction(int(parameters["repeat"]), sinks, parameters["plus"] == "on")
+    def reconstruction(self, parameters: Parameters) -> Reconstruction:
+        """The passes that such parameters ask for."""
+        sinks = None if parameters["lead"] == "first" else int(parameters["sinks"])
+        return Reconstruction(int(parameters["repeat"]), sinks, parameters["plus"] == "on")
 
 
 register(

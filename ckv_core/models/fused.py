@@ -72,7 +72,7 @@ class FusedAttention(nn.Module):
             queries, keys = turning.split([query_heads, kv_heads], dim=2)
             turning = torch.cat([self.q_norm(queries), self.k_norm(keys)], dim=2)
         cos, sin = (each.unsqueeze(2) for each in position_embeddings)
-        if (kernels := _kernels(turning.device)) is not None:
+        if (kernels := _kernels(turning)) is not None:
             turned = kernels.turned(turning, *position_embeddings)
         else:
             # Each half times the other's sine; its sign stands for the half that RoPE negates.
@@ -100,7 +100,7 @@ class FusedMlp(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., hidden] to the same."""
         pairs = self.gate_up_proj(inputs)
-        kernels = _kernels(pairs.device) if isinstance(self.act_fn, _SILU) else None
+        kernels = _kernels(pairs) if isinstance(self.act_fn, _SILU) else None
         if kernels is not None:
             return cast(Tensor, self.down_proj(kernels.gated(pairs)))
         gate, up = pairs.chunk(2, dim=-1)
@@ -112,14 +112,19 @@ class FusedNorm(nn.RMSNorm):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., width] to the same."""
-        kernels = _kernels(inputs.device)
+        kernels = _kernels(inputs)
         if kernels is None or inputs.dtype != self.weight.dtype:
             return super().forward(inputs)
         return cast(Tensor, kernels.normed(inputs, self.weight, self.eps))
 
 
+def _kernels(states: Tensor) -> ModuleType | None:
+    """Kernels for such states; None where PyTorch computes them, as what has a gradient."""
+    return None if states.requires_grad else _kernels_of(states.device)
+
+
 @cache
-def _kernels(device: torch.device) -> ModuleType | None:
+def _kernels_of(device: torch.device) -> ModuleType | None:
     """`models.kernels` where Triton compiles it and it computes what PyTorch does, else None."""
     if not may_run_triton(device):
         return None
@@ -303,7 +308,24 @@ class PackedLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
+        if inputs.requires_grad:
+            return cast(Tensor, _Product.apply(inputs, self))  # type: ignore[no-untyped-call]
         return _product(inputs, self.packed, self.bias)
+
+
+class _Product(torch.autograd.Function):
+    """The packed product with a gradient, which the operator itself has none of."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, linear: PackedLinear) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        ctx.linear = linear
+        return _product(inputs, linear.packed, linear.bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Of the outputs, to that of the inputs; the weight is frozen."""
+        return gradient @ ctx.linear.weight, None
 
 
 def pack_linear_maps(model: nn.Module) -> None:

@@ -55,8 +55,9 @@ CHAT_TEMPLATE = (
 @cache
 def tiny_model(arch: str, **changes: object) -> LoadedModel:
     """The same random weights at every call; shared by the whole session, so never change it."""
-    model = _build(arch, ATTENTION_NAME, **changes)
-    return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+    with torch.inference_mode(mode=False):  # whoever is the first: gradients go through it
+        model = _build(arch, ATTENTION_NAME, **changes)
+        return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
 def tiny_model_on(
@@ -77,7 +78,8 @@ def half_model(arch: str) -> LoadedModel:
 @cache
 def plain_model(arch: str) -> PreTrainedModel:
     """The weights of `tiny_model(arch)` with transformers' own eager attention: the reference."""
-    return _build(arch, "eager")
+    with torch.inference_mode(mode=False):
+        return _build(arch, "eager")
 
 
 @cache

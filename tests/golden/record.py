@@ -92,6 +92,7 @@ LATER = {
         "noncausal",
         "kvzip:plus=on",
         "kvzip_threshold:repeat=256,threshold=0.1,budget=40%",
+        "kvgrad",
     ),
 }
 

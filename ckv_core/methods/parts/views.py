@@ -76,10 +76,14 @@ class FurtherPass:
     token_ids: tuple[int, ...]  # at least one
     part: slice  # positions of the prompt that they are about
     lead: int  # of the prompt's tokens
+    prompt_len: int  # all of them
 
 
 class FurtherPasses(Statistic, Protocol):
     """A statistic that is gathered in passes over given tokens, once the prompt has been read."""
+
+    # Whether a pass goes back too, in one piece: layers are then shown with `Chunk.gradient`.
+    goes_back: ClassVar[bool]
 
     @property
     def shorter_by(self) -> str:
@@ -121,6 +125,10 @@ class Chunk:
     log_sum_exp: Tensor  # [query_heads, tokens] float32, of each query's logits over all it sees
     # Gives what the layer's attention was given, [tokens, hidden_size].
     hidden: Callable[[], Tensor]
+    # [tokens] float32, of a pass that goes back: the L2 norm of the gradient of the last hidden
+    # states' squared sizes, summed over the pass, by what attention gave each token. No
+    # `log_sum_exp` then.
+    gradient: Tensor | None = None
 
 
 class LayerView(Protocol):

@@ -1,4 +1,4 @@
-"""HeadKV and KVzip, which read more than the prompt: against loops and plain passes of a model."""
+"""HeadKV, KVzip and KVgrad, which read more than the prompt: against loops and plain passes."""
 
 from collections import deque
 from dataclasses import replace
@@ -22,7 +22,7 @@ from ckv_core.engine.head_tables import keep_table, kept_table, parse_table, tab
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
-from ckv_core.errors import ConfigError, PromptError, RunCancelledError
+from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.methods.headkv import shared_budgets
 from ckv_core.methods.kvzip import Reconstruction
 from ckv_core.methods.parts.base import Table
@@ -36,6 +36,7 @@ from tests.factories.tiny_runs import short_request
 from tests.reference import kvzip as literal
 from tests.reference.budgets import largest_remainder
 from tests.reference.comparison import build_prompt as literal_prompt
+from tests.reference.kvgrad import attributed
 from tests.reference.report import report
 
 LLAMA = tiny_model("llama").info  # 3 layers, 2 KV heads, 4 query heads
@@ -177,12 +178,13 @@ PARAMETERS = (
     {"repeat": 100, "lead": "last", "sinks": 3, "plus": "off"},
     {"repeat": 64, "lead": "first", "sinks": 4, "plus": "on"},
 )
+GRADIENT = ({"repeat": 64, "lead": "first", "sinks": 4}, {"repeat": 90, "lead": "last", "sinks": 3})
 
 
 def read(
-    loaded: LoadedModel, given: PromptTokens, parameters: dict[str, Any]
+    loaded: LoadedModel, given: PromptTokens, parameters: dict[str, Any], method: str = "kvzip"
 ) -> tuple[Prefill, Any]:
-    scorer = VariantSpec.parse("kvzip").scorer
+    scorer = VariantSpec.parse(method).scorer
     (wanted,) = scorer.passes(parameters)
     with torch.inference_mode():
         result = drained(prefill(loaded, list(given.token_ids), Needs(8), lambda: False))
@@ -198,7 +200,8 @@ def given_tokens(scenario: Scenario = "context-only") -> PromptTokens:
 def repeated(arch: str, given: PromptTokens, parameters: dict[str, Any]) -> list[torch.Tensor]:
     """The literal statistic, by layer."""
     prompt = (given.encode, list(given.token_ids), given.lead, list(given.closing))
-    return literal.repeated(plain_model(arch), *prompt, parameters)
+    find = literal.repeated if "plus" in parameters else attributed
+    return find(plain_model(arch), *prompt, parameters)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +224,28 @@ def test_the_statistic_is_that_of_plain_passes(arch, parameters, monkeypatch):
             assert statistic[:, given.lead :].amax() <= 1 or parameters["plus"] == "on"
         held = sum(statistic.nbytes for statistic in found.values())
         assert held == statistic_bytes(wanted, _shape(loaded, given))
+
+
+@pytest.mark.parametrize("parameters", GRADIENT, ids=lambda parameters: parameters["lead"])
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma2", "gemma3", "gpt_oss"])
+def test_the_gradient_is_that_of_plain_passes(arch, parameters):
+    """Through sliding layers, capped logits and sinks too."""
+    loaded, given = tiny_model(arch), given_tokens()
+    expected = repeated(arch, given, parameters)
+    close = {"rtol": 5e-3, "atol": 1e-3} if arch == "gpt_oss" else CLOSE
+    result, wanted = read(loaded, given, parameters, "kvgrad")
+    found = result.observed[wanted]
+    assert tuple(found) == loaded.info.evictable_layers
+    for layer, statistic in found.items():
+        torch.testing.assert_close(statistic, expected[layer], **close)
+        assert not statistic.requires_grad
+
+
+def test_weights_without_a_gradient_are_refused_with_a_sentence():
+    loaded, given = tiny_model("llama"), given_tokens()
+    cut = loaded.layers[-1].register_forward_hook(lambda _, __, out: out.detach())
+    with cut, pytest.raises(ModelError, match="No gradient goes back"):
+        read(loaded, given, GRADIENT[0], "kvgrad")
 
 
 def _shape(loaded: LoadedModel, given: PromptTokens) -> PromptShape:
@@ -257,17 +282,16 @@ def run(asked: RunRequest, prefills: PrefillCache | None = None, arch: str = "ll
     return result, told
 
 
-@pytest.mark.parametrize(
-    "parameters", PARAMETERS, ids=lambda parameters: f"{parameters['lead']} {parameters['plus']}"
-)
+@pytest.mark.parametrize("parameters", [*PARAMETERS, *GRADIENT], ids=str)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_keeps_the_best_of_all_layers_and_heads(scenario, parameters):
-    spec = "kvzip:" + ",".join(f"{key}={value}" for key, value in parameters.items())
+    name = "kvzip" if "plus" in parameters else "kvgrad"
+    spec = f"{name}:" + ",".join(f"{key}={value}" for key, value in parameters.items())
     (variant,) = run(request(scenario, spec))[0].variants
     behind = literal_prompt(tiny_tokenizer(), TEXT, "Who waved?", scenario).behind
     given = given_tokens(scenario)
     scores = repeated("llama", given, parameters)
-    if parameters["plus"] == "on":
+    if parameters.get("plus") != "off":
         scores = literal.weighed(plain_model("llama"), list(given.token_ids), scores)
     grouped = [each.view(2, 2, -1).amax(1).tolist() for each in scores]
     expected = literal.kept(grouped, parameters["sinks"], behind, 40)
