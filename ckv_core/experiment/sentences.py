@@ -35,7 +35,7 @@ LEFT_OUT = "{} left out: the run ended before {} did."
 EVICTION_DID = "The full cache is correct, so eviction caused {}."
 HARDER_THAN_THE_MODEL = "Check the expected answer; else use a larger model or an easier question."
 NO_ANSWER = "No expected answer was given, so a different output need not be a worse one."
-LOWER_L1 = "In {:,} of {} the method that {} had the lower perturbation."
+LOWER_L1 = "In {:,} of {} the method that {} had the lower mean head L1."
 ROUNDING = "{} of {}: below this run's rounding floor{}, so eviction need not have moved it."
 # Of several budgets.
 NO_TEXT = (

@@ -202,7 +202,7 @@ def test_what_came_out_in_sentences(case):
     assert told(run_of(*variants)) == [*sentences, ONE_PROMPT]
 
 
-HEAD_TO_HEAD = "In {} the method that answers correctly had the lower perturbation."
+HEAD_TO_HEAD = "In {} the method that answers correctly had the lower mean head L1."
 MECHANISM = {
     "the one that keeps it moves heads less in one of two": (
         (
@@ -274,8 +274,8 @@ def test_words():
 ENDS = {"y": ("eos", True), "n": ("eos", False), "c": ("length", False), "-": ("eos", None)}
 LEAST, MOST = "2 tokens (100.0 of 1000.0 MiB)", "8 tokens (400.0 of 1000.0 MiB)"
 L1_OF_ONE = (
-    "In 1 of 1 head-to-head comparison the method that answers correctly had the lower "
-    "perturbation."
+    "In 1 of 1 head-to-head comparison the method that answers correctly had the lower mean "
+    "head L1."
 )
 
 
@@ -315,8 +315,8 @@ SWEEPS = {
         "The smallest budget that still answers: 4 tokens (200.0 of 1000.0 MiB), with SnapKV.",
         "Of the others: 8 tokens with AdaKV; none with Knorm and TOVA.",
         (
-            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
-            "perturbation."
+            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower mean "
+            "head L1."
         ),
     ),
     "a lower one answers and a higher one does not": (
