@@ -44,8 +44,8 @@ class Held(Uniform):
     def notes(self, candidates: Candidates, parameters: Parameters) -> tuple[str, ...]:
         held = candidates.spare + candidates.protected
         return (
-            f"{held:,} entries of each KV head are held, and a step reads the requested bytes of "
-            "them: head L1 is not known, and bounds are of what is held.",
+            f"{held:,} entries of each KV head are held; a step reads the requested bytes of them. "
+            "Head L1 is not known, and bounds are of what is held.",
         )
 
 
