@@ -55,7 +55,7 @@ FileOption = Annotated[
     Option(
         metavar="FILE",
         parser=partial(read_text, what="head table"),
-        help="DuoAttention's full_attention_heads.tsv, or 99 of them for lu_kv",
+        help="DuoAttention's full_attention_heads.tsv, or several below one another",
     ),
 ]
 NameOption = Annotated[str, Option(metavar="NAME", help="what SPECs call it: table=NAME")]
@@ -68,7 +68,7 @@ ForOption = Annotated[
 def _heads(
     chosen: dict[str, Any], file: FileOption = None, name: NameOption = "", spec: ForOption = ""
 ) -> None:
-    """Make or bring a table of heads, which headkv, duo_attention and lu_kv take."""
+    """Make or bring a table of heads, which headkv, lu_kv and others take."""
     if (file is None) != (not name) or (file and spec):
         raise ConfigError("Give --file and --name, or neither to make the table of a SPEC.")
     variant = VariantSpec.parse(spec or "headkv")
@@ -88,10 +88,10 @@ def _heads(
         rows, taking = kept_table(loaded.info, table) or (), variant.spec
     else:
         rows, taking = keep_table(loaded.info, name, file), f"table={name}"
-    layers = loaded.info.layers
-    for at, row in enumerate(rows):
-        number = "" if len(rows) == layers else f"{at // layers + 1:>3} % "
-        say(f"{number}layer {at % layers + 1:>3}  " + "  ".join(f"{each:.3f}" for each in row))
+    if several := len(rows) // loaded.info.layers - 1:
+        say(f"{several + 1} numbers for each head")
+    for layer, row in enumerate(() if several else rows):
+        say(f"layer {layer + 1:>3}  " + "  ".join(f"{value:.3f}" for value in row))
     say(f"{taking} takes it with {loaded.info.name!r}.")
 
 

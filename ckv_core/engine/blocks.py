@@ -93,6 +93,7 @@ class _BlockReader(PromptReader):
                 self.loaded, layer, LayerStates(keys, values, states.queries, states.scaling)
             )
             view.positions, view.prompt_len = positions, self._prompt_len
+            view.read = self._end
             protected = protected_mask(self._spec, self._end)
             if int(protected.sum()) > count:  # what is last now need not be at the end
                 protected = protected_mask(self._spec, self._prompt_len)[: self._end]

@@ -20,11 +20,11 @@ from ckv_core.methods.attention import (
     window_attention,
     window_rows,
 )
-from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector, Table
+from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import LAYOUT, page_size
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import keep_first, order
-from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
+from ckv_core.methods.parts.views import LayerView, Rotary, Statistic, Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary
 from ckv_core.records.variants import VariantSpec
@@ -78,8 +78,7 @@ class PromptCandidates:
         return self._views[place]
 
     def head_table(self, table: Table) -> Tensor:
-        numbers = table_of(self._views[0].loaded.info, table)
-        return numbers[:, [view.layer for view in self._views]]
+        return torch.stack([view.head_table(table) for view in self._views], 1)
 
     def first(self) -> Tensor:
         if self.scorer.by_position:
@@ -220,7 +219,7 @@ class GeneratedLayer:
         self.keys, self.values, self.scaling = states.keys, states.values, states.scaling
         self.kv_heads, self.query_heads = len(states.keys), len(states.queries)
         self.positions: Tensor | None = None
-        self.prompt_len = self.keys.shape[1]
+        self.prompt_len = self.read = self.keys.shape[1]
 
     def window_queries(self, window: int) -> Tensor:
         return self._queries[:, -window:]
@@ -250,7 +249,10 @@ class GeneratedLayer:
         raise EngineError(f"Nothing observes {gathered!r} while generating.")
 
     def rotary(self) -> Rotary:
-        raise EngineError("Queries are not averaged over positions while generating.")
+        return LayerRotary(self.loaded, self.layer)
+
+    def head_table(self, table: Table) -> Tensor:
+        return table_of(self.loaded.info, table)[:, self.layer]
 
 
 class PromptLayer(GeneratedLayer):
@@ -258,7 +260,7 @@ class PromptLayer(GeneratedLayer):
 
     def __init__(self, prefill: Prefill, layer: int) -> None:
         super().__init__(prefill.loaded, layer, prefill.layers[layer])
-        self._prefill = prefill
+        self._prefill, self.read = prefill, prefill.prompt_len
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
         """A tensor of this kind, as large in every layer; kept for all variants."""
@@ -267,9 +269,6 @@ class PromptLayer(GeneratedLayer):
 
     def observed(self, gathered: Statistic) -> Tensor:
         return self._prefill.observed[gathered][self.layer]
-
-    def rotary(self) -> Rotary:
-        return LayerRotary(self.loaded, self.layer)
 
 
 class GeneratedCandidates(PromptCandidates):
@@ -333,13 +332,16 @@ class Chooser:
         queries: Tensor,
         scaling: Scaling,
         count: int,
+        read: int,
     ) -> Tensor:
         """The newest entries, as many as the window has, and the best of the others.
 
         Of keys and values [kv_heads, entries, dim] and the newest queries
-        [query_heads, window, head_dim]; `count` are True in each row of [kv_heads, entries].
+        [query_heads, window, head_dim]; `count` are True in each row of [kv_heads, entries], after
+        so many tokens were read.
         """
         view = GeneratedLayer(self.loaded, layer, LayerStates(*states, queries, scaling))
+        view.read = read
         candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)
         budgets = torch.full((1, view.kv_heads), candidates.spare)
         kept = torch.ones_like(view.keys[..., 0], dtype=torch.bool)

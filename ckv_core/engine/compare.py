@@ -27,12 +27,13 @@ from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import prompt_of, prompt_tokens
+from ckv_core.engine.query_centres import calibrate
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import GROUP_ROWS, Run
 from ckv_core.engine.timing import LONGEST, time_alone
 from ckv_core.engine.utility_profile import profile
 from ckv_core.errors import ConfigError, PromptError, about
-from ckv_core.methods.parts.base import Table
+from ckv_core.methods.parts.views import Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import movers
 from ckv_core.records.byte_budget import resolve_budget
@@ -296,6 +297,8 @@ def made_table(
     """Make a table that a variant asks for, and keep it."""
     if table.kind == "curves":
         return (yield from profile(loaded, table, spec, should_stop))
+    if table.kind == "centres":
+        return (yield from calibrate(loaded, table, should_stop))
     return (yield from probe(loaded, should_stop))
 
 

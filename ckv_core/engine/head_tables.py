@@ -1,14 +1,15 @@
-"""Tables of numbers for each KV head, kept per model in CKV_HOME.
+"""Tables of numbers for each head, kept per model in CKV_HOME.
 
 The form is DuoAttention's `full_attention_heads.tsv`: a line per layer, numbers between tabs; where
 a head has several, all layers' lines of the first, then of the next. A file with a column per query
 head is averaged over those that share a KV head. As DuoAttention reads its own, numbers are clipped
-to 0 and 1.
+to 0 and 1. Centres have a column per query head and are taken as they are.
 """
 
 import math
 import os
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -16,15 +17,20 @@ from ckv_core.base.home import head_tables_folder
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import table_name
-from ckv_core.methods.parts.base import Table
+from ckv_core.methods.parts.views import Table
 from ckv_core.records.records import ModelInfo
 
-MAX_BYTES = 2**20
+MAX_BYTES = 2**24
 _NUMBER = re.compile(r"[+-]?(\d{1,20}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?", re.ASCII | re.I)
 
-# [numbers * layers][kv_heads], from 0 to 1: all layers of the first number, then of the next.
+# [numbers * layers][heads]: all layers of the first number, then of the next.
 HeadTable = tuple[tuple[float, ...], ...]
-NUMBERS = {"share": 1, "curves": 99}  # for each head, by `Table.kind`
+CENTRES = "centres"  # the kind of query heads
+
+
+def numbers_of(model: ModelInfo) -> dict[str, int]:
+    """Numbers of each head, by `Table.kind`."""
+    return {"share": 1, "curves": 99, CENTRES: model.head_dim + model.head_dim // 2}
 
 
 def parse_table(text: str, model: ModelInfo, kind: str = "") -> HeadTable:
@@ -34,30 +40,34 @@ def parse_table(text: str, model: ModelInfo, kind: str = "") -> HeadTable:
         ConfigError: it is not one; says where.
     """
     if len(text) > MAX_BYTES:
-        raise ConfigError("A head table has at most 1 MiB.")
+        raise ConfigError("A head table has at most 16 MiB.")
     lines = [line for line in text.splitlines() if line.strip()]
-    numbers = [NUMBERS[kind]] if kind else [*NUMBERS.values()]
-    if len(lines) not in {each * model.layers for each in numbers}:
-        each = " or ".join(map(str, numbers))
+    kinds = {each: n for each, n in numbers_of(model).items() if kind in ("", each)}
+    found = next((each for each, n in kinds.items() if n * model.layers == len(lines)), "")
+    if not found:
+        each = " or ".join(map(str, kinds.values()))
         raise ConfigError(
             f"The head table has {len(lines)} lines; {model.name!r} has {model.layers} layers, "
             f"with {each} each."
         )
-    rows = tuple(_row(number, line, model) for number, line in enumerate(lines, start=1))
+    rows = tuple(_row(number, line, model, found) for number, line in enumerate(lines, start=1))
     if not any(map(any, rows)):
         raise ConfigError("All numbers of the head table are 0 or below: no head would matter.")
     return rows
 
 
-def _row(number: int, line: str, model: ModelInfo) -> tuple[float, ...]:
+def _row(number: int, line: str, model: ModelInfo, kind: str) -> tuple[float, ...]:
     words = line.strip().split("\t")
-    if len(words) not in {model.kv_heads, model.query_heads}:
+    of_queries = kind == CENTRES
+    if len(words) not in {model.query_heads, *(() if of_queries else (model.kv_heads,))}:
         raise ConfigError(
             f"Line {number} of the head table has {len(words)} numbers between tabs; "
             f"{model.name!r} has {model.kv_heads} KV heads and {model.query_heads} query heads."
         )
     if wrong := next((word for word in words if not _NUMBER.fullmatch(word.strip())), None):
         raise ConfigError(f"Line {number} of the head table: {wrong[:40]!r} is not a number.")
+    if of_queries:
+        return tuple(map(float, words))
     values = [min(max(float(word), 0.0), 1.0) for word in words]
     size = len(values) // model.kv_heads
     return tuple(math.fsum(values[at : at + size]) / size for at in range(0, len(values), size))
@@ -77,23 +87,31 @@ def kept_table(model: ModelInfo, table: Table) -> HeadTable | None:
 
 
 def table_of(model: ModelInfo, table: Table) -> Tensor:
-    """[numbers, layers, kv_heads] float64; ConfigError where there is none, with how to bring one.
+    """[numbers, layers, heads] float64; ConfigError where there is none, with how to bring one.
 
     See `Table` for the kinds.
     """
-    rows = kept_table(model, table)
-    if rows is None:
+    try:
+        stamp = _path(model, table.name).stat()
+    except OSError:
         raise ConfigError(
             f"{model.name!r} has no head table {table.name!r}; bring one with `python -m ckv_core "
             f"heads --model MODEL --file FILE --name {table.name}`, or leave table out."
-        )
-    return torch.tensor(rows, dtype=torch.float64).view(-1, model.layers, model.kv_heads)
+        ) from None
+    return _numbers(model, table, (head_tables_folder(), stamp.st_mtime_ns, stamp.st_ino))
 
 
-def written(numbers: Tensor) -> str:
+@lru_cache(maxsize=8)
+def _numbers(model: ModelInfo, table: Table, _file: object) -> Tensor:
+    """Read it once as long as the file is the same: each layer asks for its part."""
+    rows = kept_table(model, table) or ()
+    return torch.tensor(rows, dtype=torch.float64).view(-1, model.layers, len(rows[0]))
+
+
+def written(numbers: Tensor, how: str = ".6f") -> str:
     """The text of a table of [numbers, layers, heads]."""
     rows = numbers.flatten(0, 1).tolist()
-    return "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in rows)
+    return "".join("\t".join(f"{value:{how}}" for value in row) + "\n" for row in rows)
 
 
 def keep_table(model: ModelInfo, table: Table | str, text: str) -> HeadTable:

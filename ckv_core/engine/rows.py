@@ -193,7 +193,7 @@ class PolicyRow(Rows):
             keys, values = (each[shown].view(len(each), -1, each.shape[2]) for each in states)
             late, states = late & free, (keys, values)
         chooser = cast(Chooser, self.acting.chooser)
-        chosen = chooser.keep(layer, states, *slots.queries(), count)
+        chosen = chooser.keep(layer, states, *slots.queries(), count, self.position)
         return (positions >= 0).masked_scatter_(late, chosen)
 
     def series(self, tokens: int) -> HeldSeries | None:

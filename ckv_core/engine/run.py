@@ -10,7 +10,7 @@ from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.prefill import Needs
-from ckv_core.methods.parts.base import Table
+from ckv_core.methods.parts.views import Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.records import PromptInfo
 from ckv_core.records.run_request import RunRequest

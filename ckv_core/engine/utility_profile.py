@@ -17,8 +17,7 @@ from ckv_core.engine.needle_probe import counted
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.errors import ConfigError
 from ckv_core.methods.lu_kv import LEVELS
-from ckv_core.methods.parts.base import Table
-from ckv_core.methods.parts.views import PromptTokens
+from ckv_core.methods.parts.views import PromptTokens, Table
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Progress
 from ckv_core.records.variants import VariantSpec

@@ -33,9 +33,15 @@ def _prefix_cache(spec: VariantSpec) -> Answer:
     )
 
 
+def _by_table(spec: VariantSpec) -> bool:
+    """Whether a table gives heads different budgets."""
+    rule = spec.method.budget_rule
+    return rule is not None and bool(rule.tables(spec.method.scorer, spec.params))
+
+
 def _paged(spec: VariantSpec) -> Answer:
     scorer, policy, options = spec.method.scorer, spec.policy, spec.method.options()
-    alike = scorer is None or (scorer.by_position and not spec.tables)
+    alike = scorer is None or (scorer.by_position and not _by_table(spec))
     if policy.alike if policy else alike:
         return "yes", "All heads of a layer hold the same positions, so one page table serves them."
     if policy is not None or "layout" not in options:
@@ -56,7 +62,7 @@ def _tensor_parallel(spec: VariantSpec) -> Answer:
     if policy is not None and policy.alike and policy.needs_probabilities:
         return "if", "All heads share one set, so devices exchange attention at every step."
     if rule is None or rule.looks_at == "nothing":
-        if spec.tables:
+        if _by_table(spec):
             return "if", "A table gives heads different budgets, so deal the heads out evenly."
         return "yes", "A head's entries are chosen on its own device, and devices hold as much."
     whole = "all layers" if rule.looks_at == "all layers" else "a layer"
@@ -104,7 +110,7 @@ def _graphs(spec: VariantSpec) -> Answer:
         return "if", "A step evicts, so the choice must be part of the graph."
     if rule is None or rule.equal:
         return "yes", "All heads hold as many entries, one more each step."
-    if rule.ranks_heads or spec.tables:
+    if rule.ranks_heads or _by_table(spec):
         return "if", "Heads hold different numbers, so lengths must be data of the kernel."
     return "if", "Layers hold different numbers, so lengths must be data of the kernel."
 

@@ -36,7 +36,8 @@ import ckv_core.methods.capkv
 import ckv_core.methods.compactor
 import ckv_core.methods.tova
 import ckv_core.methods.scissorhands
-import ckv_core.methods.r_kv  # noqa: F401 - each registers its own
+import ckv_core.methods.r_kv
+import ckv_core.methods.triattention  # noqa: F401 - each registers its own
 from ckv_core.methods import plug_ins
 from ckv_core.methods.base import METHODS, SELECTORS, Method, all_parameters
 from ckv_core.methods.parts.steps import POLICIES

@@ -15,8 +15,8 @@ from ckv_core.methods.parts.base import (
     Candidates,
     Parameters,
     Scorer,
-    Table,
 )
+from ckv_core.methods.parts.views import Table
 from ckv_core.methods.streaming_llm import Position
 
 STREAMING: tuple[Parameter, ...] = (SINKS.but(default=4), RECENT.but(default=28))

@@ -12,8 +12,9 @@ from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.errors import ConfigError
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import Parameter, ParameterValue, choice
-from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, Scorer, Table
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters, Scorer
 from ckv_core.methods.parts.rules import integer_shares
+from ckv_core.methods.parts.views import Table
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from ckv_core.methods.pyramidkv import BETA
 
@@ -39,8 +40,8 @@ BETA_SIGN = choice("beta_sign", ("code", "text")).means(
 )
 TABLE = Parameter(
     name="table",
-    help="HeadKV, DuoAttention, LU-KV: which table of the heads counts. The default is made when a "
-    "model first needs it; others come from files (`python -m ckv_core heads`).",
+    help="Which table of the model's heads a method takes. The default is made when a model first "
+    "needs it; others come from files (`python -m ckv_core heads`).",
     default=NEEDLE,
     parse=table_name,
 )

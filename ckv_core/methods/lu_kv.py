@@ -11,8 +11,9 @@ from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.expected_attention import OFFSET, ExpectedAttention
 from ckv_core.methods.headkv import TABLE
-from ckv_core.methods.parts.base import RECENT, BudgetRule, Candidates, Parameters, Scorer, Table
+from ckv_core.methods.parts.base import RECENT, BudgetRule, Candidates, Parameters, Scorer
 from ckv_core.methods.parts.rules import integer_shares
+from ckv_core.methods.parts.views import Table
 
 LEVELS = 99  # shares of all entries that go, 1 to 99 %
 UTILITY = "utility"  # the table that is made for each scorer

@@ -4,6 +4,8 @@ It evicts every 128 tokens. Of a group's query heads the largest logit counts, a
 code. Attention has the weight 0.1 of the paper; their code has 0.07.
 """
 
+from typing import ClassVar
+
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.base import register
 from ckv_core.methods.parameters import integer, number
@@ -67,7 +69,7 @@ def redundancy(keys: Tensor, alike: float) -> Tensor:
 
 
 BUFFER = integer("buffer", 128, (1, 4096)).means(
-    "R-KV: generated tokens after which the cache is cut down to the budget again."
+    "R-KV, TriAttention: generated tokens after which the cache is cut down to the budget again."
 )
 
 
@@ -76,7 +78,7 @@ class CutBuffer(StepPolicy):
 
     needs_equal = True
     parameters = (BUFFER,)
-    reads = ("window",)
+    reads: ClassVar[tuple[str, ...]] = ("window",)
 
     def check(self, parameters: Parameters) -> str:
         window, buffer = int(parameters["window"]), int(parameters["buffer"])

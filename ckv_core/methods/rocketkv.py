@@ -33,7 +33,7 @@ class GroupedWindow(Window):
         return group_reduce(evidence, kv_heads, "mean")
 
 
-class Held(Uniform):
+class HeldForReading(Uniform):
     """As many entries as the two stages hold for a budget that a step reads."""
 
     def holds(self, budget: int, prompt_len: int, parameters: Parameters) -> int:
@@ -118,7 +118,7 @@ def _bounds(keys: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     return torch.stack(least, 1), torch.stack(most, 1)
 
 
-class Chunks(Store):
+class KeyChunks(Store):
     """What is held, read by the bounds of chunks."""
 
     reads_part = True
@@ -158,6 +158,6 @@ register(
     summary="Holds more than a step reads, chosen as in SnapKV; steps read the most promising.",
     source="Behnam et al. 2025, arXiv:2502.14051",
     scorer=GroupedWindow(),
-    budget_rule=Held(),
-    store=Chunks(),
+    budget_rule=HeldForReading(),
+    store=KeyChunks(),
 )

@@ -15,13 +15,13 @@ from ckv_core.errors import ConfigError, about
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
 from ckv_core.methods.base import KEEP_QUESTION, OWN_PART, composing_parameters
 from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
-from ckv_core.methods.parts.base import Part, Scorer, Selector, Table
+from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.blocks import PREFILL, block_size
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
-from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
+from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape, Table
 
 NAME = "name"
 _IN_BLOCKS = ", blocks of "  # in a label

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ckv_core.methods import METHODS
-from ckv_core.methods.parts.base import Parameters, Scorer, Table
+from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.critical import second_score
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.top_k import order
-from ckv_core.methods.parts.views import Chunk, Observer, Rotary, begun
+from ckv_core.methods.parts.views import Chunk, Observer, Rotary, Table, begun
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from tests.reference.agnostic_scores import rotation
 
@@ -40,6 +40,12 @@ class GivenStates:
     turning: Rotary | None = None
     scaling: Scaling = PLAIN
     positions: Tensor | None = None
+    read: int = 0
+    table: Tensor | None = None  # [numbers, heads]
+
+    def head_table(self, table: Table) -> Tensor:
+        assert self.table is not None
+        return self.table
 
     @property
     def kv_heads(self) -> int:

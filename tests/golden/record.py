@@ -5,6 +5,7 @@ Words after it record only runs with one of them in their names.
 
 import json
 import lzma
+import math
 import sys
 import zlib
 from collections.abc import Iterator
@@ -85,7 +86,11 @@ LATER = {
         "gated_chunkkv",
         "quest:read_page=8",
     ),
-    "tables of our own, context-only": ("lu_kv:table=curves", "rocketkv"),
+    "tables of our own, context-only": (
+        "lu_kv:table=curves",
+        "rocketkv",
+        "triattention:table=means,buffer=4",
+    ),
     "sizes and neighbours, context-only": (
         "curdkv",
         "leverage",
@@ -120,6 +125,9 @@ def measure(loaded: LoadedModel, request: RunRequest) -> Golden:
     """One run of all its variants, by SPEC; heads matter by a table of our own."""
     result, model = RunResult(), loaded.info
     rows = [[str((3 * i + j) % 7 / 7) for j in range(model.kv_heads)] for i in range(model.layers)]
+    shape = (3 * model.head_dim // 2, model.layers, model.query_heads)
+    means = torch.arange(math.prod(shape)).view(shape).double().sin()
+    means[model.head_dim :] = 1.5  # no mean length is below that of the mean
     layers, heads = torch.arange(model.layers)[:, None], torch.arange(model.kv_heads)
     curves = (torch.arange(1, 100)[:, None, None] / 100) ** ((3 * layers + heads) % 7 / 3 + 0.1)
     with (
@@ -128,6 +136,7 @@ def measure(loaded: LoadedModel, request: RunRequest) -> Golden:
     ):
         head_tables.keep_table(model, "golden", "\n".join(map("\t".join, rows)))
         head_tables.keep_table(model, "curves", head_tables.written(curves))
+        head_tables.keep_table(model, "means", head_tables.written(means))
         for event in compare(request, loaded):
             result.apply(event)
     return {variant.spec: _described(variant) for variant in result.variants}

@@ -123,7 +123,9 @@ def test_every_plan_is_the_one_recorded():
 
 def test_every_method_is_among_them():
     found = {VariantSpec.parse(spec).method.name for spec in (*ALONE, *VARIANTS)}
-    assert found | {"headkv", "duo_attention", "lu_kv"} == {method.name for method in METHODS}
+    assert found | {"headkv", "duo_attention", "lu_kv", "triattention"} == {
+        method.name for method in METHODS
+    }
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from ckv_core.base.lazy_torch import Generator, Tensor, torch
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
-from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
+from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape, Table
 
 Parameters = Mapping[str, ParameterValue]
 
@@ -26,18 +26,6 @@ RECENT = integer("recent", 0, (0, 4096)).means("Last tokens that are always kept
 SEED = integer("seed", 0, (0, 999_999_999)).means(
     "Random, Compactor, Leverage: of the random numbers; each layer and KV head has its own ones."
 )
-
-
-class Table(NamedTuple):
-    """Numbers for each head of a model, which must be there before a part chooses.
-
-    Kinds: how much a KV head matters, from 0 to 1 (share); the share of its entries that goes where
-    1 to 99 % of all go (curves).
-    """
-
-    name: str
-    kind: Literal["share", "curves"] = "share"
-    own: bool = False  # whether it is made where a model has none; else a file brings it
 
 
 class PerEntry(NamedTuple):

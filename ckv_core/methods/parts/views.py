@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from ckv_core.base.lazy_torch import Tensor, torch
 from ckv_core.methods.parts.scaling import Scaling
@@ -131,6 +131,19 @@ class Chunk:
     gradient: Tensor | None = None
 
 
+class Table(NamedTuple):
+    """Numbers for each head of a model, which must be there before a part chooses.
+
+    Kinds: how much a KV head matters, from 0 to 1 (share); the share of its entries that goes where
+    1 to 99 % of all go (curves); of a query head the mean query before RoPE, and the mean length of
+    each pair of its channels (centres).
+    """
+
+    name: str
+    kind: Literal["share", "curves", "centres"] = "share"
+    own: bool = False  # whether it is made where a model has none; else a file brings it
+
+
 class LayerView(Protocol):
     """One evictable layer of a processed prompt, as scorers and selectors see it."""
 
@@ -143,6 +156,7 @@ class LayerView(Protocol):
     # [kv_heads, entries] int64, places in the prompt; None where entries are all of it, in order.
     positions: Tensor | None
     prompt_len: int  # tokens of the whole prompt
+    read: int  # tokens read so far; also the position of the next
 
     def window_attention(self, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, entries - window]."""
@@ -171,3 +185,6 @@ class LayerView(Protocol):
 
     def rotary(self) -> Rotary:
         """The layer's RoPE."""
+
+    def head_table(self, table: Table) -> Tensor:
+        """A table's numbers for the layer, [numbers, heads] float64; see `Table` for the kinds."""

@@ -30,7 +30,7 @@ from tests.reference.report import report
 
 BUDGET = 60
 LAG = 8
-IN_BLOCKS = {"curdkv", "keydiff", "knorm", "lagkv", "random", "streaming_llm"}
+IN_BLOCKS = {"curdkv", "keydiff", "knorm", "lagkv", "random", "streaming_llm", "triattention"}
 
 
 def run(*specs: str, arch: str = "llama", **changes: object) -> RunResult:

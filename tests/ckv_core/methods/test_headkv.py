@@ -25,8 +25,7 @@ from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.methods.headkv import shared_budgets
 from ckv_core.methods.kvzip import Reconstruction
-from ckv_core.methods.parts.base import Table
-from ckv_core.methods.parts.views import PromptShape, PromptTokens, statistic_bytes
+from ckv_core.methods.parts.views import PromptShape, PromptTokens, Table, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.records.events import Progress, RunResult
 from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
@@ -149,7 +148,7 @@ def test_a_file_is_clipped_and_may_have_a_column_per_query_head(monkeypatch, tmp
         ("1\t1\nnan\t1\n1\t1\n", "Line 2 of the head table: 'nan' is not a number"),
         ("1\t1\n1_0\t1\n1\t1\n", "is not a number"),
         ("0\t-1\n0\t0\n0\t0\n", "no head would matter"),
-        ("1\t1\n" * 2**18 + "1", "at most 1 MiB"),
+        ("1\t1\n" * 2**22 + "1", "at most 16 MiB"),
     ],
 )
 def test_what_is_no_table_is_refused_with_a_sentence(text, said):

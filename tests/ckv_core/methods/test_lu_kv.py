@@ -16,7 +16,7 @@ from ckv_core.engine.head_tables import keep_table, kept_table, table_of, writte
 from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
-from ckv_core.methods.parts.base import Table
+from ckv_core.methods.parts.views import Table
 from ckv_core.records.events import Progress
 from ckv_core.records.variants import VariantSpec
 from tests.factories.layers import GivenCandidates, random_layer
