@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-cpus mutants soak check format bench kvpress parity paper pictures figures findings docs gpu lock audit model browser \
+.PHONY: help run dev test test-fast test-cpus mutants soak check format bench kvpress parity paper pictures figures findings docs gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -22,6 +22,8 @@ help: ## Show the targets
 
 run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
+
+dev: $(VENV)/.dev ## Set up .venv for work on the code, without browser and PostgreSQL
 
 # Byte code is left to the first import, since most modules are never imported. Tests start a few
 # hundred interpreters: where none is written, each would compile the app anew.

@@ -216,7 +216,10 @@ class MethodRegistry:
     def register(self, method: Method) -> None:
         """Add one method; ConfigError where its name is taken or its parts do not go together."""
         if method.name in self._methods:
-            raise ConfigError(f"Method {method.name!r} is registered twice.")
+            raise ConfigError(
+                f"Method {method.name!r} is registered twice; rename one of the two, or uninstall "
+                "the package that brings it."
+            )
         if reason := method.misfit():
             raise ConfigError(f"This combination of {method.name!r} is not possible: {reason}.")
         self._methods[method.name] = method

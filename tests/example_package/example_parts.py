@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.base import register
 from ckv_core.methods.parts.base import Parameters, Scorer
-from ckv_core.methods.parts.rules import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
@@ -24,13 +23,10 @@ class ValueSize(Scorer):
         return self.group(view.value_norms(), view.kv_heads, parameters)
 
 
-METHODS.register(
-    Method(
-        name="value_size",
-        label="Value size",
-        summary="Keeps the entries whose values are largest after the output projection.",
-        source="an example",
-        scorer=ValueSize(),
-        budget_rule=UNIFORM,
-    )
+register(
+    name="value_size",
+    label="Value size",
+    summary="Keeps the entries whose values are largest after the output projection.",
+    source="an example",
+    scorer=ValueSize(),
 )

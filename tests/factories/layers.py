@@ -55,6 +55,10 @@ class GivenStates:
     def query_heads(self) -> int:
         return len(self.rows)
 
+    @property
+    def prompt_len(self) -> int:
+        return self.rows.shape[2]
+
     def window_rows(self, window: int) -> Iterator[Tensor]:
         assert window == self.rows.shape[1]
         return iter(self.rows)
