@@ -66,8 +66,8 @@ class Why:
         entries = counted(whole.put_back, "evicted entry", "evicted entries")
         verb = "brings" if whole.answers else "does not bring"
         first = (
-            f"Putting the sentences with the evidence back ({entries}, same budget) {verb} the answer back; as many "
-            f"random ones do in {back} of {len(controls)} draws."
+            f"Putting the sentences with the evidence back ({entries}, same budget) {verb} the "
+            f"answer back; as many random ones do in {back} of {len(controls)} draws."
         )
         if not whole.answers or 2 * back >= len(controls):
             return f"{first} So it is not shown that the evidence is what was missing."

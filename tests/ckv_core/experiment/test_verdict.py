@@ -315,8 +315,8 @@ SWEEPS = {
         "The smallest budget that still answers: 4 tokens (200.0 of 1000.0 MiB), with SnapKV.",
         "Of the others: 8 tokens with AdaKV; none with Knorm and TOVA.",
         (
-            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower mean "
-            "head L1."
+            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
+            "mean head L1."
         ),
     ),
     "a lower one answers and a higher one does not": (
