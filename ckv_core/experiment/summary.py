@@ -95,6 +95,7 @@ def summary_table(
         note="\n".join(filter(None, notes)),
         marks=regimes.marks,
         places=range(len(result.variants)),
+        has_lines=True,
     )
 
 

@@ -56,7 +56,7 @@ def events_of(result: RunResult) -> list[RunEvent]:
             events.append(VariantSelected(at, found.params, found.retained, found.receipt, {}))
         if found.perturbation:
             events.append(VariantMeasured(at, found.perturbation))
-        if found.analysis:
+        if found.analysis or found.sampled_texts:
             more = (found.forced_steps, found.sampled_texts)
             events.append(VariantAnalysed(at, found.analysis, *more))
         if found.follow_ups:

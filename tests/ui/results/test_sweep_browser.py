@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ckv_core.records.events import RunResult
-from ckv_core.records.records import RetainedSet
-from tests.e2e.steps import PHONE, open_sections
+from ckv_core.records.records import RetainedSet, SampledText
+from tests.e2e.steps import PHONE, expect_well_made, open_sections
 from tests.factories.app import request, store_run, sweep_snapshot
 from tests.factories.runs import done_result, sweep_result
 
@@ -60,6 +60,7 @@ def written_sweep() -> RunResult:
             text="The code is 5829." if answers else f"The code is 58{at} or so.",
             stopped="eos",
             answer_found=answers,
+            sampled_texts=(SampledText("The code is 5829.", "eos", answers),) * 2,
             retained=None if is_full else RetainedSet.from_mask(mask),
         )
     return result
@@ -166,4 +167,18 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page, open_app, slugs, tmp
         page.locator("#sweep-points").get_by_role("button", name="Budget").click()
         expect(rows.first).to_contain_text(first)
     expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
+    box = page.locator("#sweep-points .ckv-scroll")
+    assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
     assert fits(page)
+
+
+def test_sampled_texts_are_read_when_they_are_opened(page, open_app, slugs):
+    page.goto(f"{open_app.url}/run?id={slugs['written']}")
+    page.get_by_role("tab", name="More").click()
+    rows = page.locator("#sweep-sampled tbody tr")
+    expect(rows).to_have_count(0)
+    page.get_by_role("button", name="Sampled texts").press("Enter")
+    expect(rows).to_have_count(17)
+    expect(rows.nth(1)).to_contain_text("The code is 5829.")
+    expect(rows.nth(1)).to_contain_text("Times (of 2)")
+    expect_well_made(page)
