@@ -156,11 +156,17 @@ def row_plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> Row
     parameters = {**spec.params, "budget": selection.budget}
     parameters["query_group"] = info.query_heads // info.kv_heads
     read = selection.own or prefilled
+    parameters["prompt_len"] = read.prompt_len
     views = [PromptLayer(read, layer) for layer in range(len(read.layers))]
     place_of = {layer: place for place, layer in enumerate(info.evictable_layers)}
     stores = [spec.store.of_layer(place_of.get(view.layer, 0), parameters) for view in views]
     keeps = [
-        Keep(mask, store, parameters, store.weights(view, parameters))
+        Keep(
+            mask,
+            store,
+            parameters,
+            store.weights(view, parameters) if view.layer in place_of else None,
+        )
         for mask, store, view in zip(selection.keep_masks, stores, views, strict=True)
     ]
     if policy is None:

@@ -221,7 +221,7 @@ def _head_l1(
 ) -> list[Float32Array]:
     """Per selection [layers, query_heads]; NaN in layers that are not evictable.
 
-    And where a step reads a part of what is held.
+    And where a step reads a part of what is held, or what is held is no token's.
     """
     info = prefill.loaded.info
     shape = (len(selections), info.layers, info.query_heads)
@@ -230,9 +230,12 @@ def _head_l1(
         full = FullLayer.of(decoder, prefill, layer, reference)
         masks = [full.extend(chosen.keep_masks[layer]) for chosen in selections]
         result[:, layer] = full.head_l1(masks).cpu().numpy()
-    # What is held says nothing of a step that reads a part of it.
-    reads_part = [kept.held is not None and kept.held > kept.budget for kept in selections]
-    result[reads_part] = np.nan
+    # The kept set says nothing of such a step.
+    unknown = [
+        not kept.of_tokens or (kept.held is not None and kept.held > kept.budget)
+        for kept in selections
+    ]
+    result[unknown] = np.nan
     return list(result)
 
 

@@ -40,6 +40,7 @@ class Selection:
     requested_entries: int | None = None
     held: int | None = None  # entries per KV head, where a step reads only the budget of them
     at_most: bool = False  # whether it may keep fewer than requested: its rule has a threshold
+    of_tokens: bool = True  # whether what its store holds of an entry is that token's
     # Of a variant that reads the prompt in blocks: what it has read, what that took, and what it
     # held on the way.
     own: Prefill | None = None
@@ -137,6 +138,11 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             "Keys move to positions inside the cache while it generates. Head L1 and bounds are "
             "those of the kept set at its positions in the text."
         )
+    if not spec.store.of_tokens:
+        notes.append(
+            "Its entries are no tokens: the map shows whose keys they have, and values and a bias "
+            "are fitted. Head L1 is not known, and bounds are of the keys' own tokens."
+        )
     if size := page_size(spec.params):  # then all heads keep the same
         padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
         pages = int(padded.view(len(kept), -1, size).any(-1).sum())
@@ -145,7 +151,15 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"In pages of {size} positions: {pages / len(kept):.1f} pages per layer on average, "
             f"{full} of their room filled; a server holds them whole."
         )
-    return Selection(budget, tuple(masks), tuple(notes), arrays, held=held, at_most=rule.at_most)
+    return Selection(
+        budget,
+        tuple(masks),
+        tuple(notes),
+        arrays,
+        held=held,
+        at_most=rule.at_most,
+        of_tokens=spec.store.of_tokens,
+    )
 
 
 def _candidates(

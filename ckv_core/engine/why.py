@@ -57,6 +57,11 @@ def why(
     """
     run, prefills = prepare(request.comparison(), loaded, should_stop), prefills or PrefillCache(0)
     spec = run.specs[1]
+    if not spec.store.of_tokens:
+        raise ConfigError(
+            f"The entries of {spec.label} are fitted to one another, so none can be put back; "
+            "choose another variant."
+        )
     if run.reading_in_blocks:
         raise ConfigError(f"{spec.label} reads the prompt in blocks, so nothing can be put back.")
     spans = evidence_spans(run.prompt, request.evidence, run.request.answer)

@@ -41,6 +41,8 @@ def _by_table(spec: VariantSpec) -> bool:
 
 def _paged(spec: VariantSpec) -> Answer:
     scorer, policy, options = spec.method.scorer, spec.policy, spec.method.options()
+    if not spec.store.of_tokens:
+        return "no", "Each entry has a bias, which no server's kernel adds."
     alike = scorer is None or (scorer.by_position and not _by_table(spec))
     if policy.alike if policy else alike:
         return "yes", "All heads of a layer hold the same positions, so one page table serves them."

@@ -32,6 +32,7 @@ import ckv_core.methods.lu_kv
 import ckv_core.methods.kvzip
 import ckv_core.methods.kvzip_threshold
 import ckv_core.methods.kvgrad
+import ckv_core.methods.attention_matching
 import ckv_core.methods.capkv
 import ckv_core.methods.compactor
 import ckv_core.methods.tova

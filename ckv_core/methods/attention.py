@@ -135,12 +135,20 @@ def _cudnn_works(device: torch.device, dtype: torch.dtype, head_dim: int, group:
 
 
 def written_out(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: Scaling,
+    mask: Tensor | None,
+    bias: Tensor | None = None,
 ) -> Part:
-    """Compute `partial` for any device, type, scaling and mask, in blocks of queries."""
+    """Compute `partial` for any device, type, scaling and mask, in blocks of queries.
+
+    `bias` [slots, entries] is added to logits.
+    """
     block = max(1, MAX_LOGITS // (len(queries) * max(1, keys.shape[1])))
     parts = [
-        _block(queries[:, part], keys, values, scaling, None if mask is None else mask[part])
+        _block(queries[:, part], keys, values, scaling, None if mask is None else mask[part], bias)
         for part in (slice(at, at + block) for at in range(0, queries.shape[1], block))
     ]
     if len(parts) == 1:
@@ -149,10 +157,17 @@ def written_out(
 
 
 def _block(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: Scaling, mask: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: Scaling,
+    mask: Tensor | None,
+    bias: Tensor | None,
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
     logits = scaling.logits_(products(queries, keys))
+    if bias is not None:
+        logits += bias[:, None]
     if mask is not None:
         logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)

@@ -145,6 +145,13 @@ class Method:
             raise ConfigError(f"This combination with {self.label} is not possible: {reason}.")
         return method
 
+    def unfit_policy(self, policy: StepPolicy) -> str:
+        """Why another policy cannot evict while it generates, to come after its name."""
+        if not self.store.of_tokens:
+            return "holds entries that are fitted to one another"
+        own = "evicts while it generates by a policy of its own" if self.policy else ""
+        return (policy.unfit(self.scorer) if self.scorer else "") or own
+
     def unfit(self, selector: Selector) -> str:
         """Why a selector cannot follow it, to come after its name; empty if it can."""
         if self.scorer is None:
@@ -153,6 +160,8 @@ class Method:
             return "has a selector of its own"
         if self.store.reads_part:
             return "reads a part of what it keeps"
+        if not self.store.of_tokens:
+            return "holds entries that are fitted to one another"
         return selector.unfit(self.scorer)
 
     def unfit_for_blocks(self) -> str:
@@ -184,7 +193,7 @@ class Method:
         if not self.evicts or self.scorer is None:
             return {}
         stores = STORES if self.store is PLAIN else {}
-        fit = [part for part in POLICIES.values() if not (self.policy or part.unfit(self.scorer))]
+        fit = [part for part in POLICIES.values() if not self.unfit_policy(part)]
         parameters = [
             parameter for part in (*fit, *stores.values()) for parameter in part.parameters
         ]

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import STORES
+from ckv_core.methods import METHODS, STORES
 from ckv_core.methods.parameters import Budget
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import ModelInfo, VariantResult
@@ -82,6 +82,9 @@ def entry_bytes(model: ModelInfo) -> int:
 def _held(model: ModelInfo, variant: VariantResult, entries: int, heads: int) -> int:
     """Bytes of so many entries of all heads, spread evenly."""
     store = STORES.get(str(variant.params.get("store")))
+    method = METHODS.by_name.get(variant.method)
+    if store is None and method is not None and not method.store.of_tokens:
+        store = method.store
     if store is None:
         return entries * entry_bytes(model)
     itemsize = ITEM_BYTES.get(model.dtype, 4)

@@ -387,8 +387,7 @@ def _check_keys(
         if key in known:
             continue
         if key in POLICIES and method.scorer is not None:
-            own = "evicts while it generates by a policy of its own"
-            reason = POLICIES[key].unfit(method.scorer) or own
+            reason = method.unfit_policy(POLICIES[key])
             raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
         if key == PREFILL.name and (reason := method.unfit_for_blocks()):
             raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")

@@ -98,6 +98,7 @@ LATER = {
         "kvzip:plus=on",
         "kvzip_threshold:repeat=256,threshold=0.1,budget=40%",
         "kvgrad",
+        "attention_matching:references=64",
     ),
 }
 

@@ -46,7 +46,7 @@ def _evicting_hook(kept: list[list[bool]], query_heads: int) -> Any:
 
     def hook(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mask = kwargs["attention_mask"]
-        per_head = mask.repeat(1, query_heads, 1, 1)
+        per_head = mask.expand(1, query_heads, -1, -1).clone()
         for head in range(query_heads):
             row = evicted[head // group_size]
             per_head[0, head, :, : len(row)].masked_fill_(row, -torch.inf)

@@ -9,6 +9,7 @@ from ckv_core.base.spans import read_ranges
 from ckv_core.experiment.points import Points
 from ckv_core.experiment.regimes import run_regimes
 from ckv_core.experiment.verdict import verdict_of
+from ckv_core.methods import METHODS
 from ckv_core.records.events import STAGES, Progress, RunResult, Stage, TokensCounted
 from ckv_core.records.grid import duration
 from ckv_core.records.records import PromptInfo, Receipt, VariantMemory, VariantResult
@@ -235,7 +236,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
             {
                 "index": index,
                 "look": looks[index].value,
-                "label": names[index],
+                "label": names[index] + _no_tokens(variant),
                 "spec": variant.spec,
                 "method": variant.method,
                 "critical": variant.critical,
@@ -250,6 +251,12 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
         "answer": snapshot.request.answer,
         "key": f"{snapshot.slug}/{len(kept)}/{sum(v.held is not None for _, v in kept)}",
     }
+
+
+def _no_tokens(variant: VariantResult) -> str:
+    """What a map adds to the name of a method whose entries are no tokens."""
+    method = METHODS.by_name.get(variant.method)
+    return "" if method is None or method.store.of_tokens else " (no tokens: whose keys it has)"
 
 
 def protected_spans(variant: VariantResult, prompt: PromptInfo) -> list[list[int]]:

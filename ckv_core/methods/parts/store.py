@@ -215,13 +215,15 @@ class Store(Part):
     # tensors.
     is_plain: ClassVar[bool] = False
     reads_part: ClassVar[bool] = False  # whether a step reads less than is held
+    # Whether what it holds of an entry is that token's, so that one may leave and others stay.
+    of_tokens: ClassVar[bool] = True
 
     def of_layer(self, place: int, parameters: Parameters) -> Store:
         """The store of the evictable layer at an index."""
         return self
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:
-        """Weigh each channel of keys by the prompt's queries, [kv_heads, head_dim]."""
+        """Return what it must know of an evictable layer's queries, [kv_heads, ...]."""
         return None
 
     @abstractmethod
@@ -233,9 +235,9 @@ class Store(Part):
         Args:
             keys: of heads that keep equally many entries, oldest first.
             values: of the same entries.
-            parameters: of the variant; `budget` in tokens, and `query_group`, the query heads that
-                share a KV head.
-            weights: [heads, head_dim], where `weights` of the store gives any.
+            parameters: of the variant; `budget` in tokens, `query_group`, the query heads that
+                share a KV head, and `prompt_len`, the entries of a head before any left.
+            weights: [heads, ...], where `weights` of the store gives any.
         """
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:

@@ -170,6 +170,14 @@ def test_kept_tokens_wait_until_all_variants_have_selected():
     assert [v["index"] for v in early["variants"]] == [1]
 
 
+def test_a_map_says_where_entries_are_no_tokens():
+    result = with_variant(2, method="attention_matching", label="Attention Matching")
+    labels = [each["label"] for each in views.kept_value(snapshot(result=result))["variants"]]
+    assert [label for label in labels if "no tokens" in label] == [
+        "Attention Matching (no tokens: whose keys it has)"
+    ]
+
+
 def test_kept_tokens_describe_the_bits_that_the_route_sends():
     value = views.kept_value(snapshot())
     assert (value["layers"], value["kv_heads"], value["positions"]) == (LAYERS, KV_HEADS, POSITIONS)
