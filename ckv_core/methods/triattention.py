@@ -121,6 +121,9 @@ class CutTokens(CutBuffer):
 
     reads = ()
 
+    def unfit(self, scorer: Scorer) -> str:
+        return "" if isinstance(scorer, Trigonometric) else "has scores of another kind"
+
     def check(self, parameters: Parameters) -> str:
         return ""
 
