@@ -5,6 +5,7 @@ Every step changes one thing against another step, so that a gain can be put dow
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -131,6 +132,17 @@ def ablation(
     return tuple(steps.values())
 
 
+# Every page that follows a run asks at each of its updates.
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> VariantSpec:
+    return VariantSpec.parse(text)
+
+
+@lru_cache(maxsize=64)
+def _steps(text: str) -> tuple[AblationStep, ...]:
+    return ablation(_parsed(text))
+
+
 def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
     """The steps among a run's variants, the base first; empty where they form no ablation.
 
@@ -138,7 +150,7 @@ def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
     are. Of several, the first.
     """
     specs = {
-        index: VariantSpec.parse(variant.spec)
+        index: _parsed(variant.spec)
         for index, variant in enumerate(result.variants)
         if variant.method != OWN
     }
@@ -147,10 +159,10 @@ def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
     for at in index_of.values():
         variant, spec = result.variants[at], specs[at]
         if variant.method not in with_critical:
-            continue  # building its steps is what takes long
+            continue
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue
-        steps = ablation(spec)
+        steps = _steps(variant.spec)
         known = [(step, index_of[key]) for step in steps if (key := _key(step.variant)) in index_of]
         needed = {label for label, *_ in _STEPS[:4]} & {step.label for step in steps}
         if needed <= {step.label for step, _ in known}:
