@@ -78,6 +78,8 @@ def _line(
     password = getpass.getpass(f"Password of {user}: ")
     if not password:
         raise ConfigError("The password is empty; nothing was made.")
+    if getpass.getpass("The same again: ") != password:
+        raise ConfigError("The two passwords differ; nothing was made.")
     say(f"{user}:{HASHER.hash(password)}{f':{ADMIN}' if admin else ''}")
 
 
@@ -93,21 +95,28 @@ def _take_over(user: UserArgument) -> None:
 @command(users, "disable")
 def _disable(user: UserArgument) -> None:
     """Shut a user out, and end what is open."""
-    _set_disabled(user, datetime.now(UTC))
-    say(f"{user} is disabled.")
+    place = _set_disabled(user, datetime.now(UTC))
+    say(f"{user} is disabled in {place}.")
 
 
 @command(users, "enable")
 def _enable(user: UserArgument) -> None:
     """Let a user log in again."""
-    _set_disabled(user, None)
-    say(f"{user} may log in.")
+    place = _set_disabled(user, None)
+    say(f"{user} may log in to {place}.")
 
 
-def _set_disabled(user: str, since: datetime | None) -> None:
-    _check_known(user)
+def _set_disabled(user: str, since: datetime | None) -> str:
+    """Returns which database: a shell may name another one than the service's settings do."""
+    has_users = _check_known(user)
     with opened() as database, database.write() as session:
+        if not has_users and user not in credentials.accounts(session):
+            raise ConfigError(
+                f"{database.name} knows no user {user!r}; set CKV_AUTH, CKV_HOME and "
+                "CKV_DATABASE_URL as the service has them."
+            )
         credentials.set_disabled(session, None, user, since)
+        return database.name
 
 
 @command(app, "audit")
@@ -136,11 +145,12 @@ app.add_typer(users)
 app.add_typer(tokens)
 
 
-def _check_known(name: str) -> None:
-    """Refuse a name that nobody has, where the environment tells who has one."""
+def _check_known(name: str) -> bool:
+    """Refuse a name that nobody has, where the environment tells who has one: whether it does."""
     users = read_users(os.environ.get("CKV_AUTH", "").strip())
     if users and name not in users:
         raise ConfigError(f"There is no user {name!r} in CKV_AUTH.")
+    return bool(users)
 
 
 def _date(at: datetime | None) -> str:

@@ -177,6 +177,16 @@ def test_a_user_is_disabled_and_enabled_and_nobody_else_is_known(said):
     assert "no user 'bob'" in said("tokens", "create", "bob", status=2)
 
 
+def test_a_shell_without_the_services_settings_disables_nobody(said, monkeypatch):
+    """It would say so of a database of its own, which no app reads."""
+    said("users", "disable", "ann")
+    monkeypatch.delenv("CKV_AUTH")
+    assert "may log in to" in said("users", "enable", "ann")
+    assert "ckv.sqlite3 knows no user 'bob'; set CKV_AUTH" in said(
+        "users", "disable", "bob", status=2
+    )
+
+
 def test_what_the_app_writes_is_its_users_alone(tmp_path):
     """The database with its log, a backup, an export, and the folders."""
     home = tmp_path / "new" / "home"
