@@ -113,7 +113,7 @@ def pages(open_app) -> Iterator[dict[str, str]]:
 def open_all(page: Page) -> None:
     """The closed sections of a result, on a phone behind the last tab."""
     page.get_by_role("tab", name="More").click()
-    for line in page.locator(".ckv-fold-line").all():
+    for line in page.locator(".ckv-fold-line:visible").all():
         line.press("Enter")
 
 
