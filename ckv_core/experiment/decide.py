@@ -47,6 +47,7 @@ class PointDecision:
         at_least: the same for what is lost at least; None where no loss is shown.
         needed: about how many sources in all would decide it if the loss stays as it is; None of
             a decided point, and where no number would.
+        unknown: sources with a cut or failed result, which the bounds count as the worst case.
     """
 
     state: State
@@ -54,6 +55,7 @@ class PointDecision:
     at_most: float
     at_least: float | None
     needed: int | None
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def decide(
             most / STEPS,
             least / STEPS if least >= 0 else None,
             more,
+            n - loss.size,
         )
 
     points = tuple(tuple(point(m, b) for b in range(budgets)) for m in range(methods))

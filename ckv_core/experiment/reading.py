@@ -295,11 +295,11 @@ def _method(variant: str, name: str, points: Mapping[str, PointDecision], n: int
 
 
 def _rank(method: MethodDecision) -> tuple[float, ...]:
-    """Smaller budgets that keep first, then smaller losses."""
+    """Smaller budgets that keep first, then smaller losses; of equal ones the smaller bound."""
     found = method.points[method.budget]
     keeps = Budget.parse(method.budget).amount if method.outcome == "keeps" else 0.0
     loss = found.at_most if found.loss is None or method.outcome == "keeps" else found.loss
-    return ([*_STATES].index(method.outcome), keeps, loss)
+    return ([*_STATES].index(method.outcome), keeps, loss, found.at_most)
 
 
 def _sentences(

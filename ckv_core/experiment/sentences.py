@@ -163,6 +163,9 @@ def seen(found: PointDecision) -> str:
 
 def settled_by(found: PointDecision, n: int, what: str = "samples") -> str:
     """How many samples in all would decide a point that has `n`; begins with a space."""
+    if found.needed is None and found.unknown:
+        of = counted(found.unknown, f"of {n:,} {what} has", f"of {n:,} {what} have")
+        return f" More samples alone would not help: {of} a cut or failed result, counted as lost."
     if found.needed is None:
         return " More samples would not help: this loss is too close to the tolerance."
     stays = f"the loss stays at {points(found.loss)}" if found.loss else "nothing more is lost"

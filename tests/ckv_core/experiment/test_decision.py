@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.decision import KINDS, errors, evidence, samples_to_confirm
 from ckv_core.errors import ConfigError
-from ckv_core.experiment import reading
+from ckv_core.experiment import reading, sentences
 from ckv_core.experiment.decide import (
     closed,
     counted,
@@ -376,6 +376,20 @@ def test_a_cut_result_counts_as_the_worst_for_either_claim():
     low, known, high = losses(np.array([1.0, 1.0, CUT]), np.array([[[1.0, CUT, 0.0]]]), "abc")
     assert (low.tolist(), high.tolist()) == ([[[0.0, 0.0]]], [[[0.0, 1.0]]])
     assert known[0, 0].tolist() == pytest.approx([0.0, CUT], nan_ok=True)
+
+
+def test_a_cut_result_is_named_where_more_samples_alone_would_not_help():
+    """Of five samples four are right and one was cut: nothing lost, and no bound falls."""
+    right = np.ones((1, 1, 5))
+    right[..., 4] = np.nan
+    (point,) = decide(np.ones(5), right, [*range(5)], 0.05).points[0]
+    assert (point.state, point.loss, point.needed, point.unknown) == ("undecided", 0.0, None, 1)
+    assert sentences.settled_by(point, 5) == (
+        " More samples alone would not help: 1 of 5 samples has a cut or failed result, counted as "
+        "lost."
+    )
+    close = replace(point, loss=0.05, unknown=0)
+    assert "too close to the tolerance" in sentences.settled_by(close, 5)
 
 
 def test_samples_of_one_source_are_averaged_and_a_source_counts_once():
