@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -78,7 +79,7 @@ def _line(
     password = getpass.getpass(f"Password of {user}: ")
     if not password:
         raise ConfigError("The password is empty; nothing was made.")
-    if getpass.getpass("The same again: ") != password:
+    if sys.stdin.isatty() and getpass.getpass("The same again: ") != password:
         raise ConfigError("The two passwords differ; nothing was made.")
     say(f"{user}:{HASHER.hash(password)}{f':{ADMIN}' if admin else ''}")
 

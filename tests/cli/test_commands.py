@@ -221,6 +221,7 @@ def test_the_app_takes_no_command_and_ckv_tells_its_version(said, monkeypatch, c
 
 def test_a_users_line_is_printed_and_opens(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("getpass.getpass", lambda _: "secret")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["users", "line", "eve", "--admin"]) == 0
     file = tmp_path / "users"
     file.write_text(capsys.readouterr().out)
@@ -228,3 +229,7 @@ def test_a_users_line_is_printed_and_opens(monkeypatch, tmp_path, capsys):
     assert (HASHER.verify(eve.hashed, "secret"), eve.is_admin) == (True, True)
     for wrong in ("a:b", " ", "#a"):
         assert main(["users", "line", wrong]) == 2
+    typed = iter(["secret", "secrot"])
+    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
+    assert main(["users", "line", "eve"]) == 2
+    assert "differ" in capsys.readouterr().err
