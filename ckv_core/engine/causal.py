@@ -1,10 +1,15 @@
 """Attention of a chunk's queries over what was read so far, without a tensor of chunk x n."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from ckv_core.base.devices import is_cuda_like
 from ckv_core.methods.attention import (
+    MAX_LOGITS,
     Part,
     cudnn,
     flash,
@@ -77,14 +82,30 @@ def with_gradient(
 ) -> Tensor:
     """Attention of the last positions that a gradient can go back through; shapes as above.
 
-    The log-sum-exp that joins parts elsewhere has none.
+    The log-sum-exp that joins parts elsewhere has none. On CUDA no kernel takes this mask for
+    grouped heads, so logits are written out, of a block of queries at a time.
     """
     tokens, entries = query.shape[2], keys.shape[2]
     mask = visible(entries - tokens, entries, 0, entries, window, query.device)
-    if scaling.is_plain:
+    if scaling.is_plain and not is_cuda_like(query.device):
         return functional.scaled_dot_product_attention(
             query, keys, values, mask, scale=scaling.factor, enable_gqa=True
         )
+    block = max(1, MAX_LOGITS // (query.shape[1] * entries))
+    if block >= tokens:
+        return _written_with_gradient(query, keys, values, mask, scaling)
+    blocks = zip(torch.split(query, block, 2), torch.split(mask, block), strict=True)
+    parts = [
+        checkpoint(_written_with_gradient, some, keys, values, seen, scaling, use_reentrant=False)
+        for some, seen in blocks
+    ]
+    return torch.cat(cast("list[Tensor]", parts), 2)
+
+
+def _written_with_gradient(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: Scaling
+) -> Tensor:
+    tokens, entries = mask.shape
     shape = (keys.shape[1], -1, tokens, entries)
     logits = torch.bmm(_grouped(query, keys).float(), keys[0].float().transpose(1, 2))
     logits = logits.view(shape) * scaling.factor

@@ -246,7 +246,8 @@ class Sizes:
             return 0
         seen = self.tokens + tokens
         entries = seen * (3 * info.query_heads + info.kv_heads) * self.entry
-        logits = 4 * FLOAT * info.query_heads * tokens * seen if self.written_out else 0
+        written = min(info.query_heads * tokens * seen, max(info.query_heads * seen, MAX_LOGITS))
+        logits = 4 * FLOAT * written if self.written_out or self.on_cuda else 0
         widths = self.itemsize, self.run.loaded.linear, self.hidden, 0
         return self.layers * activation_bytes(tokens, 1, *widths) + entries + logits
 

@@ -163,3 +163,20 @@ def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch):
     found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking]
     assert found[0].amin() > 1 - 1e-4
     assert found[1].amin(0).amax() < 1 - 1e-2, "another layer is given other states"
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_a_gradient_goes_back_through_blocks_of_queries_as_through_all(monkeypatch, window):
+    """As on CUDA, where the logits of all queries would not fit."""
+    generator = torch.Generator().manual_seed(5)
+    drawn = [torch.randn(1, heads, n, 8, generator=generator) for heads, n in ((4, 12), (2, 30))]
+    found = []
+    for most, is_cuda in ((2**24, False), (2**24, True), (4 * 30 * 5, True)):
+        monkeypatch.setattr(causal, "MAX_LOGITS", most)
+        monkeypatch.setattr(causal, "is_cuda_like", lambda _, own=is_cuda: own)
+        query, keys = (each.clone().requires_grad_() for each in drawn)
+        out = causal.with_gradient(query, keys, keys * 2, window, Scaling(0.3))
+        found.append((out, *torch.autograd.grad(out.square().sum(), (query, keys))))
+    for other in found[1:]:
+        for one, each in zip(found[0], other, strict=True):
+            torch.testing.assert_close(each, one, rtol=1e-4, atol=1e-5)
