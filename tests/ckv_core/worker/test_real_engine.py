@@ -193,3 +193,11 @@ def test_another_models_run_finds_the_room_of_the_first_ones_prefills(model_fold
     assert held() == [False, True]
     run(model_folder)
     assert held() == [False, True]
+
+
+def test_the_type_that_auto_gave_is_served_by_the_model_that_is_there(model_folder):
+    """As a kept cache names it; another type is a model of its own."""
+    runner = EngineRunner()
+    for dtype, models in (("auto", 1), ("float32", 1), ("bfloat16", 2), ("auto", 2)):
+        runner.load(model_folder, "cpu", dtype, silent)
+        assert len(runner._models) == models, dtype
