@@ -41,6 +41,9 @@ LEAST = 0.85  # share of the changes that tests must notice
 EQUIVALENT = {
     "ckv_core/engine/blocks.py: ids.new_empty(0)  ->  ids.new_empty(1)": "replaced by the first "
     "part of the prompt, which has at least one",
+    "ckv_core/experiment/decide.py: (low + high).mean() / 2 < tolerance  ->  "
+    "(low + high).mean() / 2 <= tolerance": "where the mean loss is the tolerance, no number of "
+    "sources decides either claim",
     "ckv_core/worker/process.py: os._exit(1)  ->  os._exit(2)": "nobody is left to read it",
     "storage/audit.py: AuditEntry.at < now - KEPT  ->  AuditEntry.at <= now - KEPT": "an entry "
     "that is that old to the microsecond may go or stay",
