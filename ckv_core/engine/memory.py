@@ -239,7 +239,7 @@ class Sizes:
         return self.states + entries * self.info.kv_heads * self.entry + reading + gathering
 
     def _going_back(self) -> int:
-        """What the longest pass that goes back holds: activations of all layers, entries of one."""
+        """Bytes of the longest backward pass: activations of all layers, entries of one."""
         planned, info = self.run.further_passes, self.info
         back = (len(one.token_ids) for each, passes in planned if each.goes_back for one in passes)
         if not (tokens := max(back, default=0)):

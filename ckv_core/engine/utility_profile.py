@@ -71,7 +71,7 @@ def _read(
     place: tuple[int, int],
     should_stop: Callable[[], bool],
 ) -> Generator[Progress, None, Prefill]:
-    """What the scorer asks for, of these tokens alone."""
+    """The prefill of these tokens alone, with the statistics that the scorer reads."""
     if protected_mask(spec, len(ids)).all():
         raise ConfigError(
             f"{spec.spec!r} always keeps all {len(ids):,} tokens of the texts that its table is "

@@ -210,7 +210,7 @@ def fitted(keys: Tensor, seen: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
 
 
 def _mass(drawn: Tensor, mass: Tensor, ridge: float) -> Tensor:
-    """What each key counts as, [kept], so that products with `drawn` [rows, kept] are `mass`.
+    """The factor of each key, [kept], with which `drawn` [rows, kept] sums to `mass` [rows, 1].
 
     Least squares, cut to the bounds, and a few steps of projected gradient.
     """

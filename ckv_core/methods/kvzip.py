@@ -90,11 +90,11 @@ class Reconstruction:
 
     @property
     def first(self) -> float:
-        """What the lead's entries count where they come before all others."""
+        """The score of the lead's entries where they come before all others."""
         return FIRST_OF_WEIGHTED if self.plus else FIRST_OF_ALL
 
     def weights(self, chunk: Chunk) -> Tensor | None:
-        """What each token's attention is multiplied with, [tokens] float32."""
+        """The factor of each token's attention, [tokens] float32."""
         return 1 / torch.linalg.vector_norm(chunk.hidden().float(), dim=-1) if self.plus else None
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:

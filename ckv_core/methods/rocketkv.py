@@ -119,7 +119,7 @@ def _bounds(keys: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
 
 
 class KeyChunks(Store):
-    """What is held, read by the bounds of chunks."""
+    """Holds all entries; a step reads those of the chunks with the highest bounds."""
 
     reads_part = True
 

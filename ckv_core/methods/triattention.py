@@ -89,7 +89,7 @@ def lengths(states: Tensor) -> Tensor:
 
 
 def _one_turn(rotary: Rotary, like: Tensor) -> Tensor:
-    """What RoPE does over one position, [head_dim, head_dim] float64; its rows are of one length.
+    """RoPE's turn over one position, [head_dim, head_dim] float64; its rows have one length.
 
     ConfigError where it does not turn a channel with the one half a head further.
     """

@@ -324,7 +324,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Of the outputs, to that of the inputs; the weight is frozen."""
+        """The gradient of outputs to that of inputs [..., in_features]; the weight has none."""
         return gradient @ ctx.linear.weight, None
 
 

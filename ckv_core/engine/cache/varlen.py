@@ -232,7 +232,7 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: i
 
 @cache
 def usable_reader(device: torch.device, head_dim: int) -> Reader | None:
-    """What reads codes of eight and four bits as they are held, where Triton compiles it."""
+    """`split_kernel.over_codes` where Triton compiles it and it agrees with decoding, else None."""
     split = _split_kernel(device, head_dim)
     if split is None:
         return None

@@ -98,7 +98,7 @@ class Segment(ABC):
         raise NotImplementedError
 
     def codes(self) -> Codes | None:
-        """What a kernel may read instead of `decoded`, of a segment made by `flat`."""
+        """The codes of a segment that `flat` made, for a kernel; None where it must be decoded."""
         return None
 
     def attend(self, queries: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:

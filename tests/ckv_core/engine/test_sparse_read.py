@@ -1,11 +1,14 @@
 """Quest and RocketKV: what a step reads, against literal loops, and what a run tells."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
@@ -18,6 +21,29 @@ from tests.reference import sparse_read as literal
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check_step(
+    method: str,
+    parameters: dict[str, Any],
+    states: Sequence[Tensor],
+    reads: Callable[..., list[int]],
+) -> None:
+    """A step of queries over keys and values [2, entries, 8]; its entries and bytes."""
+    queries, keys, values = states
+    store, length = METHODS.get(method).store, keys.shape[1]
+    segment = store.encode(keys, values, parameters)
+    out, total = segment.attend(queries, Scaling(0.3))
+    for head in range(2):
+        own = [each[head].tolist() for each in states]
+        expected = literal.attention(*own, reads(*own[:2]), 0.3)
+        torch.testing.assert_close(out[head], torch.tensor(expected[0]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(total[head], torch.tensor(expected[1]), rtol=1e-4, atol=1e-5)
+    sizes = (length, 8, 4, parameters)
+    assert segment.nbytes == 2 * store.head_bytes(*sizes)
+    assert segment.read_bytes == 2 * store.read_bytes(*sizes)
+    cut = segment.keep(torch.tensor([[0, length - 1], [1, 2]]))
+    assert torch.equal(cut.keys[1], keys[1, 1:3])
 
 
 @given(
@@ -34,20 +60,12 @@ def test_a_step_of_quest_attends_to_the_pages_of_the_highest_bounds(
         drawn(seed + at, 2, n, 8) for at, n in enumerate((length, length, group))
     )
     parameters = {"read_page": page, "dense_layers": 0, "budget": budget, "query_group": group}
-    store = METHODS.get("quest").store
-    segment = store.encode(keys, values, parameters)
-    out, total = segment.attend(queries, Scaling(0.3))
-    for head in range(2):
-        states = [each[head].tolist() for each in (queries, keys, values)]
-        read = literal.quest_entries(*states[:2], page, budget, 0.3)
-        expected = literal.attention(*states, read, 0.3)
-        torch.testing.assert_close(out[head], torch.tensor(expected[0]), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(total[head], torch.tensor(expected[1]), rtol=1e-4, atol=1e-5)
-    sizes = (length, 8, 4, parameters)
-    assert segment.nbytes == 2 * store.head_bytes(*sizes)
-    assert segment.read_bytes == 2 * store.read_bytes(*sizes)
-    cut = segment.keep(torch.tensor([[0, length - 1], [1, 2]]))
-    assert torch.equal(cut.keys[1], keys[1, 1:3])
+    check_step(
+        "quest",
+        parameters,
+        (queries, keys, values),
+        lambda *states: literal.quest_entries(*states, page, budget, 0.3),
+    )
 
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
@@ -76,20 +94,12 @@ def test_a_step_of_rocketkv_attends_to_the_entries_of_the_highest_bounds(
         drawn(seed + at, 2, n, 8) for at, n in enumerate((length, length, group))
     )
     parameters = {"budget": budget, "query_group": group}
-    store = METHODS.get("rocketkv").store
-    segment = store.encode(keys, values, parameters)
-    out, total = segment.attend(queries, Scaling(0.3))
-    for head in range(2):
-        states = [each[head].tolist() for each in (queries, keys, values)]
-        read = literal.rocket_entries(*states[:2], budget, 0.3)
-        expected = literal.attention(*states, read, 0.3)
-        torch.testing.assert_close(out[head], torch.tensor(expected[0]), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(total[head], torch.tensor(expected[1]), rtol=1e-4, atol=1e-5)
-    sizes = (length, 8, 4, parameters)
-    assert segment.nbytes == 2 * store.head_bytes(*sizes)
-    assert segment.read_bytes == 2 * store.read_bytes(*sizes)
-    cut = segment.keep(torch.tensor([[0, length - 1], [1, 2]]))
-    assert torch.equal(cut.keys[1], keys[1, 1:3])
+    check_step(
+        "rocketkv",
+        parameters,
+        (queries, keys, values),
+        lambda *states: literal.rocket_entries(*states, budget, 0.3),
+    )
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.integers(0, 2**20))

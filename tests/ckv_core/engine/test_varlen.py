@@ -248,7 +248,7 @@ def test_each_kernel_gives_what_the_stacks_give(dtype, atol, head_dim, is_own, m
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compiles for a CUDA device")
 @pytest.mark.parametrize("rows", [1, 300])
 def test_codes_are_read_as_they_are_held(rows):
-    """Of a few heads, which are cut into parts, and of many, which are not."""
+    """Few heads are cut into parts, and many are not."""
     device, head_dim = torch.device("cuda"), 128
     assert varlen.usable_reader(device, head_dim) is not None
     generator = torch.Generator().manual_seed(head_dim)

@@ -379,7 +379,7 @@ def test_a_cut_result_counts_as_the_worst_for_either_claim():
 
 
 def test_a_cut_result_is_named_where_more_samples_alone_would_not_help():
-    """Of five samples four are right and one was cut: nothing lost, and no bound falls."""
+    """Four of five samples are right and one was cut: nothing is lost, but the bound stays."""
     right = np.ones((1, 1, 5))
     right[..., 4] = np.nan
     (point,) = decide(np.ones(5), right, [*range(5)], 0.05).points[0]

@@ -238,10 +238,10 @@ def test_operators_that_compute_something_else_are_not_used(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compiles for a CUDA device")
 @pytest.mark.parametrize("arch", ["llama", "qwen3"])
 def test_tritons_kernels_compute_what_pytorch_does(arch, monkeypatch):
-    assert packed._kernels(torch.device("cuda", 0)) is not None
+    assert packed._kernels_of(torch.device("cuda", 0)) is not None
     ids = torch.arange(9, device="cuda").view(3, 3) + 20
     ways = []
-    for kernels in (packed._kernels, lambda _device: None):
+    for kernels in (packed._kernels, lambda _states: None):
         monkeypatch.setattr(packed, "_kernels", kernels)
         model = tiny_model_on(arch, partial(PreTrainedModel.to, device="cuda")).model
         kinds = {type(part) for part in model.modules()}
