@@ -17,10 +17,10 @@ NOTHING_TO_JUDGE = (
     "changed: add one of the two."
 )
 NO_REFERENCE = (
-    "The full cache was left out, so agreement, perturbation and KL are not measured: only the "
-    "expected answer and memory speak."
+    "The full cache was left out, so agreement, perturbation and KL are not measured: compare "
+    "answers and memory only."
 )
-NO_METHOD_FINISHED = "The full cache has finished, and no method that could be compared with it."
+NO_METHOD_FINISHED = "Only the full cache has finished: there is no method to compare with it."
 ONLY_FULL = "Only the full cache ran{}: add a method to compare."
 FULL_DOES = {
     "answered": " and answers correctly",
@@ -35,17 +35,17 @@ LEFT_OUT = "{} left out: the run ended before {} did."
 EVICTION_DID = "The full cache is correct, so eviction caused {}."
 HARDER_THAN_THE_MODEL = "Check the expected answer; else use a larger model or an easier question."
 NO_ANSWER = "No expected answer was given, so a different output need not be a worse one."
-LOWER_L1 = "In {:,} of {} the method that {} had the lower mean head L1."
-ROUNDING = "{} of {}: below this run's rounding floor{}, so eviction need not have moved it."
+LOWER_L1 = "In {:,} of {}, the one that {} had the lower perturbation (mean head L1)."
+ROUNDING = "{} of {}: below this run's rounding floor{}, so it may be rounding alone."
 # Of several budgets.
 NO_TEXT = (
-    "This sweep generated no text: it says how far eviction moves the model, and not who still "
-    "answers."
+    "This run generated no text: it shows how far eviction moves the model, and not which methods "
+    "still answer."
 )
 GENERATE = "Generate text to see the smallest budget that still answers."
 MORE_SAMPLES = "One text only: run more samples before you decide."
 ALL_CUT = "Cut before an answer, at every budget: {}."
-NO_BUDGET = "No budget {}, up to {}: {}."
+NO_BUDGET = "No method {} at a budget of up to {}: {}."
 SMALLEST = "The smallest budget that {}: {}, with {}."
 DOES_AT = {True: "still answers", False: "gives the full cache's text"}  # by answer or text
 
@@ -53,7 +53,7 @@ DOES_AT = {True: "still answers", False: "gives the full cache's text"}  # by an
 
 FULL_SCORE = "The full cache scores {:.0f} of 100 on {}."
 LARGER_BUDGET = "Try a larger budget."
-READ_LATER = "No decision yet: this study is read once, when all its {:,} samples are done."
+READ_LATER = "No decision yet: this run is decided once, when all its {:,} samples are done."
 NO_RESULT = "There is no result yet."
 NOT_ENOUGH = "Cannot tell yet: a decision needs two samples with all methods and budgets done."
 FULL_CUT = "The full cache's own answers all stopped at the limit of {:,} new tokens."
@@ -67,24 +67,24 @@ WEAK_FULL = (
     "eviction."
 )
 CUT = (
-    "{:,} of {:,} answers stopped at the limit of {:,} new tokens. Their scores are unknown, so no "
-    "claim may depend on them. {}"
+    "{:,} of {:,} answers stopped at the limit of {:,} new tokens. Their scores are unknown, so "
+    "each claim assumes the worst for them. {}"
 )
 FAILED = "{} failed and {}: {}"
-FAILS = {True: "fail each time", False: "may pass; run the study again for them"}  # for good
+FAILS = {True: "fail each time", False: "may pass if the run is resumed"}  # for good
 TOLERANCE_CHANGED = (
-    "The tolerance was changed; before it was {} points. The 95 % hold for a tolerance that is set "
-    "before the results."
+    "The tolerance was changed; before it was {} points. The 95 % confidence holds only for a "
+    "tolerance that was set before the results."
 )
 BASELINE_CHANGED = (
-    "The baseline was changed; before it was {}. The 95 % hold for one that is set before the "
-    "results."
+    "The baseline was changed; before it was {}. The 95 % confidence holds only for a baseline "
+    "that was set before the results."
 )
 OPEN_RESULTS = (
-    "{:,} results are not there yet; resume the study. {:,} of {:,} {} count so far: in the "
-    "study's random order, those before the first that is not done."
+    "{:,} results are not there yet; resume the run if it has stopped. {:,} of {:,} {} count so "
+    "far: in the run's random order, those before the first unfinished one."
 )
-ADDED = "{} added to texts that counted already: in tables only."
+ADDED = "{} added to texts that counted already: they are in tables only."
 _SMALLER = (0.05, 0.02)  # losses that a reader may want to exclude next
 _UNITS = {"percent": " %", "tokens": " tokens", "mib": " MiB"}
 LEAST_FULL = 0.6  # a task that the full cache cannot do tells little about eviction
@@ -92,7 +92,7 @@ STATES = {
     "keeps": "Keeps the score",
     "undecided": "Cannot tell yet",
     "loses": "Loses more than the tolerance",
-    "unmeasured": "Too few results count",
+    "unmeasured": "Too few results",
 }
 
 
@@ -168,7 +168,8 @@ def settled_by(found: PointDecision, n: int, what: str = "samples") -> str:
         return f" More samples alone would not help: {of} a cut or failed result, counted as lost."
     if found.needed is None:
         return " More samples would not help: this loss is too close to the tolerance."
-    stays = f"the loss stays at {points(found.loss)}" if found.loss else "nothing more is lost"
+    sign = "gain" if (found.loss or 0.0) < 0 else "loss"
+    stays = f"the {sign} stays at {points(found.loss)}" if found.loss else "nothing more is lost"
     return f" About {max(found.needed, n + 1):,} {what} in all would settle it, if {stays}."
 
 
@@ -187,7 +188,7 @@ def why(budget: str, found: PointDecision) -> str:
     if found.loss is not None and found.loss <= 0:
         lost = "nothing lost"
     at = f"{lost} at {budget_words(budget)}"
-    return at if found.state == "loses" else f"{at}, at most {amount(found.at_most)}"
+    return at if found.state == "loses" else f"{at}, could be up to {amount(found.at_most)}"
 
 
 def of_method(name: str, budget: str, found: PointDecision | None) -> str:
@@ -210,11 +211,12 @@ def method_note(budget: str, found: PointDecision | None) -> str:
 def decision_note(tolerance: float, n: int) -> str:
     """What stands under the table of a decision."""
     return (
-        "Loss: the full cache's score minus the method's, points of 100, mean over the "
-        f"{n:,} samples that count. Cut and failed results are left out of it. At most and at "
-        "least: with 95 % confidence for all methods and budgets together, however often you "
-        "look. Cut and failed results count there as the worst case. Keeps: at most is not over "
-        f"{100 * tolerance:g}; loses: at least is not below it. Samples in all: if the loss stays."
+        "Loss: the full cache's score minus the method's, in points of 100, mean over the "
+        f"{n:,} samples that count, without cut and failed results. “Loses at most” and “loses at "
+        "least” hold with 95 % confidence for all methods and budgets together, however often you "
+        "look. For these two, cut and failed results count as the worst case. A method keeps the "
+        f"score if it loses at most {100 * tolerance:g} points; it loses more than the tolerance "
+        "if it loses at least as much. “Decided by about” assumes that the loss stays."
     )
 
 

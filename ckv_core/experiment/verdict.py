@@ -306,6 +306,7 @@ def _headline(result: RunResult, counts: Tally, states: Mapping[int, State]) -> 
         phrase += f" with {place}" if place else ""
     else:
         inside = phrase if one else phrase[0].lower() + phrase[1:]
+        place = _place(result, indices).partition(" (" if counts.about_full else "\0")[0]
         phrase = f"At {place}, {inside}" if place else phrase[0].upper() + phrase[1:]
     return f"{counts.about_full} {phrase}.".strip()
 
@@ -410,7 +411,8 @@ def _findings(
     ]
     if pairs:
         lower = sum(kept < lost for kept, lost in pairs)
-        of, does = counted(len(pairs), "head-to-head comparison"), sentences.DOES[counts.by_answer]
+        of = counted(len(pairs), "pair of methods", "pairs of methods")
+        does = sentences.DOES[counts.by_answer]
         yield sentences.LOWER_L1.format(lower, of, does)
 
 

@@ -14,6 +14,7 @@ from benchmarks.decision import KINDS, errors, evidence, samples_to_confirm
 from ckv_core.errors import ConfigError
 from ckv_core.experiment import reading, sentences
 from ckv_core.experiment.decide import (
+    PointDecision,
     closed,
     counted,
     decide,
@@ -94,6 +95,8 @@ def test_the_same_on_few_samples_is_not_claimed_and_the_reader_learns_how_many_i
         "samples in all would settle it, if nothing more is lost. "
         "The other method cannot be decided yet."
     )
+    gained = PointDecision("undecided", -0.0625, 0.235, None, 53)
+    assert sentences.settled_by(gained, 16).endswith("if the gain stays at 6.2 points.")
     assert decision.more == 44
     assert decision.cautions == ()
     assert decision.size == (
@@ -147,8 +150,8 @@ def test_samples_count_in_their_order_up_to_the_first_that_is_not_done():
     assert decision.n == 100
     assert decision.sentence.count("100 samples") == 1
     assert decision.cautions == (
-        "95 results are not there yet; resume the study. 100 of 120 samples count so far: in the "
-        "study's random order, those before the first that is not done.",
+        "95 results are not there yet; resume the run if it has stopped. 100 of 120 samples count "
+        "so far: in the run's random order, those before the first unfinished one.",
     )
 
 
@@ -179,7 +182,7 @@ def test_a_study_that_is_read_once_says_nothing_before_its_end():
     before = Reading(once, samples, results[:-1]).decision
     assert before.recommended is None
     assert before.sentence == (
-        "No decision yet: this study is read once, when all its 80 samples are done."
+        "No decision yet: this run is decided once, when all its 80 samples are done."
     )
     assert Reading(STUDY, samples, results).decision.recommended is None  # it takes 84
     assert Reading(once, samples, results).decision.recommended is not None
@@ -212,7 +215,7 @@ def test_failures_that_come_again_are_told_from_those_that_may_pass():
     ]
     told = Reading(STUDY, samples, refused).decision.cautions
     assert "8 results failed and fail each time: Raise the budget." in told
-    assert "2 results failed and may pass; run the study again for them: Memory ran out." in told
+    assert "2 results failed and may pass if the run is resumed: Memory ran out." in told
 
 
 def test_a_cut_answer_is_neither_right_nor_wrong():

@@ -105,8 +105,16 @@ CASES = {
         ),
     ),
     "several cut": (
-        (FULL, ran("snapkv", "cut", at=0), ran("adakv", "cut", at=0), ran("pyramidkv", "answered")),
-        f"At {PLACE}, 1 of 3 methods still answers correctly, 2 were cut.",
+        (
+            FULL,
+            ran("snapkv", "cut", at=0),
+            ran("adakv", "cut", at=0),
+            ran("pyramidkv", "answered", budget=5),
+        ),
+        (
+            "At 40 to 50 % of the KV cache (0.4 to 0.5 of 1.0 KiB), 1 of 3 methods still answers "
+            "correctly, 2 were cut."
+        ),
         BASELINE,
         "Answered: PyramidKV (same text).",
         "Cut: SnapKV (first differs at token 1); AdaKV (first differs at token 1).",
@@ -202,7 +210,7 @@ def test_what_came_out_in_sentences(case):
     assert told(run_of(*variants)) == [*sentences, ONE_PROMPT]
 
 
-HEAD_TO_HEAD = "In {} the method that answers correctly had the lower mean head L1."
+PAIRS = "In {}, the one that answers correctly had the lower perturbation (mean head L1)."
 MECHANISM = {
     "the one that keeps it moves heads less in one of two": (
         (
@@ -211,11 +219,11 @@ MECHANISM = {
             ran("pyramidkv", "answered", head_l1=1),
             ran("streaming_llm", "missed", at=1, head_l1=9, budget=5),
         ),
-        HEAD_TO_HEAD.format("1 of 2 head-to-head comparisons"),
+        PAIRS.format("1 of 2 pairs of methods"),
     ),
     "less moved, and lost": (
         (ran("snapkv", "answered", head_l1=2), ran(PRINTED, "missed", at=3, better=0.9)),
-        HEAD_TO_HEAD.format("0 of 1 head-to-head comparison"),
+        PAIRS.format("0 of 1 pair of methods"),
     ),
     "both kept: nothing to compare": (
         [ran("snapkv", "answered"), ran(PRINTED, "answered", better=0.9)],
@@ -274,8 +282,8 @@ def test_words():
 ENDS = {"y": ("eos", True), "n": ("eos", False), "c": ("length", False), "-": ("eos", None)}
 LEAST, MOST = "2 tokens (100.0 of 1000.0 MiB)", "8 tokens (400.0 of 1000.0 MiB)"
 L1_OF_ONE = (
-    "In 1 of 1 head-to-head comparison the method that answers correctly had the lower mean "
-    "head L1."
+    "In 1 of 1 pair of methods, the one that answers correctly had the lower perturbation "
+    "(mean head L1)."
 )
 
 
@@ -315,8 +323,8 @@ SWEEPS = {
         "The smallest budget that still answers: 4 tokens (200.0 of 1000.0 MiB), with SnapKV.",
         "Of the others: 8 tokens with AdaKV; none with Knorm and TOVA.",
         (
-            "In 7 of 7 head-to-head comparisons the method that answers correctly had the lower "
-            "mean head L1."
+            "In 7 of 7 pairs of methods, the one that answers correctly had the lower "
+            "perturbation (mean head L1)."
         ),
     ),
     "a lower one answers and a higher one does not": (
@@ -327,7 +335,7 @@ SWEEPS = {
     ),
     "none": (
         swept("y", {"snapkv": "nnn", "adakv": "nnc"}),
-        f"No budget still answers, up to {MOST}: SnapKV and AdaKV.",
+        f"No method still answers at a budget of up to {MOST}: SnapKV and AdaKV.",
         (
             "1 of 7 texts was cut at 0 new tokens before an answer: neither right nor wrong. "
             "Raise New tokens (max_new_tokens)."
@@ -353,8 +361,8 @@ SWEEPS = {
     "the full cache misses it": (
         swept("n", {"snapkv": "nnn"}, same=False),
         (
-            "The model gets this wrong even with the full cache. No budget still answers, up to "
-            f"{MOST}: SnapKV."
+            "The model gets this wrong even with the full cache. No method still answers at a "
+            f"budget of up to {MOST}: SnapKV."
         ),
         "Check the expected answer; else use a larger model or an easier question.",
     ),
@@ -372,7 +380,7 @@ def test_a_sweep_that_generates_nothing_says_that_it_does_not_know():
     silent = swept("y", {"snapkv": "yyy"})
     silent.variants[:] = [replace(v, stopped=None) for v in silent.variants]
     headline, caution = told(silent)
-    assert headline.startswith("This sweep generated no text")
+    assert headline.startswith("This run generated no text")
     assert caution == "Generate text to see the smallest budget that still answers."
 
 
