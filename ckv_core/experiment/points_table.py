@@ -25,11 +25,12 @@ from ckv_core.records.records import Outcome
 
 MIB = 2**20
 NOTE = (
-    "A row is a method over its samples: mean and 95 % interval (Wilson's of shares and scores, "
-    "else Student's). To compare two rows, read a column with a minus: the difference on the same "
-    "samples. Shares and scores have Tango's interval. Of yes or no it has the samples gained (+) "
-    "and lost (-), p of the exact McNemar test, and p after Holm over all rows. The base is the "
-    "same method and settings without CriticalKV."
+    "A row is a method at a budget, over its samples: mean and 95 % interval (Wilson's for shares "
+    "and scores, else Student's). To compare two rows, read a column with a minus: the difference "
+    "on the same samples, with Tango's interval for shares and scores. Of what is right or wrong "
+    "it counts samples gained (+) and lost (-). The first p is the exact McNemar test's, the "
+    "second is corrected for all rows (Holm). The base is the same method and settings without "
+    "CriticalKV."
 )
 _OUTCOMES: dict[Outcome, str] = {
     "answered": "Generations that hold the expected answer.",

@@ -212,11 +212,11 @@ def decision_note(tolerance: float, n: int) -> str:
     """What stands under the table of a decision."""
     return (
         "Loss: the full cache's score minus the method's, in points of 100, mean over the "
-        f"{n:,} samples that count, without cut and failed results. “Loses at most” and “loses at "
-        "least” hold with 95 % confidence for all methods and budgets together, however often you "
-        "look. For these two, cut and failed results count as the worst case. A method keeps the "
-        f"score if it loses at most {100 * tolerance:g} points; it loses more than the tolerance "
-        "if it loses at least as much. “Decided by about” assumes that the loss stays."
+        f"{n:,} samples that count, without cut and failed results. The two bounds hold "
+        "with 95 % confidence for all methods and budgets together, however often you look. "
+        "They count cut and failed results as the worst case. A method keeps the score if it "
+        f"loses at most {100 * tolerance:g}. It loses more than the tolerance if it loses at "
+        "least as much. The number of samples in all assumes that the loss stays."
     )
 
 

@@ -38,7 +38,7 @@ _UNITS = {
     "edit_similarity": "with answer",
     "forced_top1": "of positions",
     "forced_kl": "mean, nats",
-    "share": "bytes",
+    "share": "of full",
     "retained_entries": "requested / used",
     "cache_bytes": "MiB, requested / used",
     "improved_heads": "than without CriticalKV",
@@ -47,7 +47,7 @@ _UNITS = {
 }
 _HELP = {
     "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
-    "method's first choice is the same token; n in the cell's title.",
+    "method's top token is the same; n in the cell's title.",
     "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
     "next-token distribution, mean over its positions; n in the cell's title.",
 }

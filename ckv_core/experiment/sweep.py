@@ -29,16 +29,10 @@ from ckv_core.records.metrics import ANALYSIS_ARRAYS, Metric, metrics_in
 from ckv_core.records.outcomes import cut_note, tally
 from ckv_core.records.passages import spans_of
 
-# What a saving says where it names no budget.
-MEANINGS: dict[MatchOutcome, str] = {
-    "better": "already reached at the smallest budget",
-    "worse": "not reached with the budgets tried",
-    "nothing": "the point to be matched is at 0 itself",
-    "rounding": "the point to be matched is below the rounding floor",
-}
 SAVINGS_NOTE = (
-    "The budget from which on the method is as good as the other at its budget, linear between the "
-    "budgets tried (the paper's Metric 1)."
+    "The smallest budget from which the method is as good as the one under Matches; linear between "
+    "the budgets tried (the paper's Metric 1). Nothing to match: the other's value is 0. Only "
+    "rounding: it is below the rounding floor."
 )
 _WORDS: dict[MatchOutcome, str] = {"nothing": "nothing to match", "rounding": "only rounding"}
 
@@ -75,19 +69,13 @@ class Saving:
 
     @property
     def text(self) -> str:
-        """`171 tokens, 33 % less`; `5 % or less` and `over 50 %` where `MEANINGS` says more."""
+        """`171 tokens, 33 % less`; `5 % or less` and `over 50 %` at the ends."""
         text = self._of(self.match)
         if self.share is None or self.is_moot:
             return text
         more = f"{percent(abs(self.share))} {'less' if self.share > 0 else 'more'}"
         change = more if round(self.share, 2) else "the same"
         return f"{text}, {change}"
-
-    @property
-    def full_text(self) -> str:
-        """The same with what it means: `5 % or less (already reached at the smallest budget)`."""
-        meaning = MEANINGS.get(self.match.outcome)
-        return f"{self.text} ({meaning})" if meaning else self.text
 
     @property
     def interval(self) -> str:
@@ -181,7 +169,7 @@ def savings_table(
         if saving is None:
             return None
         ends = f" ({saving.interval})" if saving.interval else ""
-        return Cell(f"{saving.full_text}{ends}", saving.match.budget)
+        return Cell(f"{saving.text}{ends}", saving.match.budget)
 
     columns: list[Column[Needs]] = [
         text_column("method", "Method", lambda needs: first(needs).curve.first.name),
@@ -246,7 +234,7 @@ def sweep_points(result: RunResult, answer: str = "") -> Table[Row]:
     )
     return points_table(
         together([result]),
-        "All points of the sweep",
+        "All points",
         file="sweep-points.csv",
         note=" ".join(filter(None, notes)),
     )

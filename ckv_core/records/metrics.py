@@ -189,7 +189,7 @@ _BOUND: Attributes = {"unit": "ratio", "group": "bound", "places": _MEANS}
 _MASS: Attributes = {"unit": "1", "group": "mass", "places": _MEANS}
 _MECHANISMS: Numbers = {
     "share": (
-        "Of full",
+        "Cache share",
         "Measured cache bytes as a share of the full cache's.",
         _receipt(lambda receipt: receipt.cache_bytes / receipt.full_cache_bytes),
         _COST | {"unit": "1", "places": frozenset({"table"})},
@@ -214,14 +214,13 @@ _MECHANISMS: Numbers = {
     ),
     "cache_bytes": (
         "Cache",
-        "Bytes of the prompt's keys and values: as requested, and measured in this method's "
-        "tensors.",
+        "Memory of the prompt's keys and values, measured in this method's tensors.",
         _receipt(lambda receipt: receipt.cache_bytes),
         _COST | {"unit": "bytes", "places": _OF_RUN | _KEPT},
     ),
     "read_bytes": (
-        "Read a step",
-        "Bytes of the prompt's keys and values that a step reads: what is held, or with Quest the "
+        "Read per step",
+        "Memory of the prompt's keys and values that a step reads: what is held, or with Quest the "
         "best pages and all bounds.",
         _receipt(lambda receipt: receipt.read_bytes),
         _COST | {"unit": "bytes", "places": _OF_RUN | _MEANS | _KEPT},
@@ -234,15 +233,15 @@ _MECHANISMS: Numbers = {
     ),
     "held": (
         "Held at the end",
-        "Of methods that evict while they generate: entries in evictable layers when the last "
-        "token was chosen.",
+        "Entries in evictable layers when the last token was chosen, of methods that evict while "
+        "they generate.",
         lambda variant: variant.held.entries[-1] if variant.held else None,
         _COST | {"header": "held_entries_at_end"},
     ),
     "added_first_token_ms": (
         "Added to first token",
-        "What the method adds to reading the prompt: scores, choice and copies (median of 3), "
-        "gathered statistics and further passes (once).",
+        "Time that the method adds to reading the prompt: scores, choice and copies (median of 3), "
+        "gathered statistics and further passes (timed once).",
         _timed(lambda time: time.added_first_token_ms),
         _TIME,
     ),
@@ -254,19 +253,19 @@ _MECHANISMS: Numbers = {
     ),
     "tokens_per_s_8": (
         "Speed at batch 8",
-        "Generated tokens of 8 rows, each with a cache of its own, over the median of 4 steps.",
+        "Generated tokens per second with 8 rows, each with a cache of its own; median of 4 steps.",
         _timed(lambda time: time.tokens_per_s.get("8")),
         _SPEED,
     ),
     "tokens_per_s_32": (
         "Speed at batch 32",
-        "The same of 32 rows.",
+        "As Speed at batch 8, with 32 rows.",
         _timed(lambda time: time.tokens_per_s.get("32")),
         _SPEED,
     ),
     "tokens_per_s_largest": (
         "Speed at the largest batch",
-        "The same of as many rows as memory or half a second a step allow.",
+        "As Speed at batch 8, with as many rows as memory or half a second a step allow.",
         _timed(lambda time: time.tokens_per_s[str(time.batches[-1])]),
         _SPEED,
     ),
@@ -554,7 +553,7 @@ _WORDS: dict[tuple[Group, Axes, str], dict[str, tuple[str, str, str]]] = {
     },
     ("forced", "step", "1"): {
         "forced_top1": (
-            "Same first choice as the full cache",
+            "Same top token as the full cache",
             "1 if argmax equals the full cache's at this position, else 0",
             "ours",
         )

@@ -62,7 +62,7 @@ def test_compare_prints_the_table_of_the_page_a_row_per_spec(show):
     spec = "snapkv:budget=2MiB"
     out = show("compare", [variant(spec, moved, receipt=kept, held=held)])
     assert table(out, "Metrics of every method")[spec] == {
-        "Of full (bytes)": "50.0 %",
+        "Cache share (of full)": "50.0 %",
         "Kept entries (requested / used)": "600 / 512",
         "Cache (MiB, requested / used)": "2.02 / 1.00",
         "KL, first step (nats)": "0.250",
