@@ -99,9 +99,10 @@ export function exportMenu(name, items) {
 
 /** Words for fingers, or for a mouse and keys. */
 export const byTouch = (touch, mouse) => (matchMedia("(hover: none)").matches ? touch : mouse);
-/** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */
+/** A SPEC or a name in pieces: it breaks after a comma before it breaks inside a word, and an alpha keeps its number. */
 export function specParts(spec) {
   return str(spec)
+    .replace(/ alpha (?=\d)/g, " alpha\u00a0")
     .split(/(?<=[:,])/)
     .flatMap((part) => [part, make("wbr")]);
 }

@@ -11,6 +11,9 @@ function stepNode({ share, label, fraction, is_now: isNow }) {
   return node;
 }
 
+/** The first sentence is the headline; what follows it stands below. */
+const sentencesOf = (text) => str(text).split(/(?<=\.) (?=[A-Z])/);
+
 /** A number and its unit stay in one line. */
 const tied = (text) => text.replace(/ (?=%|MiB|GiB|KiB)/g, "\u00a0");
 
@@ -47,7 +50,7 @@ export default function mount(host) {
     const left = Number(value?.left_s) - since;
     const sentence = str(value?.sentence);
     const isGuess = sentence !== "" && value?.left_s !== null && left > 0.5;
-    setText(headline, isGuess ? `${sentence.replace(/\.$/, "")}, ${leftWords(left)}.` : tied(sentence || str(value?.headline)));
+    setText(headline, isGuess ? `${sentence.replace(/\.$/, "")}, ${leftWords(left)}.` : tied(sentence || sentencesOf(value?.headline)[0]));
     clearTimeout(ticking);
     if (isGuess && root.isConnected) ticking = setTimeout(drawHeadline, 1000);
   }
@@ -59,7 +62,8 @@ export default function mount(host) {
     strip.hidden = headline.textContent === "";
     strip.dataset.state = str(value?.state);
     const [causes, findings, cautions] = [value?.causes, value?.findings, value?.cautions].map(list);
-    const below = value?.sentence ? [str(value.headline)] : [causes[0] ?? findings[0], cautions[0]].map(str);
+    const further = [...sentencesOf(value?.headline).slice(1), causes[0] ?? findings[0], cautions[0]];
+    const below = value?.sentence ? [str(value.headline)] : further.map(str);
     showText(lines, tied(below.filter(Boolean).join(" ")));
     showText(regimes, value?.regimes);
     document.body.classList.toggle("ckv-regimes-shown", !strip.hidden && Boolean(value?.regimes));
