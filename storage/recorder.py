@@ -472,8 +472,8 @@ def _save_study(
         before, now = getattr(old, name), getattr(study, name)
         if before != now:
             raise ConfigError(
-                f"Study {study.name!r} was run with {name} {before!r}, and the file has {now!r}; "
-                "give the changed study another name."
+                f"Run {study.name!r} was made with {name} {before!r}, and now has {now!r}; give "
+                "the changed run another name."
             )
     new = _new_samples(session, row.id, study, given)
     of_run = select(ResultRow.id).where(ResultRow.run_id == row.id).limit(1)
@@ -503,14 +503,14 @@ def _new_samples(
     for sample, digest in known.items():
         if digests.get(sample) != digest:
             raise ConfigError(
-                f"Sample {sample!r} of study {study.name!r} was changed or removed since it was "
-                "run; give the changed study another name."
+                f"Sample {sample!r} of run {study.name!r} was changed or removed since; give the "
+                "changed run another name."
             )
     added = [each for each in given if each["sample"] not in known]
     if known and added and study.read_once:
         raise ConfigError(
-            f"Study {study.name!r} is read once, so its {len(known):,} samples are fixed; give the "
-            "larger study another name."
+            f"Run {study.name!r} is decided once, at its end, so its {len(known):,} samples are "
+            "fixed; give the larger run another name."
         )
     return [{**each, "position": at} for at, each in enumerate(added, start=len(known))]
 
@@ -539,7 +539,7 @@ def _settle(session: Session, slug: str, count: int) -> None:
     (row,) = row_of(session, select(Run).with_for_update(), slug, OF_SAMPLES)
     of_run = select(func.count()).where(SampleRow.run_id == row.id)
     if (session.scalar(of_run) or 0) < count:
-        raise StorageError("Somebody else changed this study at the same time; save it again.")
+        raise StorageError("Somebody else changed this run at the same time; save it again.")
     if row.state not in ACTIVE_STATES:
         row.state, row.finished_at = _state_at_rest(session, slug), _now()
 
@@ -579,8 +579,8 @@ def _set_facts(
     run_id, title, old = row_of(session, selected, slug, OF_SAMPLES)
     if old is not None and old.get("sha256") != model.sha256:
         raise ConfigError(
-            f"The weights of {model.name!r} are not those that study {title!r} was run with; give "
-            "the study another name."
+            f"The weights of {model.name!r} are not those that run {title!r} was made with; give "
+            "the run another name."
         )
     facts = {"model": asdict(model), "environment": dict(environment)}
     with counted(session, run_id, Run, Run.id == run_id):

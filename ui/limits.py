@@ -37,7 +37,7 @@ class Limits:
     queue: int = _limit(32, "Unfinished runs at a time")
     queue_per_user: int = _limit(8, "Unfinished runs of one user")
     runs: int = _limit(100_000, "Saved runs")
-    study_tokens: int = _limit(20_000_000, "Tokens of a study's task")
+    study_tokens: int = _limit(20_000_000, "Prompt tokens of a run of built-in tasks")
     user_mib: int = _limit(16_384, "Runs and kept caches on disk")
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, "Size of a request with a context or a file")
@@ -52,8 +52,8 @@ class Limits:
         tokens = data["samples"] * len(listed(data["task"])) * sum(listed(data["length"]))
         if tokens > self.study_tokens:
             raise LimitError(
-                f"The study's samples have {tokens:,} tokens; this app makes {self.study_tokens:,} "
-                "for one study. Choose fewer samples or shorter ones."
+                f"The run's samples have {tokens:,} tokens; this app makes {self.study_tokens:,} "
+                "for one run. Choose fewer samples or shorter ones."
             )
 
     def check_queue(self, waiting: int, own: int | None) -> None:

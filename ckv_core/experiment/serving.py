@@ -24,12 +24,12 @@ def _prefix_cache(spec: VariantSpec) -> Answer:
     if scorer is None:
         return "yes", "The cache of a prefix is the same in every prompt."
     if spec.policy is not None:
-        return "no", "It evicts while it generates, so a shared entry would go for others too."
+        return "no", "It evicts while it generates, so a shared entry would be gone for others too."
     if scorer.query_aware:
         return "no", "What is kept depends on the prompt's end, which other requests do not share."
     return (
         "if",
-        "As a whole: one compressed context serves all questions behind it, but no longer context.",
+        "Only as a whole: a compressed context serves all questions after it, no longer context.",
     )
 
 
@@ -66,7 +66,10 @@ def _tensor_parallel(spec: VariantSpec) -> Answer:
     if rule is None or rule.looks_at == "nothing":
         if _by_table(spec):
             return "if", "A table gives heads different budgets, so deal the heads out evenly."
-        return "yes", "A head's entries are chosen on its own device, and devices hold as much."
+        return (
+            "yes",
+            "A head's entries are chosen on its own device, and all devices hold equally much.",
+        )
     whole = "all layers" if rule.looks_at == "all layers" else "a layer"
     if rule.ranks_heads:
         return (
@@ -103,7 +106,7 @@ def _chunked_prefill(spec: VariantSpec) -> Answer:
 def _speculative(spec: VariantSpec) -> Answer:
     if spec.policy is None:
         return "yes", "What is generated is only appended, so rejected tokens go from the end."
-    return "no", "What a rejected token pushed out is gone."
+    return "no", "An entry that a rejected token pushed out cannot come back."
 
 
 def _graphs(spec: VariantSpec) -> Answer:
@@ -111,7 +114,7 @@ def _graphs(spec: VariantSpec) -> Answer:
     if spec.policy is not None:
         return "if", "A step evicts, so the choice must be part of the graph."
     if rule is None or rule.equal:
-        return "yes", "All heads hold as many entries, one more each step."
+        return "yes", "All heads hold equally many entries, one more each step."
     if rule.ranks_heads or _by_table(spec):
         return "if", "Heads hold different numbers, so lengths must be data of the kernel."
     return "if", "Layers hold different numbers, so lengths must be data of the kernel."

@@ -240,7 +240,7 @@ def _solved(gram: Tensor, wanted: Tensor, ridge: Tensor) -> Tensor:
 register(
     name="attention_matching",
     label="Attention Matching",
-    summary="Keeps keys of strong attention; a bias and new values make up for the others.",
+    summary="Keeps strongly attended keys; a bias and fitted values stand in for the others.",
     source="Zweiger et al. 2026, arXiv:2602.16284",
     scorer=RootMeanSquare(),
     store=Matched(),

@@ -90,7 +90,7 @@ class MeanAndVariance(Window):
 register(
     name="cake",
     label="CAKE",
-    summary="Window attention and its variance; layers share the budget by spread and shift.",
+    summary="Window attention and its variance; layers with more spread and shift get more.",
     source="Qin et al. 2025, arXiv:2503.12491",
     scorer=MeanAndVariance(),
     budget_rule=Preferences(),

@@ -44,7 +44,7 @@ class OutputError(Window):
 register(
     name="caote",
     label="CAOTE",
-    summary="Keeps entries whose loss, one at a time, would move the mean output most.",
+    summary="Keeps entries whose removal alone would move the mean output most.",
     source="Goel et al. 2025, arXiv:2504.14051",
     scorer=OutputError(),
 )

@@ -112,7 +112,7 @@ register(
 register(
     name="gated_chunkkv",
     label="Entropy-gated ChunkKV",
-    summary="ChunkKV, but keeps only the top tokens of a chunk where few carry its score.",
+    summary="ChunkKV, but of a chunk whose score lies in few tokens it keeps only these.",
     source="kvpress 2026, pull request 263",
     scorer=WINDOW_SCORER,
     selector=GatedChunks(),

@@ -240,7 +240,7 @@ def _standard(scores: Tensor) -> Tensor:
 register(
     name="compactor",
     label="Compactor",
-    summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
+    summary="Keeps keys unlike the others, and what nearby tokens, also earlier ones, attend to.",
     source="Chari and Van Durme 2025, arXiv:2507.08143",
     scorer=Outliers(),
     press=Press(
@@ -264,7 +264,7 @@ register(
 register(
     name="noncausal",
     label="Non-causal attention",
-    summary="Compactor's other half: keeps what neighbours attend to, later ones too.",
+    summary="Compactor's other half: keeps what nearby tokens, also earlier ones, attend to.",
     source="Chari and Van Durme 2025, arXiv:2507.08143",
     scorer=Neighbours(),
     press=Press("NonCausalAttnPress", {"chunk_size": "tile"}),

@@ -153,7 +153,7 @@ def _attention(view: LayerView, scorer: Scorer, parameters: Parameters, kv_heads
 register(
     name="defensivekv",
     label="DefensiveKV",
-    summary="Keeps most of each head's attention, then the worst case over window and group.",
+    summary="Keeps what holds most of a head's attention; the worst case ranks the others.",
     source="Feng et al. 2025, arXiv:2510.13334",
     scorer=WORST_CASE,
     budget_rule=MassThenScores(),

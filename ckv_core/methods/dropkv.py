@@ -44,7 +44,7 @@ DROPPED_OUTPUT = DroppedOutput()
 register(
     name="dropkv",
     label="DropKV",
-    summary="Keeps entries whose loss, one at a time, would move the window's output most.",
+    summary="Keeps entries whose removal alone would move the window's output most.",
     source="Zhang et al. 2026, openreview.net/forum?id=MqfNzH3TVH",
     scorer=DROPPED_OUTPUT,
 )

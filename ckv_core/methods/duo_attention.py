@@ -57,7 +57,7 @@ def granted(worth: Tensor, total: int, most: int) -> Tensor:
 register(
     name="duo_attention",
     label="DuoAttention",
-    summary="Heads that find needles keep everything, the others the first and newest tokens.",
+    summary="Heads that find needles keep all tokens; other heads keep the first and the newest.",
     source="Xiao et al. 2024, arXiv:2410.10819",
     scorer=Streaming(),
     budget_rule=WholeHeads(),

@@ -159,7 +159,7 @@ def _half_recent(ranked: Tensor, budgets: Tensor, newest: Tensor) -> Tensor:
 register(
     name="h2o",
     label="H2O",
-    summary="At every step keeps the newest half, and what was attended to most so far.",
+    summary="Half of what it keeps is the newest; the rest was attended to most so far.",
     source="Zhang et al. 2023, arXiv:2306.14048",
     scorer=Accumulated(),
     selector=HalfRecent(),

@@ -94,7 +94,7 @@ def shared_budgets(
 register(
     name="headkv",
     label="HeadKV",
-    summary="SnapKV's scores; heads that find needles, by a probe, get more of the budget.",
+    summary="SnapKV's scores; heads that find needles in a probe get more of the budget.",
     source="Fu et al. 2024, arXiv:2410.19258",
     scorer=WINDOW_SCORER,
     budget_rule=HeadShares(),

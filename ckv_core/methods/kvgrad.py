@@ -52,7 +52,7 @@ class Attributed(Repeated):
 register(
     name="kvgrad",
     label="KVgrad",
-    summary="Keeps what, while the prompt is repeated, moves the last hidden states most.",
+    summary="Keeps what moves the last hidden states most while the prompt is repeated.",
     source="Openreview cg1wTCJjjk (2026); kvpress pull request 279",
     scorer=Attributed(),
     budget_rule=TopScoresOfAll(),

@@ -148,7 +148,7 @@ class Repeated(Scorer):
 register(
     name="kvzip",
     label="KVzip",
-    summary="Keeps what the model attends to while it repeats the prompt: 2 to 3 prefills.",
+    summary="Keeps what the model attends to while it repeats the prompt; costs 2 to 3 prefills.",
     source="Kim et al. 2025, arXiv:2505.23416",
     scorer=Repeated(),
     budget_rule=TopScoresOfAll(),

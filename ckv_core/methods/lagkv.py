@@ -132,7 +132,7 @@ class LagRelative(Scorer):
 register(
     name="lagkv",
     label="LagKV",
-    summary="Keeps in each partition what stands out from the next one, and the last tokens.",
+    summary="Keeps what stands out from the next partition of the prompt, and the last tokens.",
     source="Liang et al. 2025, arXiv:2504.04704",
     scorer=LagRelative(),
     selector=Partitions(),

@@ -38,7 +38,7 @@ class OutputShare(Window):
 register(
     name="laprox",
     label="LaProx",
-    summary="Window attention times projected values; all heads of all layers share a budget.",
+    summary="Window attention times projected values; the heads of all layers share one budget.",
     source="Mai and Kim 2026, arXiv:2605.07234",
     scorer=OutputShare(),
     budget_rule=TopScoresOfAll(),

@@ -75,7 +75,7 @@ def _entropy(scores: Tensor) -> float:
 register(
     name="lava",
     label="LAVa",
-    summary="Window attention times a head's largest value; layers share by entropy.",
+    summary="Window attention times a head's largest value; layers of more entropy get more.",
     source="Shen et al. 2025, arXiv:2509.09754",
     scorer=LargestValue(),
     budget_rule=Entropies(),

@@ -78,7 +78,7 @@ def curve_budgets(gone: list[float], spare: int, entries: int, always: int) -> l
 register(
     name="lu_kv",
     label="LU-KV",
-    summary="Expected Attention's scores; heads where evicting costs little later keep less.",
+    summary="Expected Attention's scores; heads that lose little in later steps keep less.",
     source="Tang et al. 2026, arXiv:2602.08585",
     scorer=KeptExpectedAttention(),
     budget_rule=UtilityCurves(),

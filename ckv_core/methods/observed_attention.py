@@ -28,7 +28,7 @@ class MeanAttention(Scorer):
 register(
     name="observed_attention",
     label="Observed attention",
-    summary="Keeps what all queries that could see an entry attended to most, on average.",
+    summary="Keeps entries of the highest mean attention, over all queries that can see them.",
     source="after Zhang et al. 2023, arXiv:2306.14048",
     scorer=MeanAttention(),
     press=Press("ObservedAttentionPress"),

@@ -104,7 +104,7 @@ class CutBuffer(StepPolicy):
 register(
     name="r_kv",
     label="R-KV",
-    summary="Evicts after the prompt and every few tokens: keeps attended keys that differ.",
+    summary="Every few tokens keeps keys that are attended to and unlike each other.",
     source="Cai et al. 2025, arXiv:2505.24133",
     scorer=ImportanceMinusRedundancy(),
     policy=CutBuffer(),

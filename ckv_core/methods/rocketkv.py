@@ -155,7 +155,7 @@ def _sizes(entries: int, head_dim: int, parameters: Parameters) -> tuple[int, in
 register(
     name="rocketkv",
     label="RocketKV",
-    summary="Holds more than a step reads, chosen as in SnapKV; steps read the most promising.",
+    summary="Holds more than the budget, chosen as in SnapKV; each step reads the best of it.",
     source="Behnam et al. 2025, arXiv:2502.14051",
     scorer=GroupedWindow(),
     budget_rule=HeldForReading(),

@@ -119,7 +119,7 @@ class DropLow(StepPolicy):
 register(
     name="scissorhands",
     label="Scissorhands",
-    summary="Drops, half of the budget at a time, what newest queries passed over most often.",
+    summary="Drops what the newest queries ignored most often, half of the budget at a time.",
     source="Liu et al. 2023, arXiv:2305.17118",
     scorer=SeldomLow(),
     policy=DropLow(),

@@ -52,7 +52,7 @@ def _laziness(view: LayerView, window: int, sinks: int, recent: int) -> float:
 register(
     name="simlayerkv",
     label="SimLayerKV",
-    summary="Layers that look far back keep everything, lazy ones the first and newest tokens.",
+    summary="Layers that look far back keep all tokens; lazy layers the first and the newest.",
     source="Zhang et al. 2024, arXiv:2410.13846",
     scorer=StreamingSeen(),
     budget_rule=WholeLayers(),

@@ -69,7 +69,7 @@ class KeepAttended(StepPolicy):
 register(
     name="tova",
     label="TOVA",
-    summary="At every step drops what the newest token attends to least, in all heads alike.",
+    summary="At every step drops the token that the newest one attends to least, for all heads.",
     source="Oren et al. 2024, arXiv:2401.06104",
     scorer=NewestQuery(),
     policy=KeepAttended(),

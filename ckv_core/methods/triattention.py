@@ -134,7 +134,7 @@ class CutTokens(CutBuffer):
 register(
     name="triattention",
     label="TriAttention",
-    summary="Evicts after the prompt and every few tokens, by the model's mean queries.",
+    summary="Every few tokens keeps what the model's mean queries would attend to.",
     source="Mao et al. 2026, arXiv:2604.04921",
     scorer=Trigonometric(),
     policy=CutTokens(),

@@ -26,7 +26,7 @@ class ValueAware(Accumulated):
 register(
     name="vatp",
     label="VATP",
-    summary="Keeps the newest half, then the most attention so far times the value's L1 norm.",
+    summary="Keeps the newest half, then what has most attention so far times value norm (L1).",
     source="Guo et al. 2024, arXiv:2406.12335",
     scorer=ValueAware(),
     selector=HalfRecent(),

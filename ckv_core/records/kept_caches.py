@@ -266,7 +266,7 @@ class KeptFolder:
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                "A cache's name has up to 64 letters, digits, blanks and . _ + -, and begins with "
+                "A cache's name has up to 64 letters, digits, spaces and . _ + -, and begins with "
                 "a letter or digit."
             )
         return self.folder / f"{name}{SUFFIX}"

@@ -221,7 +221,7 @@ class RunRequest:
     time: Annotated[
         bool,
         EXACT,
-        "at the end time each method alone: the first token, each token, tokens/s",
+        "after the run, time each method alone: first token, each token, tokens/s",
     ] = False
     device: Annotated[
         str, one_of(*DEVICES), f"{', '.join(DEVICES)}; auto: CUDA if there is one"
@@ -239,8 +239,8 @@ class RunRequest:
     reference: Annotated[
         bool,
         EXACT,
-        "decode the full cache beside the methods; without it they take turns, and the peak of "
-        "memory of each is measured",
+        "run the full cache beside the methods; without it, methods run one after another and the "
+        "memory peak of each is measured",
     ] = True
     follow_ups: Annotated[
         tuple[LongText, ...],

@@ -45,9 +45,9 @@ class KeepSection:
             gr.Markdown(HELP_TEXT)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):
-                info = "Those that evict while they generate cannot be kept."
+                info = "Methods that evict while they generate are not offered."
                 self.variant = late_dropdown("keep-variant", "Method", info, scale=3)
-                info = "Up to 64 letters, digits, blanks and . _ + -"
+                info = "Up to 64 letters, digits, spaces and . _ + -"
                 self.name = text("keep-name", "Name", info, scale=3, min_width=220)
             with gr.Row():
                 self.keep_button = gr.Button("Keep this cache", elem_id="keep-run", scale=0)

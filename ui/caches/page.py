@@ -117,7 +117,7 @@ class CachesPage:
             self.cache = late_dropdown("cache", "Cache", "Select a cache.", scale=2)
             info, size = "About the context of that cache.", {"scale": 4, "min_width": 260}
             self.question = text("cache-question", "Question", info, (1, 4), **size)
-            info = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
+            info = f"Written at most, 1 to {MAX_NEW_TOKENS:,}."
             self.tokens = number("cache-tokens", "New tokens", info, DEFAULT_NEW_TOKENS, scale=1)
         with gr.Row(elem_id="actions"):
             self.ask_button = gr.Button("Ask", variant="primary", elem_id="cache-ask", scale=0)
@@ -165,6 +165,8 @@ class CachesPage:
 
     def ask(self, name: object, question: object, tokens: object) -> list[Any]:
         """Have a question answered; the sentence is why not."""
+        if not name:
+            return ["", notice_value("Select a cache.", "error")]
         count = int(tokens) if isinstance(tokens, int | float) and abs(tokens) < 10**6 else 0
         try:
             job = self._services.caches.ask(

@@ -33,7 +33,7 @@ from ui.tables.measured import holders, values_of
 
 _BOUNDS = ("theta", "theta-hat", "relaxed theta")
 _CHAIN_LOOKS = (
-    ("L, measured", "lines", None),  # in the variant's own
+    ("head L1, measured", "lines", None),  # in the variant's own
     *((name, "markers", Look(*look)) for name, look in zip(_BOUNDS, SPARE, strict=False)),
 )
 _ARRAYS = ("head_l1", "theta", "theta_hat", "theta_relaxed", "sigma_stage1")
@@ -129,7 +129,7 @@ def tightness_figure(result: RunResult) -> go.Figure:
     were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step.
     """
     names, looks = ranked_names(result), looks_of(result.variants)
-    hover = "L / theta up to %{x:.3f}: %{y:.2f} of heads"
+    hover = "head L1 / theta up to %{x:.3f}: %{y:.2f} of heads"
     traces, n = [], 0
     for index in holders(result, "theta"):
         if (each := tightness_of(result.variants[index])) is None:
@@ -140,10 +140,10 @@ def tightness_figure(result: RunResult) -> go.Figure:
         more: dict[str, Any] = {"x": curve, "mode": "lines", "hovertemplate": hover}
         traces.append(variant_line(looks[index], names[index], share, **more))
     return line_chart(
-        "Tightness of the bound, L / theta",
+        "Tightness of the bound: head L1 / theta",
         f"Share of n = {n:,} query heads at or below x",
         traces,
-        ("L / theta", "share of query heads"),
+        ("head L1 / theta", "share of query heads"),
         range=[0, 1.02],
     )
 

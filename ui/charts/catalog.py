@@ -119,7 +119,7 @@ def _chart(
     )
 
 
-_ORACLES = _variants(*(q.key for q in ORACLES), label="Oracles with the budgets of")
+_ORACLES = _variants(*(q.key for q in ORACLES), label="Oracles with the head budgets of")
 _BOUNDED, _ALPHAS, _SIGMAS = map(_variants, ("theta", "head_alpha", "sigma_stage1"))
 _PERTURBATION = (
     _chart("layers", "Layer by layer", layer_figure, "head_l1", _layer_controls),

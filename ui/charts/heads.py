@@ -53,7 +53,7 @@ def head_grid_figure(
     count, won = int(valid.sum()), int((values < base)[valid].sum())
     figure = new_figure(
         f"{name}: {percent(won / max(count, 1))} of heads below the base",
-        f"{label}: {won:,} of n = {count:,} heads below its base",
+        f"{label}; {won:,} of n = {count:,} heads",
     )
     if against == "wins":
         # -1 is a win, so that blue means lower here as in the other two.
@@ -66,7 +66,7 @@ def head_grid_figure(
         limit = _limit(np.abs(shown), least=0.1)
         # A head that moved only in one of the two has an infinite ratio; Plotly would leave a hole.
         shown = np.where(np.isinf(shown), np.sign(shown) * np.float32(2 * limit), shown)
-    colorbar = colorbar_of(f"{title}line: lower")
+    colorbar = colorbar_of(f"{title}lined: lower")
     if against == "wins":
         colorbar |= {**_SIGNS, "lenmode": "pixels", "len": 120}
     _add_diverging(figure, shown, limit, colorbar)

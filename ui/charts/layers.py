@@ -181,7 +181,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
         ]
     return line_chart(
         "Fidelity on the full cache's text",
-        f"n = {positions:,} tokens; cross: another first choice",
+        f"n = {positions:,} tokens; cross: a different top token",
         traces,
         ("token of the full cache's text", f"KL ({unit})"),
     )

@@ -33,7 +33,7 @@ from ui.charts.points import points_chart
 from ui.looks.palette import DENSITY_SCALE
 from ui.tables.samples import cell_address, looks
 
-_MEASURES = {"final": "final L1", "head": "mean head L1"}
+_MEASURES = {"final": "final hidden L1", "head": "mean head L1"}
 TOLERANCE_COLOR = "#0b6b45"
 LABEL_PX = 17
 # Of the chart: as high as the list of decisions beside it, a line of 42 px a method.
@@ -195,9 +195,10 @@ def perturbation_figure(reading: Reading, variant: str, budget: str, measure: st
     samples = sorted(theirs.keys() & own.keys(), key=theirs.__getitem__)
     title = f"{label[0].upper()}{label[1:]} of every sample at {sentences.budget_words(budget)}"
     if not samples:
-        return empty_figure(title, "There is no result of both yet.")
+        return empty_figure(title, "No sample has results of both methods yet.")
     lower = sum(own[name] < theirs[name] for name in samples)
-    subtitle = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
+    own_name = html.escape(reading.names[variant], quote=False)
+    subtitle = f"{own_name}: lower in {lower} of n = {len(samples)} samples"
     of_variant = looks(reading)
     traces = [
         variant_line(
@@ -257,7 +258,7 @@ def _sample_controls(reading: Reading) -> list[Control]:
         Control(
             "budget", "Budget", [(budget, sentences.budget_words(budget)) for budget in budgets]
         ),
-        Control("measure", "Measure", measures),
+        Control("measure", "Quantity", measures),
     ]
 
 

@@ -72,7 +72,7 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
     label = "Where the samples come from"
     parts["source"] = segments("source", label, SOURCES + HARNESS, DEFAULTS.source)
     with gr.Column(elem_id="study-file-area") as parts["file_area"]:
-        info = "JSON lines, or CSV with named columns; files of RULER and LongBench fit as they are"
+        info = "JSON Lines, or CSV with named columns; files of RULER and LongBench fit as they are"
         parts["data"] = text("study-data", "Samples", info, (6, 6), placeholder=DATA_HINT)
         StudyFile(elem_id="study-file")
         parts["columns"] = text("study-columns", "Columns", "", elem_classes=["ckv-unseen"])
@@ -104,11 +104,11 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         info = "of the run"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "by default"
+        metric, info = DEFAULTS.metric, "unless a sample names one"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-        info = "in points"
+        info = "points of 100 that may be lost"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
-        parts["baseline"] = _field("baseline", "Baseline", "full, or a method")
+        parts["baseline"] = _field("baseline", "Baseline", "full, or SPEC:budget=B")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
 
 
@@ -122,7 +122,7 @@ EXAMPLE = "For example: "
 
 def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
     """Lay out `context`, `question` and `answer`; returns the text's foot with these examples."""
-    info = "what the model reads and the methods evict from"
+    info = "what the model reads and the methods compress"
     hint = "Paste a long text here, or drop a file (.txt, .md, .json, .pdf, .docx, code)."
     with gr.Column(elem_id="text-box"):
         parts["context"] = text("context", "Text", info, (12, 12), placeholder=hint)
@@ -130,7 +130,7 @@ def build_text(parts: dict[str, Any], examples: Sequence[str]) -> gr.HTML:
     with gr.Row(elem_id="question-row"):
         hint, size = f"{EXAMPLE}What is the access code for pump house 4?", {"min_width": 260}
         parts["question"] = text(
-            "question", "Question", "may be empty", (1, 4), placeholder=hint, scale=2, **size
+            "question", "Question", "optional", (1, 4), placeholder=hint, scale=2, **size
         )
         parts["answer"] = text(
             "answer",
@@ -243,7 +243,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             parts["variants"] = MethodChips(chips, offer=offer, elem_id="variants")
             info = "how much of the KV cache to keep"
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
-            info = "CriticalKV: share chosen by attention alone"
+            info = "CriticalKV: share of the budget chosen by attention alone"
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
         with gr.Column(elem_id="ask-run", min_width=0):
             with gr.Column(elem_id="advanced-area"):
@@ -300,7 +300,7 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
         parts["repeats"] = text(
             "repeats", "Sampled texts", info, placeholder="8:temperature=0.7,top_p=0.9,seed=0"
         )
-        info = f"One per line, up to {MAX_FOLLOW_UPS}: the same caches answer them. Context-only."
+        info = f"One per line, up to {MAX_FOLLOW_UPS}; the same caches answer them. Context-only."
         parts["follow_ups"] = text("follow-up-questions", "Follow-up questions", info, (1, 8))
         with gr.Row():
             info = "auto: float32 on CPU, bfloat16 on CUDA, float16 on older GPUs."
@@ -313,7 +313,7 @@ def _build_advanced(parts: dict[str, Any], device: str) -> None:
         parts["reference"] = gr.Checkbox(
             value=True,
             label="Compare with the full cache",
-            info=f"{info_of('reference')} Then there are no diagnostics.",
+            info=f"{info_of('reference')} Diagnostics need it.",
             elem_id="reference",
         )
         parts["analysis"] = gr.CheckboxGroup(

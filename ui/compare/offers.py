@@ -67,7 +67,7 @@ CLASSES = (
     MethodClass(
         "generating",
         "Evict while generating",
-        "They evict at every step too, so that generated tokens stay inside the budget.",
+        "They also evict while they generate, so that generated tokens stay inside the budget.",
     ),
 )
 

@@ -76,9 +76,9 @@ def cost_sentence(study: RunRequest, cost: Cost) -> str:
     memory = _memory(study, cost.longest)
     return (
         f"Takes about {duration(cost.seconds)} on two CPU cores"
-        f"{f' and {human_bytes(memory)} of memory' if memory else ''}: {cost.samples:,} samples, "
-        f"{cost.points // max(1, cost.samples)} results each, {cost.tokens:,} prompt tokens; the "
-        f"longest prompt has {cost.longest:,}."
+        f"{f', and {human_bytes(memory)} of memory' if memory else ''}. {cost.samples:,} samples, "
+        f"{cost.points // max(1, cost.samples)} results each; {cost.tokens:,} prompt tokens, at "
+        f"most {cost.longest:,} in one prompt."
     )
 
 

@@ -188,7 +188,7 @@ def _cost_text(method: Method) -> str:
     """The memory that it took for that text."""
     recorded = RECORDED["methods"].get(method.name)
     if not method.evicts:
-        return "nothing besides: its cache is what savings are measured against"
+        return "none: savings are measured against this cache"
     if recorded is None:
         return ""  # another package's
     held, work = (recorded[key] / _MIB for key in ("held", "work"))

@@ -62,7 +62,7 @@ from ui.tables.samples import facts_rows
 Draw = Callable[[str, Choices], go.Figure | None]
 # Drawing one takes some 50 ms.
 FIGURES_PER_CHART = 40
-CUT = "To stay small, the report has some of the choices only in: {names}. The app has them all."
+CUT = "To stay small, the report has only some of the choices in: {names}. The app has them all."
 
 
 def embedded_charts(value: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -227,11 +227,9 @@ def _add_kept(contents: Contents, run: RunSnapshot, value: Value, text: str) -> 
 
 def _facts(run: RunSnapshot, notes: RunNotes) -> Value:
     """The rows of the Run page, and what a page says elsewhere."""
-    stages = "\n".join(f"{name}: {ms:,.0f} ms" for name, ms in run.stage_ms.items())
     more = [
         ("State", f"{run.state}. {run.reason}" if run.reason else run.state),
         ("Note", notes.note),
-        ("Wall clock of the stages", stages),
     ]
     rows = [{"label": label, "text": text} for label, text in more if text]
     return {"rows": [*rows, *views.details_value(run)["rows"]]}

@@ -34,7 +34,7 @@ _TIMES = {
 }
 # Heads of the columns: label, unit and the metric whose definition explains it, or a sentence.
 _TEXT = "The text that the method wrote. What differs from the full cache's is underlined."
-_NAME = "The full cache first, then the methods in the order of the run, answered ones first."
+_NAME = "The full cache first, then the methods that answered, then the others."
 
 
 def answers_value(snapshot: RunSnapshot, *, sort: bool = True) -> dict[str, Any] | None:
@@ -204,8 +204,8 @@ def _time_note(snapshot: RunSnapshot) -> str:
     parts = [f"{word} {_time(ms)}" for word, ms in known.items() if ms]
     if not parts:
         return ""
-    turns = "They took turns, each with a prefill of its own; agreement needs the full cache."
-    way = "They answer side by side." if snapshot.request.reference else turns
+    turns = "They ran one after another, each with its own prefill."
+    way = "They answered side by side." if snapshot.request.reference else turns
     reused = (
         ""
         if known["reading the text"] or known["reading it in blocks"]

@@ -38,10 +38,10 @@ KEPT_TEXT = (
 )
 PERTURBATION_TEXT = (
     "### Perturbation at the first decoding step\n"
-    "How far eviction moves the model's state before a token is chosen; lower is closer to the "
-    "full cache. Head outputs are [[isolated]], hidden states [[cascaded]]; ratios are to the "
-    "method's own [[base]]. A single head and the whole model may disagree. Ignore differences "
-    "below the [[rounding floor]]."
+    "How far eviction moves the model's state before a token is chosen, as [[L1]]. Lower is "
+    "closer to the full cache. Head outputs are [[isolated]], hidden states [[cascaded]]. Ratios "
+    "are to the method's own [[base]]. A single head and the whole model may disagree. Ignore "
+    "differences below the [[rounding floor]]."
 )
 DIAGNOSTICS_TEXT = (
     "### Diagnostics\n"

@@ -34,7 +34,7 @@ from ui.tables.sample_list import read_cell
 LOGGER = logging.getLogger(__name__)
 READ_EVERY_S = 5.0  # reading a big run of many samples takes a second
 ADDRESS_CHARS = 2_000
-PERTURBATION_LINE = {"title": "Perturbation", "hint": "how far eviction moves the first step"}
+PERTURBATION_LINE = {"title": "Perturbation", "hint": "how far eviction moves the model's state"}
 DIAGNOSTICS_LINE = {"title": "Diagnostics", "hint": "oracles, attention mass and bounds"}
 FIGURES_LINE = {"title": "All figures", "hint": "every metric of every method, and CSV"}
 NO_SUMMARY = {"empty": "The figures of every method appear here after a run."}

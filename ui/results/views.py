@@ -185,7 +185,7 @@ def head_value(view: RunSnapshot) -> dict[str, Any]:
         crumbs.append(f"{result.prompt.tokens:,} tokens")
     if view.counts is not None:
         counts = view.counts
-        crumbs.append(f"{counts.samples:,} samples x {counts.points} points")
+        crumbs.append(f"{counts.samples:,} samples, {counts.points} results each")
     return {"title": view.title, "crumbs": crumbs, "answer": view.request.answer}
 
 
@@ -347,11 +347,11 @@ def receipt_hint(result: RunResult) -> str:
     pairs = {(each.retained_entries, each.requested_entries) for each in receipts}
     if len(pairs) == 1:
         ((used, wanted),) = pairs
-        return f"{used:,} of {wanted:,} requested entries in every method"
-    off = sum(used != wanted for used, wanted in pairs)
-    return (
-        f"{off} methods differ from the request" if off else "every method kept what was requested"
-    )
+        return f"{used:,} of {wanted:,} requested entries in every method that evicts"
+    off = sum(each.retained_entries != each.requested_entries for each in receipts)
+    if not off:
+        return "every method kept what was requested"
+    return f"{off} of {len(receipts)} receipts differ from the request"
 
 
 def _receipts(result: RunResult) -> str:

@@ -142,8 +142,7 @@ def outcome_line(run: RunSummary) -> dict[str, str]:
     count = result.answered + result.missed + result.cut + result.failed
     others = [f"{n} {word}" for word, n in (("cut", result.cut), ("failed", result.failed)) if n]
     word = "answered" if result.answered else "cut" if result.cut == count else "missed"
-    points = "points " if kind == "point" else ""
-    words = f"{result.answered} of {count} {points}answer{'s' if result.answered == 1 else ''}"
+    words = f"{result.answered} of {count} answered"
     if not count:  # the full cache alone
         word, words = str(result.full), f"Full cache {result.full}"
     return {

@@ -26,7 +26,7 @@ IMPORT_TYPE = "application/octet-stream"
 IMPORTS = 2  # files that are read at a time, of all viewers
 NO_RUN = "There is no run of this name."
 NOT_YET = "This run has no such data yet."
-UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
+UNKNOWN_RUN = "There is no run of this name; it may have been deleted."
 
 
 class MissingError(CkvError):

@@ -33,7 +33,7 @@ from ui.services.study_jobs import ClusterTurns, WorkerEngine
 
 LOGGER = logging.getLogger(__name__)
 LEFT_BEHIND = "The app stopped before this run ended; run it again."
-UNKNOWN = "The study failed for a reason that is not known; the log has the details."
+UNKNOWN = "The run failed for a reason that is not known; the log has the details."
 CHECK_S = 5.0  # between looks for runs of many samples whose server died
 WAITS_S = (1.0, 5.0, 15.0)  # until a busy database is tried again
 MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs

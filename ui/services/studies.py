@@ -28,7 +28,7 @@ from ui.tables.decision import decision_line
 
 KEPT_READINGS = 8  # a big study takes a second
 KEPT_DECISIONS = 256
-NO_STUDY = "There is no study of this name; see the list of runs."
+NO_STUDY = "There is no run of many samples of this name; see the list of runs."
 COUNTED = 5  # prompts that are tokenised for an estimate
 
 
@@ -54,7 +54,7 @@ class Studies:
             self._room.limits.check_task(study.data)
         if "file" in study.data:
             if not text.strip():
-                raise ConfigError("Give the data file of the study.")
+                raise ConfigError("Give the file with the samples.")
             name = PurePath(str(study.data["file"])).name
             return read_samples(text, name, study.data.get("columns"))
         if "runs" in study.data:

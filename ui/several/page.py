@@ -201,13 +201,30 @@ def _head_of(run: RunSnapshot) -> str:
     return " · ".join(filter(None, [run.request.model, budgets, state]))
 
 
+# Settings that the form calls by another name.
+_LABELS = {
+    "answer": "Expected answer",
+    "answer_prefix": "Answer begins with",
+    "analysis": "Diagnostics",
+    "context": "Text",
+    "follow_ups": "Follow-up questions",
+    "max_new_tokens": "New tokens",
+    "own_indices": "External selections",
+    "protect": "Protected text",
+    "reference": "Compare with the full cache",
+    "repeats": "Sampled texts",
+    "time": "Time each method",
+    "variants": "Methods",
+}
+
+
 def _setting_rows(runs: Sequence[RunSnapshot]) -> list[_Beside]:
     described = [_settings(run) for run in runs]
     rows = []
     for name in dict.fromkeys(name for each in described for name in each):
         values = [each.get(name, "") for each in described]
         is_equal = all(value == values[0] for value in values)
-        words = name.replace("_", " ").capitalize()
+        words = _LABELS.get(name, name.replace("_", " ").capitalize())
         rows.append(_Beside(Cell(words), [Cell(_plain(value)) for value in values], is_equal))
     return rows
 

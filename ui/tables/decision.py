@@ -225,5 +225,5 @@ def _scores_note(reading: Reading) -> str:
     }
     return (
         "Mean score in points of 100 with its 95 % interval. "
-        f"Cut: {counts['cut']:,}. Failed: {counts['failed']:,}."
+        f"Results cut: {counts['cut']:,}, failed: {counts['failed']:,}."
     )

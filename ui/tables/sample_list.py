@@ -78,9 +78,8 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
         columns=_columns(page, cell),
         items=found[:MOST_SAMPLES],
         file="study-samples.csv",
-        note=f"At {at} of the KV cache, cells show what was written where the expected answer is "
-        f"missed.{cut}",
-        empty="All methods score the same in every sample so far.",
+        note=f"Cells show what a method wrote where it misses the expected answer.{cut}",
+        empty="In no sample so far do two methods differ in score.",
         first=0 if cell else SHOWN_FIRST,
         has_lines=True,
     )

@@ -101,7 +101,7 @@ def facts_rows(reading: Reading) -> list[dict[str, str]]:
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
         ("Model", study.model),
         ("Scenario", study.scenario),
-        ("Variants", "\n".join(reading.variants)),
+        ("Methods", "\n".join(reading.variants)),
         ("Budgets", ", ".join(study.budgets)),
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),

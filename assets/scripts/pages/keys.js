@@ -24,17 +24,17 @@ const KEYS = [
     ],
   ],
   [
-    "Text of the prompt",
+    "Prompt text",
     [
       ["← →", "Next token; with Shift mark a passage"],
       ["Enter", "Pick the token; in the search the next match"],
     ],
   ],
   [
-    "Strip under a text",
+    "Grid of methods and budgets",
     [
-      ["← → Home End", "Move among positions"],
-      ["Enter", "Show details of the position"],
+      ["← → ↑ ↓", "Move among the cells"],
+      ["Enter", "Choose the cell"],
     ],
   ],
 ];

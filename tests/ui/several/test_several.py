@@ -258,14 +258,14 @@ def test_only_settings_that_differ_are_listed():
     other = snapshot(slug=OTHER, request=request(max_new_tokens=9, budgets=("5",)))
     assert settings_of(snapshot(), other) == [
         ["Budgets", "4 tokens", "5 tokens"],
-        ["Max new tokens", "64", "9"],
+        ["New tokens", "64", "9"],
     ]
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})
     (row,) = settings_of(snapshot(), snapshot(slug=OTHER, result=result))
     assert row == ["Version of python", "3.11", "3.12"]
     own = [read_external_selection(selection_file([at])) for at in (0, 1)]
     ((name, *values),) = settings_of(*(snapshot(request=request(own_indices=at)) for at in own))
-    assert name == "Own indices"
+    assert name == "External selections"
     assert len({*values}) == 2
     assert all(value.startswith("Mine (") for value in values)
 

@@ -107,8 +107,10 @@ function sentence(app) {
   const [first, end] = app.judged();
   const what = app.answerAt() < 0 ? "this text" : "the expected answer";
   const tokens = end - first;
-  const slots = tokens === 1 ? "Its token has" : `Its ${whole(tokens)} tokens have`;
-  return `How much of ${what} is still in the cache. ${slots} ${whole(tokens * app.slotCount())} slots in ${whole(app.slotCount())} KV heads.`;
+  const heads = `one slot in each of ${whole(app.slotCount())} KV heads`;
+  const slots =
+    tokens === 1 ? `Its token has ${heads}` : `Its ${whole(tokens)} tokens have ${heads}, ${whole(tokens * app.slotCount())} in all`;
+  return `How much of ${what} is still in the cache. ${slots}.`;
 }
 
 /** What leads to the expected answer, to its next place, or to no span. */

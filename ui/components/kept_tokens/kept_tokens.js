@@ -47,7 +47,7 @@ function toolbar(app) {
   app.on("heat", () => setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`));
   const hint = byTouch(
     "Two fingers zoom a map, one moves along the prompt.",
-    "Ctrl + wheel zooms a map, the wheel alone once it has the focus; drag moves; arrow keys move a cursor, Enter picks its token.",
+    "Ctrl + wheel zooms a map; in a map with the focus the wheel alone does. Drag moves it. Arrow keys move a cursor, Enter picks its token.",
   );
   return make("div.ckv-row.ckv-toolbar.ckv-small", [
     make("div.ckv-row.ckv-buttons", { role: "group", "aria-label": "Zoom of all maps" }, [

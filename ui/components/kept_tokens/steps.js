@@ -144,7 +144,7 @@ export function stepsPanel(main) {
     make("div.ckv-row.ckv-panel-head", make("h3", "While generating"), slider, play, where),
     make(
       "p.ckv-hint",
-      "Entries of prompt, question and generated text that each method holds at that step; the maps above show what was kept of the prompt before.",
+      "Entries of prompt, question and generated text that each method holds at this step. The maps above show what was kept of the prompt before generation.",
     ),
     grid,
   ]);

@@ -63,7 +63,7 @@ export function chipMenu(method, parts, meanings, act) {
     make("div.ckv-row.ckv-apart", [
       quietButton("Duplicate", act.duplicate, { title: "Copy this method, to change a parameter" }),
       method.versions.length
-        ? quietButton("Add its ablation", act.ablate, { title: "Add variants with one part each switched off or changed" })
+        ? quietButton("Add its ablation", act.ablate, { title: "Add variants of this method, each with one part switched off or changed" })
         : null,
       quietButton("Remove", act.remove),
     ]),

@@ -28,7 +28,7 @@ export function filterForm(query, choices) {
     pick("method", "Method", choices.methods),
     pick("state", "State", choices.states),
     pick("kind", "Kind", Object.keys(KINDS), "any", KINDS),
-    pick("answer", "Answer", ["kept", "lost"]),
+    pick("answer", "Answer", ["kept", "lost"], "any", { kept: "no method missed it", lost: "a method missed it" }),
     input("since", "From day (UTC)", { type: "date" }),
     input("until", "To day (UTC)", { type: "date" }),
     pick("sort", "Sort", ["newest", "oldest", "title"], null),
