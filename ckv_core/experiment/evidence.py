@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ckv_core.base.spans import read_ranges
 from ckv_core.errors import PromptError
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.records.records import Float32Array, RetainedSet, VariantResult
+from ckv_core.records.records import RetainedSet, VariantResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,20 +21,15 @@ class Held:
         slots: all of them, in layers that may lose entries.
         whole: (layer, KV head) pairs that hold an occurrence without a gap.
         heads: all such pairs.
-        per_layer: [layers] share of the layer's slots kept, averaged over the occurrences; NaN
-            in layers that are not evictable.
-        mean: of that over the evictable layers.
-        chance_per_layer: [layers] what the layer's budget would hold of it by chance.
-        chance: mean of that over the evictable layers.
+        mean: share of an evictable layer's slots kept, over the occurrences and these layers.
+        chance: what such a layer's budget would hold of it by chance, over the same.
     """
 
     entries: int
     slots: int
     whole: int
     heads: int
-    per_layer: Float32Array
     mean: float
-    chance_per_layer: Float32Array
     chance: float
 
 
@@ -85,26 +80,23 @@ def evidence(
     fixed = _fixed(protected, positions)
     in_span = _counts(fixed, borders) / tokens
     free = kv_heads * int((~fixed).sum())
-    per_layer = np.full(retained.layers, np.nan)
-    chance_per_layer = per_layer.copy()
+    shares, by_chance = [], []  # a layer each
     entries = whole = 0
     for layer in layers:
         kept = _counts(mask[layer], borders)
         entries += int(kept.sum())
         whole += int((kept == tokens).any(axis=1).sum())
-        by_chance = (int(mask[layer].sum()) - kv_heads * int(fixed.sum())) / max(free, 1)
-        per_layer[layer] = (kept / tokens).mean()
-        chance_per_layer[layer] = (in_span + (1.0 - in_span) * by_chance).mean()
+        chosen = (int(mask[layer].sum()) - kv_heads * int(fixed.sum())) / max(free, 1)
+        shares.append((kept / tokens).mean())
+        by_chance.append((in_span + (1.0 - in_span) * chosen).mean())
     heads = len(layers) * kv_heads
     return Held(
         entries=entries,
         slots=heads * int(tokens.sum()),
         whole=whole,
         heads=heads,
-        per_layer=per_layer.astype(np.float32),
-        mean=float(np.nanmean(per_layer)),
-        chance_per_layer=chance_per_layer.astype(np.float32),
-        chance=float(np.nanmean(chance_per_layer)),
+        mean=float(np.mean(shares)),
+        chance=float(np.mean(by_chance)),
     )
 
 

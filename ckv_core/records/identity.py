@@ -39,10 +39,6 @@ class Settings:
         alpha = dict(self.parameters).get("alpha")
         return float(alpha) if isinstance(alpha, int | float) else None
 
-    def without(self, key: str) -> "Settings":
-        """Equal for settings that differ in this parameter alone."""
-        return replace(self, parameters=tuple(pair for pair in self.parameters if pair[0] != key))
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:

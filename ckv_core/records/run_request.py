@@ -33,7 +33,6 @@ Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 # A sweep may generate nothing.
 Kind = Literal["compare", "sweep"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 # bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
 # own continuation. See metrics.py.
 Analysis = Literal["bounds", "forced"]

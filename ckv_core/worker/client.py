@@ -259,11 +259,6 @@ class WorkerClient:
         worker = self._worker
         return worker.pid if worker else None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a worker takes jobs."""
-        return self._is_ready
-
     def submit(self, job: Job, on_reply: Callable[[Reply], None] | None = None) -> None:
         """Queue a job; users take turns, and previews come after all others.
 

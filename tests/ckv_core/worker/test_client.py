@@ -215,7 +215,7 @@ def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path):
 def test_a_stopped_process_is_cancelled_by_force_and_a_job_bigger_than_its_pipe_blocks_nobody(
     hasty, log
 ):
-    wait_for(lambda: hasty.is_ready)  # else the job would wait, not be sent
+    wait_for(lambda: hasty._is_ready)  # else the job would wait, not be sent
     os.kill(wait_for_worker(hasty), signal.SIGSTOP)
     hasty.submit(Job("a", RunRequest(context="word " * 800_000, question="steps 1")))
     hasty.cancel("a")

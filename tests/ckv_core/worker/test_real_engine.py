@@ -161,7 +161,7 @@ def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
         assert "num_hidden_layers 100,000,000, more than" in log.failure_of(name)
         assert "\n" not in log.failure_of(name)
     assert log.end_of("good") == JobEnd("good")
-    assert client.is_ready
+    assert client._is_ready
     failed = {r.model for r in log.replies if isinstance(r, ModelStatus) and r.failed}
     assert hostile in failed
     assert model_folder not in failed
