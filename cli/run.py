@@ -1,8 +1,9 @@
 """`ckv run FILE.yaml`: many samples, methods and budgets, stored in the app's database."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from ckv_core.base.terminal import say, show_line
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
 from ckv_core.cli.tables import print_points, print_table
-from ckv_core.errors import ConfigError
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 MOST_NEGATIVES = 12  # that are printed
 LONG_S = 1800.0  # a study that takes longer asks first
+STOPPING = (
+    "\nStopping: the samples that are begun are finished and stored. Ctrl-C again loses them."
+)
+STOPPED = "Stopped by Ctrl-C: {:,} of {:,} samples are stored. The same command runs the rest."
 
 
 app = Typer()
@@ -99,17 +104,19 @@ def _run(
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 say("Nothing was run.", to_error=True)
                 return 1
-        for progress in run_study(
-            engine,
-            study,
-            part,
-            standing,
-            lambda results: store.commit(slug, results),
-            lambda model, versions: store.served_by(slug, model, dict(versions)),
-        ):
-            left = progress.seconds_left
-            rest = "" if left is None else f", about {duration(left)} left"
-            show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
+        done = 0
+        with _stopped_by_ctrl_c(engine, lambda: STOPPED.format(done, len(part))):
+            for progress in run_study(
+                engine,
+                study,
+                part,
+                standing,
+                lambda results: store.commit(slug, results),
+                lambda model, versions: store.served_by(slug, model, dict(versions)),
+            ):
+                done, left = progress.done, progress.seconds_left
+                rest = "" if left is None else f", about {duration(left)} left"
+                show_line(f"{done:,} of {len(part):,} samples{rest}")
         running.clear_progress()
         store.end(slug)
         study_of = (database, slug)
@@ -118,6 +125,36 @@ def _run(
         results = database.read_with(repository.load_results, slug)
         failed = any(result.state == "failed" for result in results if result.sample in ids)
         return 1 if failed or not any(result.state == "done" for result in results) else 0
+
+
+@contextmanager
+def _stopped_by_ctrl_c(
+    engine: "Cluster | LocalEngine", sentence: Callable[[], str]
+) -> Iterator[None]:
+    """The first Ctrl-C lets this process end the samples that it began, the second stops at once.
+
+    Raises:
+        CkvError: it was stopped; `sentence` gives its words.
+    """
+
+    is_ending = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ending
+        if is_ending or isinstance(engine, Cluster):
+            raise KeyboardInterrupt
+        is_ending = engine.is_ending = True
+        say(STOPPING, to_error=True)
+
+    former = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+        if is_ending:
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise CkvError(sentence()) from None
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @contextmanager
@@ -177,7 +214,8 @@ def _show_cost(
     say(
         f"{needed.samples:,} samples, {needed.points:,} results to come; {needed.tokens:,} prompt "
         f"tokens, at most {needed.longest:,} each; about {duration(seconds)}, going by the default "
-        f"model on two CPU cores{each}. Ctrl-C stops; the same command runs the rest.",
+        f"model on two CPU cores{each}. Ctrl-C stops after the samples that are begun; the same command "
+        "runs the rest.",
         to_error=True,
     )
     return seconds

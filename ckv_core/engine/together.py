@@ -20,6 +20,7 @@ from ckv_core.records.run_request import RunRequest
 
 # Reading a longer prompt takes a CPU seconds to minutes, and decoding it with others saves little.
 GROUP_TOKENS = 4_096
+_GROWTH = 4  # the rows of a batch, at most, to those that are done: an early stop loses few
 
 
 def compare_together(
@@ -32,8 +33,9 @@ def compare_together(
 
     Each goes on until its rows are to be decoded. All that wait are decoded in one batch once
     `GROUP_ROWS` rows wait, or on a CPU prompts of `GROUP_TOKENS` tokens together, or nothing else
-    is to do. So what a kill loses is bounded, by counts that are the same in each run. What finds
-    no room beside others, or fails in a batch, is run again alone.
+    is to do. The first comparison is a batch of its own and the next batches grow. So what a kill
+    loses is bounded, by counts that are the same in each run. What finds no room beside others, or
+    fails in a batch, is run again alone.
 
     Yields (place of the request, its result or why it has none) in the order in which they end;
     the time of decoding together is in no result's timings. `requests`: the next one is taken only
@@ -60,11 +62,15 @@ class _Together:
         self._loaded, self._should_stop, self._prefills = loaded, should_stop, prefills
         self._shared = SharedDecode(loaded, should_stop)
         self._waiting: list[_Run] = []
+        self._done = 0  # rows
 
     def run(self, requests: Iterable[RunRequest]) -> Iterator[Outcome]:
         for place, request in enumerate(requests):
             yield from self._go_on(self._begun(place, request, self._shared))
-            while self._shared.rows >= GROUP_ROWS or self._waiting_tokens() >= GROUP_TOKENS:
+            while self._waiting and (
+                self._shared.rows >= min(GROUP_ROWS, _GROWTH * self._done)
+                or self._waiting_tokens() >= GROUP_TOKENS
+            ):
                 yield from self._decode()
         while self._waiting:
             yield from self._decode()
@@ -101,6 +107,7 @@ class _Together:
     def _decode(self) -> Iterator[Outcome]:
         """All that wait, and each to where it waits again or ends."""
         waiting, self._waiting = self._waiting, []
+        self._done += self._shared.rows
         failed = False
         try:
             self._shared.decode()

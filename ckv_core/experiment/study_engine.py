@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from ckv_core.base.device_memory import keep_for_good
 from ckv_core.engine.compare import check_length, environment
@@ -26,9 +27,13 @@ from ckv_core.records.run_request import RunRequest
 
 
 class LocalEngine:
-    """Loads one model and runs samples on it; prompts that begin alike share their prefill."""
+    """Loads one model and runs samples on it; prompts that begin alike share their prefill.
+
+    Once `is_ending` is set it begins no further sample and ends those that it began.
+    """
 
     workers = 1
+    is_ending = False
 
     def __init__(self, model: str, device: str, report: Report = silent) -> None:
         """Load; ModelError if the model cannot be loaded."""
@@ -63,7 +68,8 @@ class LocalEngine:
         """Results of the given points, sample by sample; `study_runner.Engine` has the rules."""
         served(self.info, self.environment)
         parts = [part for spec in study.variant_specs().values() for part in spec.parts]
-        yield from watched(run_samples(study, todo, self), parts)
+        left = takewhile(lambda _: not self.is_ending, todo)
+        yield from watched(run_samples(study, left, self), parts)
 
     def size(self, request: RunRequest) -> TokensCounted:
         """Of a prompt that is not too long.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from ckv_core.engine import together
 from cli import main as cli
 from storage.database import Database, open_database
 from storage.models import ResultRow
@@ -121,7 +122,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert done.stderr.split()[-1] == "3", "a batch's samples are stored before the next begins"
+    assert done.stderr.split()[-1] == "4", "a batch's samples are stored before the next begins"
     with closing(open_database(url)) as database:
         assert stored(database) == POINTS
         assert run(folder) == 0
@@ -136,6 +137,26 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     for kind, part in kinds.items():
         assert part in (folder / kind).read_text(encoding="utf-8")
     assert cli.main(["export", "tiny study"]) == 2
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_ctrl_c_ends_what_is_begun_and_a_second_one_loses_it(folder, url, capsys, monkeypatch):
+    compare, begun = together.compare, []
+
+    def begin(*arguments):
+        begun.append(arguments)
+        for _ in range({2: 1, 4: 2}.get(len(begun), 0)):  # once, and in the next run twice
+            signal.raise_signal(signal.SIGINT)
+        return compare(*arguments)
+
+    monkeypatch.setattr(together, "compare", begin)
+    with closing(open_database(url)) as database:
+        for kept in (2, 3):
+            assert run(folder) == 1
+            stopped = f"Stopped by Ctrl-C: {kept} of 12 samples are stored. The same command runs"
+            assert stopped in capsys.readouterr().err
+            assert stored(database) == kept * POINTS
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 TEXTS = ("text", "state", "reason")

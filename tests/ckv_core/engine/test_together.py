@@ -80,12 +80,13 @@ def test_rows_of_several_prompts_are_decoded_in_one_batch(monkeypatch):
     monkeypatch.setattr(
         SharedDecode, "decode", lambda self: (batches.append(self.rows), decode(self))
     )
-    run([asked(at) for at in range(3)])
-    assert batches == [9]  # two variants and the full cache of each
+    run([asked(at) for at in range(7)])
+    # Two variants and the full cache of each. The first is stored at once, and a stop loses little.
+    assert batches == [3, 12, 6]
     batches.clear()
     monkeypatch.setattr(together, "GROUP_ROWS", 6)
-    run([asked(at) for at in range(3)])
-    assert batches == [6, 3]
+    run([asked(at) for at in range(4)])
+    assert batches == [3, 6, 3]
 
 
 def test_the_next_request_is_asked_for_when_it_can_be_begun(monkeypatch):
@@ -98,13 +99,12 @@ def test_the_next_request_is_asked_for_when_it_can_be_begun(monkeypatch):
             yield asked(at)
 
     ended = compare_together(requests(), tiny_model("llama"))
-    assert next(ended)[0] == 0
-    assert taken == [0, 1]
+    assert [(next(ended)[0], len(taken)) for _ in range(2)] == [(0, 1), (1, 3)]
 
 
 def test_on_a_cpu_long_prompts_wait_for_no_other(monkeypatch):
     """So that each is stored before the next begins; a kill loses the one that is read."""
-    monkeypatch.setattr(together, "GROUP_TOKENS", alone(1).prompt.tokens)
+    monkeypatch.setattr(together, "GROUP_TOKENS", alone(2).prompt.tokens)
     taken = []
 
     def requests():
@@ -114,8 +114,8 @@ def test_on_a_cpu_long_prompts_wait_for_no_other(monkeypatch):
 
     ended = compare_together(requests(), tiny_model("llama"))
     counts = [len(taken) for _, _ in ended]
-    # The first is short and waits for the second; the third and fourth are long.
-    assert counts == [2, 2, 3, 4]
+    # The second is short and waits for the third, which is long as the fourth is.
+    assert counts == [1, 3, 3, 4]
 
 
 def test_what_cannot_run_fails_alone():
@@ -137,9 +137,9 @@ def test_what_finds_no_room_beside_others_is_run_after_them(monkeypatch):
         return check(run, prefills)
 
     monkeypatch.setattr("ckv_core.engine.compare.check_memory", short)
-    found = run([asked(0), asked(1)])
+    found = run([asked(0), asked(1), asked(2)])
     assert all(isinstance(result, RunResult) and result.finished for result in found.values())
-    assert [waits for _, waits in order] == [False, True, False]
+    assert [waits for _, waits in order] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("error", [EngineError("Not finite."), MemoryError()])
@@ -169,11 +169,13 @@ def test_a_batch_that_found_no_memory_lets_go_of_it_before_its_runs_start_again(
 
     monkeypatch.setattr(together, "compare", counted)
     monkeypatch.setattr(SharedDecode, "decode", failing)
-    ended = compare_together([asked(0), asked(1)], tiny_model("llama"))
+    ended = compare_together([asked(0), asked(1), asked(2)], tiny_model("llama"))
     next(ended)
-    assert at_start == [0, 1, 0]
+    assert at_start == [0, 0]
     next(ended)
-    assert at_start == [0, 1, 0, 0]
+    assert at_start == [0, 0, 0, 1, 0]
+    next(ended)
+    assert at_start == [0, 0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("moment", ["while a prompt is read", "while rows share a batch"])
