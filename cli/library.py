@@ -76,6 +76,7 @@ def _list(db: DbOption = "") -> None:
 def _show(
     names: Annotated[list[str], Argument(metavar="NAME...")],
     baseline: Annotated[str, Option(metavar="SPEC", help=meaning("baseline"))] = "",
+    every: Annotated[bool, Option("--all", help="of a study also all figures")] = False,
     db: DbOption = "",
 ) -> None:
     """Print what a run or study came to; of several runs their prompts as one table."""
@@ -85,7 +86,7 @@ def _show(
             return
         found = found_run(database, names[0])
         if found.kind == SAMPLES:
-            print_study(database, found.slug, baseline)
+            print_study(database, found.slug, baseline, every=every)
             return
         run = database.read_with(repository.load_run, found.slug)
     say(f"{run.title}: {run.state}{run.reason and f', {run.reason}'}\n")

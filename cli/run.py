@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
@@ -14,8 +16,9 @@ from typer import Argument, Option, Typer
 from ckv_core.base.terminal import say, show_line
 from ckv_core.cli import running
 from ckv_core.cli.options import JsonOption, check_json_path, command, read_text
-from ckv_core.cli.tables import print_points, print_table
+from ckv_core.cli.tables import print_columns, print_points, print_table
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment import sentences
 from ckv_core.experiment.cluster import Cluster
 from ckv_core.experiment.data import read_file, read_samples, samples_of_runs
 from ckv_core.experiment.harness import LM_EVAL, harness_samples
@@ -30,10 +33,10 @@ from storage.recorder import Recorder
 from storage.records import StoredRun
 
 if TYPE_CHECKING:
+    from ckv_core.experiment.points import Row
     from ckv_core.experiment.reading import Reading
     from ckv_core.experiment.study_engine import LocalEngine
 
-MOST_NEGATIVES = 12  # that are printed
 LONG_S = 1800.0  # a study that takes longer asks first
 STOPPING = (
     "\nStopping: the samples that are begun are finished and stored. Ctrl-C again loses them."
@@ -119,8 +122,9 @@ def _run(
                 show_line(f"{done:,} of {len(part):,} samples{rest}")
         running.clear_progress()
         store.end(slug)
-        study_of = (database, slug)
-        running.deliver(json, lambda: study_json(*study_of), lambda: print_study(*study_of))
+        known = {} if file == "-" else {"file": file}
+        show = partial(print_study, database, slug, **known)
+        running.deliver(json, partial(study_json, database, slug), show)
         ids = {sample.id for sample in part}
         results = database.read_with(repository.load_results, slug)
         failed = any(result.state == "failed" for result in results if result.sample in ids)
@@ -136,7 +140,6 @@ def _stopped_by_ctrl_c(
     Raises:
         CkvError: it was stopped; `sentence` gives its words.
     """
-
     is_ending = False
 
     def end(*_: object) -> None:
@@ -150,7 +153,7 @@ def _stopped_by_ctrl_c(
     try:
         yield
         if is_ending:
-            raise KeyboardInterrupt
+            end()
     except KeyboardInterrupt:
         raise CkvError(sentence()) from None
     finally:
@@ -214,8 +217,8 @@ def _show_cost(
     say(
         f"{needed.samples:,} samples, {needed.points:,} results to come; {needed.tokens:,} prompt "
         f"tokens, at most {needed.longest:,} each; about {duration(seconds)}, going by the default "
-        f"model on two CPU cores{each}. Ctrl-C stops after the samples that are begun; the same command "
-        "runs the rest.",
+        f"model on two CPU cores{each}. Ctrl-C stops after the samples that are begun; the same "
+        "command runs the rest.",
         to_error=True,
     )
     return seconds
@@ -242,25 +245,73 @@ def study_json(database: Database, slug: str, *, with_data: bool = False) -> dic
     return export(reading, with_data=with_data)
 
 
-def print_study(database: Database, slug: str, baseline: str = "") -> None:
-    """The decision, the tables of points, tasks and negatives, and what failed.
+def print_study(
+    database: Database,
+    slug: str,
+    baseline: str = "",
+    *,
+    file: str = "its file",
+    every: bool = False,
+) -> None:
+    """The decision, what each point came to, what limits it, and the next step.
 
-    `baseline`: in place of the study's own.
+    `baseline`: in place of the study's own. `file`: what a reader calls the study's. `every`: also
+    the tables of all metrics, tasks and negatives, and what failed.
     """
     from ckv_core.experiment.behaviour import behaviour_table
     from ckv_core.experiment.negatives import negatives_table
+    from ckv_core.experiment.next_step import next_of_samples
 
     stored, reading = load_all(database, slug)
     if baseline:
         study = replace(reading.study, baseline=baseline).after(reading.study)
         reading = replace(reading, study=study)
     counts = stored.counts and stored.counts.sentence
-    say(f"\n{stored.title}: {counts}, {stored.state}")
-    say("\n".join(reading.verdict.lines))
-    print_points(reading.points)
-    print_table(behaviour_table(reading))
-    print_table(replace(table := negatives_table(reading), items=table.items[:MOST_NEGATIVES]))
-    for reason in dict.fromkeys(result.reason for result in reading.results if result.reason):
-        alike = [result for result in reading.results if result.reason == reason]
-        each_time = " each time" if alike[0].for_good else ""
-        say(f"\n{len(alike):,} failed{each_time}: {reason}")
+    decision = reading.decision
+    lines = reading.verdict.lines if every else [decision.headline, " ".join(decision.details)]
+    say("\n".join(["", f"{stored.title}: {counts}, {stored.state}", *lines, ""]))
+    _print_losses(reading)
+    if not every:
+        notes = filter(None, (*decision.cautions, reading.points.regimes.head))
+        more = f"All figures: ckv show {quote(stored.title)} --all, or /run?id={slug} in the app."
+        say("\n".join(["", *(f"note: {each}" for each in notes), more]))
+    else:
+        print_points(reading.points)
+        print_table(behaviour_table(reading))
+        print_table(replace(table := negatives_table(reading), items=table.items[: table.first]))
+        for reason in dict.fromkeys(result.reason for result in reading.results if result.reason):
+            alike = [result for result in reading.results if result.reason == reason]
+            each_time = " each time" if alike[0].for_good else ""
+            say(f"\n{len(alike):,} failed{each_time}: {reason}")
+    if step := next_of_samples(reading, file):
+        say(f"Next: {step}")
+
+
+def _print_losses(reading: "Reading") -> None:
+    """A row a method and budget, the full cache's first."""
+    from ckv_core.experiment.runs import point_of
+
+    decision = reading.decision
+    methods = {each.variant: each for each in decision.methods if each.outcome != "unmeasured"}
+
+    def decided(row: "Row") -> tuple[str, str]:
+        method, budget = methods.get(row.curve_spec), point_of(row).budget or ""
+        found = method.points.get(budget) if method else None
+        if not method or not found:
+            return "-", "-"
+        pill = sentences.pill(found.state, method.budget, decision.tolerance)
+        return sentences.points(found.at_most), pill
+
+    def answered(row: "Row") -> str:
+        others = (f", {n:,} {word}" for word in ("cut", "failed") if (n := row.outcomes.get(word)))
+        return f"{row.outcomes.get('answered', 0):,} of {row.n:,}{''.join(others)}"
+
+    columns: dict[str, Callable[[Row], str]] = {
+        "Method": lambda row: row.name,
+        "Budget": lambda row: sentences.budget_words(row.budget),
+        "Answered": answered,
+        "Loses at most": lambda row: decided(row)[0],
+        "Kept (MiB)": lambda row: f"{row.memory[0] / 2**20:,.1f}" if row.memory else "-",
+        "Decision": lambda row: decided(row)[1],
+    }
+    print_columns(reading.points.rows, columns)

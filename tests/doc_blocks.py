@@ -21,7 +21,7 @@ def blocks(page: Path) -> list[Block]:
 def run_as_shown(found: Sequence[Block], folder: Path, env: Mapping[str, str]) -> str:
     """Run `bash` and `python` blocks, python ones in a row as one session; return what they print.
 
-    A `text` block is part of what the block before it prints; its `[...]` stands for any lines.
+    A `text` block is part of what the block before it prints; `[...]` is for lines left out.
     """
     ran = subprocess.run(
         ["bash", "-c", _script(found)],
@@ -60,7 +60,18 @@ def _script(found: Sequence[Block]) -> str:
 
 
 def _missing(shown: str, printed: str) -> str:
-    """The first line of what is shown that what was printed lacks, in that order; or empty."""
-    lines = iter([line.strip() for line in printed.splitlines()])
-    wanted = [line.strip() for line in shown.splitlines()]
-    return next((each for each in wanted if each not in ("", "[...]") and each not in lines), "")
+    """The first lines that were not printed one below the other, in that order; or empty."""
+    left = _lines(printed)
+    for part in re.split(r"^ *\[\.\.\.\]$", shown, flags=re.MULTILINE):
+        wanted = _lines(part)
+        starts = range(len(left) - len(wanted) + 1)
+        found = next((at for at in starts if left[at : at + len(wanted)] == wanted), None)
+        if found is None:
+            return part
+        left = left[found + len(wanted) :]
+    return ""
+
+
+def _lines(text: str) -> list[str]:
+    """Those that are not empty."""
+    return [line.strip() for line in text.splitlines() if line.strip()]

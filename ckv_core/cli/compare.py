@@ -27,6 +27,7 @@ from ckv_core.cli.tables import (
 )
 from ckv_core.errors import PromptError
 from ckv_core.experiment.evidence import held
+from ckv_core.experiment.next_step import next_of_run
 from ckv_core.experiment.summary import summary_table
 from ckv_core.experiment.sweep import curves, sweep_points, sweep_savings
 from ckv_core.records.chain import check_chain
@@ -83,14 +84,15 @@ def print_run(result: RunResult, answer: str, evidence: Sequence[str] = ()) -> N
         print_table(sweep_points(result))
         plain = [not curve.first.identity.settings.critical for curve in curves(result)]
         print_table(sweep_savings(result, *(at for at, is_plain in enumerate(plain) if is_plain)))
-        print_evidence(result, evidence, answer)
-        return
-    if table := summary_table(result, ended=True, groups=_ANALYSED):
-        print_table(table)
-    for variant in result.variants:
-        _print_variant(variant)
-    print_ablation(result)
+    else:
+        if table := summary_table(result, ended=True, groups=_ANALYSED):
+            print_table(table)
+        for variant in result.variants:
+            _print_variant(variant)
+        print_ablation(result)
     print_evidence(result, evidence, answer)
+    if step := next_of_run(result):
+        say(f"\nNext: {step}")
 
 
 def _print_variant(variant: VariantResult) -> None:

@@ -16,6 +16,7 @@ from ckv_core.experiment import sentences
 from ckv_core.experiment.decide import FEWEST_SOURCES, Choice, PointDecision, counted, decide
 from ckv_core.experiment.points import Points, Row, baseline_name, with_bases
 from ckv_core.experiment.runs import l1_answers, read_results, source
+from ckv_core.experiment.scores import string_match
 from ckv_core.experiment.stats import Interval
 from ckv_core.experiment.study import Key, Sample, SampleResult
 from ckv_core.experiment.verdict import Group, Member, Verdict
@@ -339,6 +340,11 @@ def _about_results(reading: Reading) -> Iterator[str]:
         again = " Then run the samples under another name." if advice.startswith("Raise") else ""
         counts = (len(cut), len(results), reading.study.max_new_tokens)
         yield sentences.CUT.format(*counts, f"{advice}{again}")
+    answers = {each.id: each.answers for each in reading.samples if not each.metric}
+    full = [each for each in results if each.variant == FULL and each.sample in answers]
+    partly = [each for each in full if 0 < string_match(each.text, answers[each.sample]) < 1]
+    if partly and reading.study.metric == string_match.__name__:
+        yield sentences.PARTLY.format(sentences.counted(len(partly), "sample"))
     failed = [result for result in results if result.outcome == "failed"]
     for for_good in (True, False):
         reasons = Counter(result.reason for result in failed if result.for_good == for_good)

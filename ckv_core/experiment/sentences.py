@@ -70,6 +70,10 @@ CUT = (
     "{:,} of {:,} answers stopped at the limit of {:,} new tokens. Their scores are unknown, so "
     "each claim assumes the worst for them. {}"
 )
+PARTLY = (
+    "Of {} the full cache gives some of the expected answers, and the metric string_match wants "
+    "all. Where any of them will do, take string_match_part and another name for the study."
+)
 FAILED = "{} failed and {}: {}"
 FAILS = {True: "fail each time", False: "may pass if the run is resumed"}  # for good
 TOLERANCE_CHANGED = (

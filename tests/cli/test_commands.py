@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ from sqlalchemy import update
 
 import app
 import ckv_core
+from ckv_core.experiment.reading import Reading
 from cli.main import main
 from storage import library, repository
 from storage.database import default_url, open_database
 from storage.library import count_of_nobody
 from storage.models import Run
 from storage.recorder import Recorder
-from tests.factories.app import request, store_run
+from tests.factories.app import STUDY, request, sample_result, store_run, study_samples
 from tests.factories.runs import done_result, full_variant
 from tests.ui.report_reading import opened
 from ui.report import report
@@ -101,6 +103,34 @@ def test_what_cannot_be_done_is_one_line(slug, arguments, told, capsys, tmp_path
     assert told in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_of_nine_points_fits_on_one_screen(home, said):
+    samples, budgets = study_samples(), ("10%", "50%", "90%")
+    study = replace(STUDY, name="nine points", budgets=budgets)
+    results = [
+        sample_result(sample.id, number, point.variant, point.budget)
+        for number, sample in enumerate(samples)
+        for point in study.points()
+    ]
+    with closing(open_database(default_url(home))) as database:
+        slug = Recorder(database).add(Reading(study, samples, results))
+    shown = said("show", "nine points")
+    lines = [part for line in shown.splitlines() for part in textwrap.wrap(line, 100) or [""]]
+    assert len(lines) <= 25, shown
+    assert lines[2].startswith("Cannot tell yet: SnapKV at 90 % may lose up to")
+    rows = [re.split(" {2,}", line) for line in lines if "  " in line]
+    assert len(rows) == 2 + 9
+    assert rows[0] == ["Method", "Budget", "Answered", "Loses at most", "Kept (MiB)", "Decision"]
+    assert rows[1] == ["Full cache", "all", "40 of 40", "-", "0.0", "-"]
+    assert rows[3][:3] == ["SnapKV", "50 %", "40 of 40"]
+    assert any(row[2] == "29 of 40, 1 failed" for row in rows), rows
+    assert f"All figures: ckv show 'nine points' --all, or /run?id={slug} in the app." in shown
+    assert lines[-1].startswith("Next: add about ")
+    every = said("show", "nine points", "--all")
+    assert all(part in every for part in ("Rank correlation", "Lost answers", "minus the full"))
+    assert lines[-1] in every
+    said("delete", "nine points")
 
 
 def test_a_run_that_is_not_over_is_not_exported(home, slug, said):

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import gradio as gr
 
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.experiment.next_step import between
 from ckv_core.experiment.verdict import Grid, read_grid
 from ckv_core.records.grid import cost
 from ckv_core.records.records import PromptInfo
@@ -21,7 +22,6 @@ from ui.services.previews import is_live
 from ui.services.services import Services
 
 SEARCHED = ("5%", "10%", "20%", "30%", "40%", "50%")
-_BETWEEN = 4  # budgets that are filled in between two
 
 
 def next_value(view: RunSnapshot) -> dict[str, Any] | None:
@@ -124,15 +124,10 @@ def _between(view: RunSnapshot) -> list[dict[str, str]]:
     ends = _gap(grid)
     if ends is None:
         return []
-    low, high = ends
-    step = (high - low) / (_BETWEEN + 1)
-    decimals = 0 if step >= 1 else 1
-    found = {round(low + step * at, decimals) for at in range(1, _BETWEEN + 1)} - {low, high}
-    if not found:
-        return []
-    budgets = ", ".join(f"{amount:g}%" for amount in sorted(found))
-    words = f"Add budgets between {low:g} and {high:g} %"
-    return [_link(words, {"from": view.slug, "budget": budgets}, f"Fill in the form: {budgets}.")]
+    budgets = ", ".join(between(*ends, "percent"))
+    words = "Add budgets between {:g} and {:g} %".format(*ends)
+    link = _link(words, {"from": view.slug, "budget": budgets}, f"Fill in the form: {budgets}.")
+    return [link] if budgets else []
 
 
 def _gap(grid: Grid) -> tuple[float, float] | None:

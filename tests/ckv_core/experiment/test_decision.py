@@ -25,6 +25,7 @@ from ckv_core.experiment.decide import (
     losses,
     random_order,
 )
+from ckv_core.experiment.next_step import next_of_samples
 from ckv_core.experiment.points_table import points_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import FULL_POINT, l1_answers, point_of, read_results, together
@@ -131,6 +132,53 @@ def test_where_the_full_cache_answers_too_little_no_method_is_said_to_keep_it():
         found = Reading(STUDY, *made(5, {FULL_POINT: set(range(right))})).decision
         assert found.sentence.startswith("No method can be confirmed: the full") == is_too_low
         assert ("below 60" in " ".join(found.cautions)) == is_too_low
+
+
+TOP = everybody(120)
+NONE: dict[Point, set[int]] = {FULL_POINT: set(range(120))}
+LOST_LOW = TOP | {point: set(range(50)) for point in STUDY.points() if point.budget == "10%"}
+PLAN = "ckv plan --model SmolLM2-135M-Instruct --memory 80GiB --prompt {} --variant {} computes"
+
+
+@pytest.mark.parametrize(
+    ("right", "changes", "tokens", "step"),
+    [
+        (TOP, {}, 1_000, "add 5% to budgets in x.yaml and run it again."),
+        (TOP, {}, 256, PLAN.format(256, "snapkv:budget=10%")),  # 5 % cannot hold the window
+        (LOST_LOW, {}, 1_000, "add 30% to budgets in x.yaml and run it again."),
+        (LOST_LOW, {"budgets": ("30%", "50%")}, 1_000, PLAN.format(1_000, "snapkv:budget=50%")),
+        (NONE, {}, 1_000, "add 75% to budgets in x.yaml and run it again."),
+        (TOP, {"tolerance": 2.0}, 1_000, "add about 92 samples to x.yaml and run it again."),
+        (TOP, {"budgets": ("10%", "50%", "90%")}, 1_000, ""),  # some results are to come
+        ({}, {}, 1_000, ""),  # the full cache answers nothing
+        (TOP, {"read_once": True}, 1_000, ""),
+    ],
+)
+def test_the_next_step_follows_from_the_decision(right, changes, tokens, step):
+    samples, results = made(120, right)
+    new = changes.get("budgets", STUDY.budgets)
+    results = [
+        replace(each, prompt_tokens=tokens, budget=each.budget and new[each.budget == "50%"])
+        for each in results
+    ]
+    found = next_of_samples(Reading(replace(STUDY, **changes), samples, results), "x.yaml")
+    assert found.startswith(step)
+    assert bool(found) == bool(step)
+
+
+def test_where_any_of_several_answers_would_do_the_reader_is_told_of_the_other_metric():
+    samples, results = made(40, everybody(40))
+    several = [replace(each, answers=("nine", "9 am")) for each in samples]
+    results = [replace(each, text="At nine.") for each in results]
+    caution = "Of 40 samples the full cache gives some of the expected answers, and the metric"
+    for study, own, is_said in (
+        (STUDY, several, True),
+        (STUDY, samples, False),
+        (replace(STUDY, metric="string_match_part"), several, False),
+        (STUDY, [replace(each, metric="string_match") for each in several], False),
+    ):
+        cautions = Reading(study, own, results).decision.cautions
+        assert any(each.startswith(caution) for each in cautions) == is_said
 
 
 def test_what_is_not_measured_is_not_told_as_none():

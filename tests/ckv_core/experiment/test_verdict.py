@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ckv_core.base.percent import percent
+from ckv_core.experiment.next_step import next_of_run
 from ckv_core.experiment.sentences import counted, listed, spread
 from ckv_core.experiment.sweep import curves, nobody_answers, savings
 from ckv_core.experiment.verdict import verdict_of
@@ -374,6 +375,32 @@ def test_what_came_out_of_a_sweep_in_sentences(case):
     result, *sentences = SWEEPS[case]
     headline, *others = told(result)
     assert [headline, *verdict_of(result).causes, *others] == [*sentences, ONE_PROMPT]
+
+
+def one_budget(states: str, full: str = "y", window: int = 1) -> RunResult:
+    specs = zip((f"snapkv:window={window}", "knorm"), states, strict=True)
+    return run_of(point("full", full), *(point(spec, end) for spec, end in specs))
+
+
+@pytest.mark.parametrize(
+    ("result", "step"),
+    [
+        (one_budget("yn"), "test SnapKV window 1 on more samples: ckv run FILE.yaml"),
+        (one_budget("yy"), "run it again with --budget 2,3,5,6."),
+        (one_budget("yy", window=4), "run it again with --budget 5,6."),  # others hold no window
+        (one_budget("nn"), "run it again with --budget 10,11,13,14."),
+        (one_budget("nn", full="n"), ""),
+        (one_budget("yc"), ""),
+        (swept("y", {"snapkv:window=1": "nny"}), "run it again with --budget 5,6,7."),
+        (swept("n", {"snapkv": "nnn"}), ""),
+        (run_of(point("full", "y")), ""),
+    ],
+)
+def test_the_next_step_follows_from_the_outcome(result, step):
+    result = replace(result, prompt=replace(result.prompt, compressed_tokens=500))
+    found = next_of_run(result)
+    assert found.startswith(step)
+    assert bool(found) == bool(step)
 
 
 def test_a_sweep_that_generates_nothing_says_that_it_does_not_know():
