@@ -122,8 +122,7 @@ def _run(
                 show_line(f"{done:,} of {len(part):,} samples{rest}")
         running.clear_progress()
         store.end(slug)
-        known = {} if file == "-" else {"file": file}
-        show = partial(print_study, database, slug, **known)
+        show = partial(print_study, database, slug, file="its file" if file == "-" else file)
         running.deliver(json, partial(study_json, database, slug), show)
         ids = {sample.id for sample in part}
         results = database.read_with(repository.load_results, slug)

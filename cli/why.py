@@ -14,7 +14,7 @@ from ckv_core.experiment.runs import sample_request
 from ckv_core.experiment.why import why_of
 from ckv_core.records.events import RunResult
 from ckv_core.records.records import VariantResult
-from ckv_core.records.run_request import FULL, Point
+from ckv_core.records.run_request import FULL
 from ckv_core.records.work_requests import WhyRequest
 from cli.library import found_run
 from cli.run import DbOption, load_all
@@ -100,7 +100,7 @@ def _of_sample(
     lost = [
         each
         for each in negatives(reading)
-        if each.point.variant == variant
+        if variant in (each.point.variant, reading.names[each.point.variant])
         and sample in ("", each.sample.id)
         and budget in ("", each.point.budget)
     ]
@@ -112,5 +112,4 @@ def _of_sample(
     first = [each for each in lost if each.sample == lost[0].sample][-1]  # budgets rise
     run = sample_request(reading.study, reading.samples, first.sample.id, first.point.budget or "")
     say(f"{first.sample.id} at {first.point.budget}: {first.sample.question}", to_error=True)
-    spec = Point(variant, first.point.budget).spec
-    return WhyRequest(run=run, variant=spec, evidence=passages or first.sample.evidence)
+    return WhyRequest(run=run, variant=first.point.spec, evidence=passages or first.sample.evidence)

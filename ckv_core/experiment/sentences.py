@@ -72,7 +72,7 @@ CUT = (
 )
 PARTLY = (
     "Of {} the full cache gives some of the expected answers, and the metric string_match wants "
-    "all. Where any of them will do, take string_match_part and another name for the study."
+    "all. Where any of them will do, take string_match_part and another name for the run."
 )
 FAILED = "{} failed and {}: {}"
 FAILS = {True: "fail each time", False: "may pass if the run is resumed"}  # for good

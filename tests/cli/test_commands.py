@@ -18,6 +18,7 @@ import app
 import ckv_core
 from ckv_core.experiment.reading import Reading
 from cli.main import main
+from cli.why import _of_sample
 from storage import library, repository
 from storage.database import default_url, open_database
 from storage.library import count_of_nobody
@@ -115,6 +116,8 @@ def test_a_study_of_nine_points_fits_on_one_screen(home, said):
     ]
     with closing(open_database(default_url(home))) as database:
         slug = Recorder(database).add(Reading(study, samples, results))
+        # A reader knows a method by the name that is shown.
+        assert _of_sample(database, slug, "KeyDiff", "", "", ()).variant == "keydiff:budget=50%"
     shown = said("show", "nine points")
     lines = [part for line in shown.splitlines() for part in textwrap.wrap(line, 100) or [""]]
     assert len(lines) <= 25, shown
