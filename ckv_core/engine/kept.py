@@ -46,7 +46,9 @@ def keep(
     run, prefills = prepare(request.comparison(), loaded, should_stop), prefills or PrefillCache(0)
     if run.specs[0].store.reads_part:
         label = run.specs[0].label
-        raise ConfigError(f"{label} saves no memory, so no cache of it is kept; choose another.")
+        raise ConfigError(
+            f"{label} saves no memory, so its cache is not kept; choose another method."
+        )
     check_memory(run, prefills)
     prefilled = None
     if not run.reading_in_blocks:

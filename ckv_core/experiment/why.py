@@ -14,7 +14,7 @@ from ckv_core.records.work_requests import ALL_HEADS, CONTROL, NEIGHBOURS
 MOST_NAMED = 6
 # Kind of the attempts on a part -> what one is called.
 _PARTS = {"layers": "band of layers", "layer": "layer", "KV head": "KV head"}
-ALONE = "It is cause for this text and this model alone."
+ALONE = "This holds for this text and this model alone."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Why:
             ],
             items=self.attempts,
             file="why.csv",
-            note=f"Entries of all layers and KV heads; as many of the lowest ranked leave. {ALONE}",
+            note=f"Entries of all layers and KV heads; as many of the lowest are evicted. {ALONE}",
         )
 
 

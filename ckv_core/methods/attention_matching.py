@@ -27,7 +27,7 @@ from ckv_core.methods.parts.views import (
 )
 
 REFERENCES = integer("references", 1024, (16, 65536)).means(
-    "Attention Matching: most queries of each query head to fit to, evenly from the repetition."
+    "Attention Matching: fits use at most so many queries a query head, evenly from the repetition."
 )
 RIDGE = number("ridge", 1e-6, (1e-9, 1.0)).means(
     "Attention Matching: keeps fits small, as a share of the largest eigenvalue."

@@ -198,7 +198,7 @@ class Method:
             parameter for part in (*fit, *stores.values()) for parameter in part.parameters
         ]
         store = choice("store", tuple(STORES), default="plain").means(
-            "How the kept entries are held; left out, in the model's own type."
+            "How the kept entries are stored; by default in the model's own type."
         )
         held = [store] if stores else []
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself

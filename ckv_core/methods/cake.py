@@ -23,10 +23,10 @@ from ckv_core.methods.parts.window import (
 )
 
 TAU_1 = number("tau1", 1.0, (0.01, 100.0)).means(
-    "CAKE: root that a layer's dispersion of attention is raised to before layers share."
+    "CAKE: root taken of the spread of a layer's attention before layers share the budget."
 )
 TAU_2 = number("tau2", 1.0, (0.01, 100.0)).means(
-    "CAKE: root that a layer's shift of attention is raised to before layers share."
+    "CAKE: root taken of the shift of a layer's attention before layers share the budget."
 )
 
 

@@ -24,8 +24,8 @@ ALIGN = choice("align", ("dot", "cosine"), kvpress="cosine").means(
     "their cosine with a largest weight of 1 (cosine)."
 )
 ANCHOR = choice("anchor", ("seen", "future"), kvpress="future").means(
-    "CapKV: mean of the prompt's queries (seen), or turned to the mean of the `future` next "
-    "positions (future, kvpress)."
+    "CapKV: the prompt's mean query (seen), or the same turned to the next `future` positions "
+    "(future, kvpress)."
 )
 _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matrix
 

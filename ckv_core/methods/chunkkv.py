@@ -56,7 +56,7 @@ class Chunks(Selector):
 
 
 SPIKY = integer("spiky", 4, (1, 4095)).means(
-    "Entropy-gated ChunkKV: tokens that go in of an important chunk whose score lies in few tokens."
+    "Entropy-gated ChunkKV: tokens kept of an important chunk whose score lies in few tokens."
 )
 _LEAST = 1e-8  # beside shares, in their logarithm
 

@@ -55,7 +55,7 @@ FUTURE = integer("future", 512, (1, 65536)).means(
     "Expected Attention and CapKV: positions after the prompt over which RoPE is averaged."
 )
 VALUE_SIZE = choice("value_size", ("on", "off")).means(
-    "Expected Attention: times the L2 norm of the value; off with CriticalKV."
+    "Expected Attention: multiply the score by the value's L2 norm; off with CriticalKV."
 )
 OFFSET = number("offset", 0.0, (0.0, 1.0)).means(
     "Expected Attention: added to the attention before the product with the value's norm."

@@ -108,8 +108,8 @@ REPEAT = integer("repeat", 2000, (64, 65536), kvpress=2048).means(
     "KVzip: tokens of the prompt that one further pass repeats."
 )
 LEAD = choice("lead", ("first", "last"), kvpress="last").means(
-    "KVzip: what the chat template writes before the text ranks first, or last, for nothing "
-    "repeats it (kvpress)."
+    "KVzip: what the chat template writes before the text ranks first, or last, since "
+    "nothing repeats it (kvpress)."
 )
 PLUS = choice("plus", ("off", "on")).means(
     "KVzip+ divides attention by the L2 norm of the hidden state that attends. It multiplies by "

@@ -23,12 +23,12 @@ LAG = integer("lag", 128, (2, 65536)).means(
     "LagKV: tokens of a partition; each is scored against the next one."
 )
 TAIL = choice("tail", ("inside", "protected")).means(
-    "LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused "
-    "(protected)."
+    "LagKV: if the budget is smaller than the tail, the newest tokens stay (inside), or the run "
+    "is refused (protected)."
 )
 TIES = choice("ties", ("place", "topk"), kvpress="topk").means(
-    "LagKV: of equal ranks sinks, newest tokens and earlier partitions stay (place). With topk "
-    "torch.topk decides, which may drop sinks."
+    "LagKV: of equal ranks, sinks, newest tokens and earlier partitions stay (place). With topk, "
+    "torch.topk decides and may drop sinks."
 )
 LAG_SINKS = SINKS.but(default=16, kvpress=4)
 

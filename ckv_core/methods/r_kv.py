@@ -18,8 +18,8 @@ MIX = number("mix", 0.1, (0.0, 1.0)).means(
     "R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07)."
 )
 ALIKE = number("alike", 0.5, (-1.0, 1.0)).means(
-    "R-KV: keys whose cosine is above it are alike; the newest one like an entry is not "
-    "held to be redundant for its sake."
+    "R-KV: keys whose cosine is above it are alike. Of the keys alike to an entry, the newest "
+    "one does not count as redundant to it."
 )
 _ROWS = 512  # of the similarities of one head that exist at a time
 

@@ -71,7 +71,9 @@ def context_attention(
                 "does not implement; choose another model."
             )
     if attention_mask is not None:
-        raise ModelError(f"{type(module).__name__} passes its own attention mask; choose another.")
+        raise ModelError(
+            f"{type(module).__name__} passes its own attention mask; choose another model."
+        )
     factor = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     own = Scaling(factor, cap, sink)
     output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, own)

@@ -104,11 +104,11 @@ def build_samples(parts: dict[str, Any]) -> tuple[gr.HTML, list[gr.HTML]]:
         info = "of the run"
         parts["name"] = text("study-name", "Name", info, placeholder="needles", min_width=180)
         size = {"min_width": 150}
-        metric, info = DEFAULTS.metric, "unless a sample names one"
+        metric, info = DEFAULTS.metric, "if a sample has none"
         parts["metric"] = dropdown("study-metric", "Metric", info, [*METRICS], metric, **size)
-        info = "points of 100 that may be lost"
+        info = "points of 100"
         parts["tolerance"] = _field("tolerance", "Tolerance", info)
-        parts["baseline"] = _field("baseline", "Baseline", "full, or SPEC:budget=B")
+        parts["baseline"] = _field("baseline", "Baseline", "full, or a method")
     return columns, [Notice(elem_id="study-plan"), Notice(elem_id="study-cost")]
 
 
@@ -243,7 +243,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[str
             parts["variants"] = MethodChips(chips, offer=offer, elem_id="variants")
             info = "how much of the KV cache to keep"
             budget_slide = _build_slide(parts, "Budget", info, BUDGET_RULER)
-            info = "CriticalKV: share of the budget chosen by attention alone"
+            info = "CriticalKV: share chosen by attention alone"
             alpha_slide = _build_slide(parts, "Alpha", info, ALPHA_RULER)
         with gr.Column(elem_id="ask-run", min_width=0):
             with gr.Column(elem_id="advanced-area"):

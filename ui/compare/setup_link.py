@@ -14,7 +14,7 @@ MOST_CHARS = 7_000  # of the setup in an address; proxies refuse lines of 8 KiB
 MOST_BYTES = 2**20  # once it is unpacked
 TEXTS = ("context", "data")
 NAME = "setup"
-WRONG = "This setup link is not whole; ask for it to be copied again."
+WRONG = "This setup link is not whole; ask its sender to copy it again."
 NO_TEXT = "The text is too long for a link, so it is not in it."
 _BOUNDS = JsonBounds(containers=64, values=4096, depth=3)
 

@@ -25,7 +25,7 @@ from ui.server.route_answers import NO_STORE, Answer, MissingError, as_file
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 
-NOT_YET = "This run is not over yet."
+NOT_YET = "This run is not over yet; wait for its end."
 BUSY = "Other reports are being made; try again in a moment."
 AT_A_TIME = 2  # of users
 AT_A_TIME_OF_GUESTS = 1  # of all share links together

@@ -94,7 +94,7 @@ def at_point(view: RunSnapshot, index: object) -> RunRequest:
     """
     request, variants = view.request, view.result.variants
     if type(index) is not int or not 0 < index < len(variants):
-        raise ConfigError("This run has no such point.")
+        raise ConfigError("This run has no such method at that budget; reload the page.")
     own = written_parameters(variants[index].spec)
     alphas = request.alphas if own.get("alpha") not in request.alphas else (own["alpha"],)
     return replace(

@@ -71,7 +71,7 @@ class RunsPage:
                 self._library.annotate(slugs[0], *texts)
                 return "Saved."
             case _:
-                raise StorageError("Nothing was done: the page sent an unknown action.")
+                raise StorageError("Nothing was done: the page sent an unknown action; reload it.")
 
     def _view(
         self,

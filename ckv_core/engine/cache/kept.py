@@ -100,7 +100,9 @@ def read_cache(path: Path, loaded: LoadedModel) -> KeptCache:
         )
     sizes = ("layers", "query_heads", "kv_heads", "head_dim", "evictable_layers")
     if any(getattr(own, name) != getattr(info, name) for name in sizes):
-        raise ModelError(f"This cache's receipt tells other sizes than {info.name!r} has.")
+        raise ModelError(
+            f"This cache's receipt has other sizes than {info.name!r}; use the model that made it."
+        )
     size, room = path.stat().st_size, available_bytes(torch.device("cpu"))
     if size > room:
         raise ConfigError(

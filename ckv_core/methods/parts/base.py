@@ -24,7 +24,7 @@ SINKS = integer("sinks", 0, (0, 4096)).means("First tokens that are always kept.
 
 RECENT = integer("recent", 0, (0, 4096)).means("Last tokens that are always kept.")
 SEED = integer("seed", 0, (0, 999_999_999)).means(
-    "Random, Compactor, Leverage: of the random numbers; each layer and KV head has its own ones."
+    "Random, Compactor, Leverage: seed of the random numbers; each layer and KV head draws its own."
 )
 
 

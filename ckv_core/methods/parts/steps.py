@@ -86,8 +86,8 @@ class StepPolicy(Part):
 
 
 EVERY = integer("every", 256, (2, 4096)).means(
-    "Evicts from the generated entries after every so many tokens, by the method's own score and "
-    "selector; left out, all stay."
+    "Evicts generated entries after every so many tokens, by the method's own score and selector; "
+    "by default all stay."
 )
 TO = integer("to", 64, (1, 4096)).means(
     "With every: generated entries that a KV head keeps. Those of the last tokens, as many as the "

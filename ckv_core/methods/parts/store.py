@@ -273,8 +273,8 @@ PLAIN = PlainStore()
 
 
 RESIDUAL = integer("residual", 32, (0, 4096)).means(
-    "With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
-    "they are."
+    "With store=int4 and store=think: how many of the newest kept entries of each KV head stay "
+    "as they are."
 )
 
 

@@ -4,7 +4,7 @@ import { make } from "../../../assets/scripts/dom.js";
 import { area, fileOpener, fill, onDrop } from "./text_file.js";
 
 const MAX_CHARS = 8_000_000;
-const ADVICE = " here. Take ckv run.";
+const ADVICE = " here. Run the file on the command line: ckv run.";
 
 export default function mount({ root }) {
   const take = (files) => fill(area("study-data"), files[0], MAX_CHARS, ADVICE);
