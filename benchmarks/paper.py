@@ -15,6 +15,7 @@ from typing import Any
 import pandas
 import yaml
 
+from ckv_core.errors import CkvError
 from ckv_core.experiment.data import numbered_lines, read_file
 from ckv_core.experiment.tasks import TASKS
 from ckv_core.records.run_request import DEFAULT_MODEL
@@ -42,7 +43,10 @@ NOTE = (
 def main() -> int:
     options = _arguments()
     with TemporaryDirectory() as folder:
-        study, words = _study(options, Path(folder))
+        try:
+            study, words = _study(options, Path(folder))
+        except CkvError as error:
+            sys.exit(f"error: {error}")
         file = Path(folder, "paper.yaml")
         file.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
         command = [

@@ -1,10 +1,13 @@
 """The Dockerfile and compose.yaml name what there is: targets, files, settings, paths."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.doc_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("how-to/install", "how-to/deploy", "reference/settings")
@@ -68,5 +71,14 @@ def test_compose_asks_for_users_and_a_password_and_opens_loopback_alone(services
     assert app["build"]["args"].keys() == {"PIP_EXTRA_INDEX_URL"}
     assert cuda["build"] == "."
     assert "ports" not in database
+    page = [text for _, text in blocks(ROOT / "docs" / "how-to" / "install.md")]
+    (given,) = (text for text in page if text.startswith("CKV_AUTH="))
+    (up,) = (text for text in page if text.startswith("docker compose up "))
+    written = (ROOT / "compose.yaml").read_text("utf-8")
+    names = {line.partition("=")[0] for line in given.splitlines() if line[0] != "#"}
+    assert set(re.findall(r"\$\{(\w+):\?", written)) <= names
+    assert names <= set(re.findall(r"\$\{(\w+):", written))
+    started = [shlex.split(line, comments=True)[-1] for line in up.splitlines()]
+    assert {*started} == services.keys() - {"database"}
     (tested,) = re.findall(r"tested with (\d+)", SPOKEN)
     assert database["image"].startswith(f"postgres:{tested}-")

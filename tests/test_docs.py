@@ -3,9 +3,9 @@
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ckv_core.records.variants import VariantSpec
 from cli.main import commands
 from scripts.check_words import LONGEST, long_sentences, page_texts
 from scripts.reference_docs import PAGES, REFERENCE
+from tests.doc_blocks import blocks
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -207,17 +208,30 @@ def test_what_a_document_calls_a_label_is_on_the_pages():
 
 
 def test_the_method_shown_registers_and_the_scorer_shown_is_the_code():
-    page = (ROOT / "docs" / "how-to" / "add_a_method.md").read_text("utf-8")
-    module, scorer = re.findall(r"^( *)```py\n(.*?)^\1```", page, re.MULTILINE | re.DOTALL)
+    page = ROOT / "docs" / "how-to" / "add_a_method.md"
+    module, scorer = (text for language, text in blocks(page) if language == "py")
     source = (ROOT / "ckv_core" / "methods" / "keydiff.py").read_text("utf-8")
-    assert scorer[1] in source
+    assert scorer in source
     check = "from ckv_core.methods import METHODS\nprint(METHODS.get('name').label)\n"
-    code = textwrap.dedent(module[1]) + check
+    code = module + check
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout == "Name\n"
-    example = ROOT / "tests/example_package/example_parts-1.0.dist-info/entry_points.txt"
-    assert re.findall(r"^value_size.*$", page, re.MULTILINE) == ['value_size = "example_parts"']
-    assert "value_size = example_parts" in example.read_text("utf-8")
+
+
+def test_the_package_shown_has_the_examples_entry_point(tmp_path):
+    page, package = ROOT / "docs" / "how-to" / "add_a_method.md", ROOT / "tests" / "example_package"
+    (project,) = (text for language, text in blocks(page) if language == "toml")
+    (tmp_path / "pyproject.toml").write_text(project, "utf-8")
+    shutil.copy(package / "example_parts.py", tmp_path)
+    code = "from setuptools.build_meta import *\nprint(prepare_metadata_for_build_editable('.'))"
+    command, pipes = [sys.executable, "-c", code], {"capture_output": True, "text": True}
+    ran = subprocess.run(command, check=True, cwd=tmp_path, **pipes)
+    made, example = tmp_path / ran.stdout.split()[-1], package / "example_parts-1.0.dist-info"
+    for name in ("entry_points.txt", "METADATA"):
+        theirs, ours = (
+            {*(folder / name).read_text("utf-8").splitlines()[-2:]} for folder in (made, example)
+        )
+        assert theirs == ours
 
 
 def test_every_requirement_has_a_reason():

@@ -21,8 +21,11 @@ from ckv_core.kvpress.side import Runner, _module
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.records.external_selection import read_external_selection
 from ckv_core.records.run_request import RunRequest
+from tests.doc_blocks import blocks, commands
 from tests.factories.models import plain_model, tiny_model
 
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "how-to" / "compare_with_kvpress.md"
 JOB = Job(0, (("SnapKVPress", {}),), 5)
 VERSION_LINE = f"print(json.dumps({{'version': '{VERSION}'}}))"
 # Keeps the first budget entries of every head, in three layers of two.
@@ -176,27 +179,32 @@ def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(
     assert (loaded.info.layers, loaded.info.kv_heads) == (3, 2)
     monkeypatch.setattr(running, "load", lambda request: (loaded, 0.0))
     monkeypatch.setattr(import_kvpress, "checkpoint_folder", lambda name: Path("model"))
-    context, kept = tmp_path / "context.txt", tmp_path / "kept.json"
-    context.write_text("The ferry left at nine. Nobody waved. " * 6, "utf-8")
-    arguments = ["import-kvpress", "KnormPress()", "--context", str(context), "--budget", "25%"]
+    monkeypatch.chdir(tmp_path)
+    (shown,) = (text for language, text in blocks(PAGE) if language == "sh")
+    _, (_, *arguments), (_, *compare) = commands(shown)
+    place, question = (compare[compare.index(name) + 1] for name in ("--context", "--question"))
+    context, kept = Path(place), Path(compare[-1])
+    context.parent.mkdir(parents=True)
+    context.write_text("The ferry left at nine. Nobody waved. " * 9, "utf-8")
     own_file = tmp_path / "own.py"
     own_file.write_text("")
     passed = f"assert document['module'] == {str(own_file)!r}\n"
     arguments += ["--python", python(passed + VERSION_LINE + KEEPS), "--module", str(own_file)]
-    arguments += ["--json", str(kept)]
     assert cli.main(arguments) == 0
     (own,) = read_external_selection(kept.read_text("utf-8"))
-    assert own.label == "kvpress 0.5.5, 25%: KnormPress()"
+    assert own.label == f"kvpress 0.5.5, 10%: {arguments[1]}"
     assert own.sha256 == loaded.info.sha256
-    request = RunRequest(context=context.read_text("utf-8"))
+    request = RunRequest(context=context.read_text("utf-8"), question=question)
     prompt = running.tokenised(request, loaded)
-    entries = prompt.compressed_tokens // 4
+    entries = prompt.compressed_tokens // 10
     mask = own_mask(own, loaded.info, prompt)
     assert mask[..., :entries].all()
     assert mask.sum() == entries * 6
     assert f"{own.label}: {entries * 6:,} entries." in capsys.readouterr().out
     document = json.loads(kept.read_text("utf-8"))
     assert document["variants"][0]["label"] == own.label
+    assert cli.main(compare) == 0
+    assert f"== own:label={own.label}" in capsys.readouterr().out
 
 
 TOKENS = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31]
