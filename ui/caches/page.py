@@ -125,7 +125,7 @@ class CachesPage:
             self.notice = Notice(elem_id="cache-notice")
         self.answers = Answers(elem_id="cache-answers")
         with gr.Accordion("Delete or import", open=False, elem_id="cache-files"):
-            with gr.Row(equal_height=False, elem_classes=["ckv-card"]):
+            with gr.Row():
                 self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
             with gr.Row(visible=False, elem_id="confirm") as self.confirm:
                 self.sure = Notice(elem_id="confirm-text")

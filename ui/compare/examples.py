@@ -62,7 +62,11 @@ def example_value(view: RunSnapshot | None) -> dict[str, Any]:
     equal = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
     start = "".join(letters[0] for letters in equal).rfind(" ") + 1
     rows = [
-        {"index": index, "wrote": _written(variant, start), "outcome": variant.outcome}
+        {
+            "index": index,
+            "wrote": _written(variant, start),
+            "outcome": variant.outcome if view.is_final else None,  # before it is judged
+        }
         for index, variant in enumerate(variants)
         if variant.method != "full"
     ]

@@ -39,7 +39,7 @@ from ui.compare.offers import FIRST_CHIPS
 
 ALPHA = str(PARAMETERS["alpha"].default)
 CHARS_PER_TOKEN = 4
-ANSWER_NOT_IN_TEXT = " The expected answer does not occur in the text; check the answer."
+ANSWER_NOT_IN_TEXT = " The text does not hold the expected answer."
 MOST_RUNS = 100  # in an address
 
 

@@ -67,8 +67,8 @@ from ui.shell.parts import (
 _TEXTS = ("context", "question", "answer", "scenario", "protect")
 OF_COUNT = ("context", "question", "scenario", "model", "max_new_tokens")
 OF_EXAMPLES = (*_TEXTS, "variants", "budget", "max_new_tokens")
-FILLED_IN = "Settings of run {} are filled in; change them and run, or run the same again."
-SETUP_FILLED_IN = "The setup of the link is filled in; change it or run it."
+FILLED_IN = "The settings of run {} are filled in. Change them, or run them again."
+SETUP_FILLED_IN = "The setup of the link is filled in. Change it, or run it."
 COUNTING = "A few prompts are counted for an estimate of time and memory."
 EXPORTED = "An exported run: Run stores it with its results."
 STUDY_FILLED_IN = "The settings of {} are filled in. Press Run to resume it; its results stay."

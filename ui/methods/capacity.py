@@ -61,7 +61,7 @@ class Capacity:
             own: dict[str, Any] = {"scale": 2, "min_width": 260, "allow_custom_value": True}
             model = dropdown("plan-model", "Model", info, names, names[0], **own)
             memory = text("plan-memory", "Memory", "of the device: 80GiB", value="80GiB", **_SMALL)
-            info = "of that memory: 3.35TB/s"
+            info = "such as 3.35TB/s"
             speed = text("plan-bandwidth", "Bandwidth", info, value="3.35TB/s", **_SMALL)
             info = "of weights and cache"
             dtype = dropdown("plan-dtype", "Data type", info, [*ITEM_BYTES], "bfloat16", **_SMALL)
@@ -81,7 +81,7 @@ class Capacity:
             )
             info = "10%, 4096 or 512MiB"
             budget = text("plan-budget", "Budget", info, value="10%", **_SMALL)
-            info = "how kept entries are stored"
+            info = "of kept entries"
             stores = ["plain", *STORES]
             store = dropdown("plan-store", "Store", info, stores, "plain", **_SMALL)
             info = "head, layer or page:16"

@@ -138,7 +138,7 @@ def test_without_the_full_cache_the_methods_stand_alone_and_nothing_compares():
         ({"context": "a text", "variants": ("snapkv",)}, "1 method, about "),
         ({"context": "a text", "model": "x/y"}, "with the default model on two CPU cores."),
         ({"budget": "10%, 20%"}, "8 points. Add a text"),
-        ({"context": "a text", "answer": "5829"}, "CPU cores. The expected answer does not occ"),
+        ({"context": "a text", "answer": "5829"}, "CPU cores. The text does not hold the exp"),
     ],
 )
 def test_the_line_beside_run_counts_and_says_how_long(changes, told):

@@ -223,7 +223,7 @@ export default function mount(host) {
     const filtered = Object.keys(value?.query ?? {}).length > 0;
     empty.replaceChildren(
       ...(filtered
-        ? ["No run passes the search and the filters."]
+        ? ["No run passes the search and the filters. ", make("a.ckv-link", { href: "/runs", text: "Clear them" }), "."]
         : ["No runs yet. Start one on the ", make("a.ckv-link", { href: "/", text: "Compare page" }), "."]),
     );
     empty.hidden = value === null || rows.length > 0;
