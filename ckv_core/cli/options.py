@@ -126,15 +126,15 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def check_json_path(path: str | None, option: str = "--json") -> None:
+def check_json_path(path: str | None) -> None:
     """Refuses a path that cannot be written before the run rather than after it."""
     if path in (None, "-"):
         return
     target = Path(str(path))
     if target.is_dir():
-        raise ConfigError(f"{option} {path!r} is a folder; give the name of a file.")
+        raise ConfigError(f"--json {path!r} is a folder; give the name of a file.")
     if not target.parent.is_dir():
-        raise ConfigError(f"The folder of {option} {path!r} does not exist; create it first.")
+        raise ConfigError(f"The folder of --json {path!r} does not exist; create it first.")
 
 
 def _own_indices(path: str) -> tuple[ExternalSelection, ...]:

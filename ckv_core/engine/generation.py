@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from random import Random
 from typing import Literal, Self
@@ -265,8 +265,8 @@ class SharedDecode:
         rows: how many wait.
     """
 
-    def __init__(self, loaded: LoadedModel, should_stop: Callable[[], bool]) -> None:
-        self._loaded, self._should_stop = loaded, should_stop
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
         self._parts: list[Rows] = []
         self._generations: list[Generation] = []
         self._tokens: list[int] = []
@@ -289,9 +289,8 @@ class SharedDecode:
 
         Raises:
             EngineError: logits of some row are not finite.
-            RunCancelledError: should_stop returned true.
         """
-        context = DecodeContext(self._loaded, self._parts, self._should_stop)
+        context = DecodeContext(self._loaded, self._parts, lambda: False)
         generations, tokens = self._generations, self._tokens
         self._parts, self._generations, self._tokens = [], [], []
         rows = RunningRows(Decoder(self._loaded, context), generations, tokens)

@@ -1,6 +1,6 @@
 """Several comparisons whose rows are decoded in one batch, such as a study's samples."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ckv_core.engine.compare import compare
@@ -11,7 +11,6 @@ from ckv_core.errors import (
     OUT_OF_MEMORY,
     CkvError,
     NoRoomError,
-    RunCancelledError,
     is_out_of_memory,
 )
 from ckv_core.models.loaded import LoadedModel
@@ -26,7 +25,6 @@ _GROWTH = 4  # the rows of a batch, at most, to those that are done: an early st
 def compare_together(
     requests: Iterable[RunRequest],
     loaded: LoadedModel,
-    should_stop: Callable[[], bool] = lambda: False,
     prefills: PrefillCache | None = None,
 ) -> Iterator[Outcome]:
     """Run comparisons one after another, but decode their rows together.
@@ -39,9 +37,9 @@ def compare_together(
 
     Yields (place of the request, its result or why it has none) in the order in which they end;
     the time of decoding together is in no result's timings. `requests`: the next one is taken only
-    when it can begin. RunCancelledError where `should_stop`, called at every layer, returned true.
+    when it can begin.
     """
-    return _Together(loaded, should_stop, prefills).run(requests)
+    return _Together(loaded, prefills).run(requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,9 @@ class _Run:
 
 
 class _Together:
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        should_stop: Callable[[], bool],
-        prefills: PrefillCache | None,
-    ) -> None:
-        self._loaded, self._should_stop, self._prefills = loaded, should_stop, prefills
-        self._shared = SharedDecode(loaded, should_stop)
+    def __init__(self, loaded: LoadedModel, prefills: PrefillCache | None) -> None:
+        self._loaded, self._prefills = loaded, prefills
+        self._shared = SharedDecode(loaded)
         self._waiting: list[_Run] = []
         self._done = 0  # rows
 
@@ -81,7 +74,7 @@ class _Together:
         return sum(prompt.tokens for prompt in prompts if prompt)
 
     def _begun(self, place: int, request: RunRequest, shared: SharedDecode | None) -> _Run:
-        events = compare(request, self._loaded, self._should_stop, self._prefills, shared)
+        events = compare(request, self._loaded, prefills=self._prefills, shared=shared)
         return _Run(place, request, events)
 
     def _go_on(self, run: _Run) -> Iterator[Outcome]:
@@ -126,9 +119,9 @@ class _Together:
 
 
 def _expected(error: Exception) -> CkvError:
-    """Returns an error that ends one run, for a reader; others, and a stop, are raised."""
+    """Returns an error that ends one run, for a reader; others are raised."""
     if is_out_of_memory(error):
         return CkvError(OUT_OF_MEMORY)
-    if isinstance(error, RunCancelledError) or not isinstance(error, CkvError):
+    if not isinstance(error, CkvError):
         raise error
     return error

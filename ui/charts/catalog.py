@@ -143,9 +143,7 @@ _DIAGNOSTICS = (
     _chart("bounds", "Bounds of the head L1", bounds_figure, "theta", _BOUNDED, "bounds"),
     _chart("tightness", "Tightness of the bound", tightness_figure, "theta", csv="bounds"),
 )
-_CURVES: Chart[RunResult] = points_chart(
-    "sweep", "Against the budget", "sweep", lambda result: together([result])
-)
+_CURVES: Chart[RunResult] = points_chart("sweep", "sweep", lambda result: together([result]))
 SWEEP_CURVES = (
     replace(_CURVES, has_data=lambda result: result.kind == "sweep" and _CURVES.has_data(result)),
 )

@@ -106,9 +106,7 @@ def points_figure(
     return shown
 
 
-def points_chart(
-    name: str, title: str, csv: str, read: Callable[[Source], Points]
-) -> Chart[Source]:
+def points_chart(name: str, csv: str, read: Callable[[Source], Points]) -> Chart[Source]:
     """The chart of whatever is read as points; metrics, units and axes are its choices."""
 
     def draw(source: Source, chosen: Choices) -> go.Figure:
@@ -118,7 +116,7 @@ def points_chart(
 
     return Chart(
         name=name,
-        title=title,
+        title="Against the budget",
         csv=csv,
         controls=lambda source: _controls(read(source)),
         has_data=lambda source: next(_offered(read(source)), None) is not None,
@@ -126,7 +124,7 @@ def points_chart(
     )
 
 
-POINTS_CHART: Chart[Points] = points_chart("budget", "Against the budget", "means", lambda own: own)
+POINTS_CHART: Chart[Points] = points_chart("budget", "means", lambda own: own)
 
 
 def interval_bars(intervals: Sequence[Interval], color: str, scale: int) -> dict[str, Any] | None:

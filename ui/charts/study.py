@@ -270,7 +270,7 @@ _ALL: tuple[Chart[Reading], ...] = (
         has_data=lambda reading: reading.decision.n >= FEWEST_SOURCES,
         draw=lambda reading, _: bound_figure(reading),
     ),
-    points_chart("budget", "Against the budget", "scores", lambda reading: reading.points),
+    points_chart("budget", "scores", lambda reading: reading.points),
     Chart(
         name="needles",
         title="Needle heat map",

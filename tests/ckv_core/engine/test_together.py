@@ -8,7 +8,7 @@ from ckv_core.engine import memory, together
 from ckv_core.engine.compare import compare
 from ckv_core.engine.generation import SharedDecode
 from ckv_core.engine.together import compare_together
-from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
+from ckv_core.errors import CkvError, EngineError, NoRoomError
 from ckv_core.records.events import RunResult
 from ckv_core.records.grid import at_points
 from ckv_core.records.run_request import RunRequest
@@ -155,11 +155,11 @@ def test_a_batch_that_fails_is_run_again_one_by_one(error, monkeypatch):
 def test_a_batch_that_found_no_memory_lets_go_of_it_before_its_runs_start_again(monkeypatch):
     alive, at_start = [], []
 
-    def counted(*args):
+    def counted(*args, **more):
         at_start.append(len(alive))
         alive.append(None)
         try:
-            yield from compare(*args)
+            yield from compare(*args, **more)
         finally:
             alive.pop()
 
@@ -178,16 +178,6 @@ def test_a_batch_that_found_no_memory_lets_go_of_it_before_its_runs_start_again(
     assert at_start == [0, 0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("moment", ["while a prompt is read", "while rows share a batch"])
-def test_a_stop_ends_all(moment):
-    requests, asked_for = [asked(0), asked(1)], []
-    run(requests, should_stop=lambda: bool(asked_for.append(None)))
-    last = 1 if moment == "while a prompt is read" else len(asked_for)
-    calls = iter(range(1, last + 1))
-    with pytest.raises(RunCancelledError):
-        run(requests, should_stop=lambda: next(calls) == last)
-
-
 def test_a_fault_of_the_code_is_raised(monkeypatch):
     def faulty(_self):
         raise RuntimeError("shapes do not match")
@@ -198,6 +188,6 @@ def test_a_fault_of_the_code_is_raised(monkeypatch):
 
 
 def test_a_run_goes_on_only_once_its_rows_are_decoded():
-    shared = SharedDecode(tiny_model("llama"), lambda: False)
+    shared = SharedDecode(tiny_model("llama"))
     with pytest.raises(EngineError, match="before its rows"):
         [*compare(asked(0), tiny_model("llama"), shared=shared)]
