@@ -139,8 +139,8 @@ def test_what_it_takes_is_said_before_with_memory_where_the_models_sizes_are_kno
     study = study_of(form(model="meta-llama/Llama-3.1-8B-Instruct"))
     taken = cost(study, [(2_000, 9)] * 5)
     words = cost_sentence(study, taken)
-    assert " on two CPU cores and 3" in words
-    assert " GiB of memory: 5 samples, 9 results each" in words
+    assert " on two CPU cores, and 3" in words
+    assert " GiB of memory. 5 samples, 9 results each;" in words
     assert cost_sentence(replace(study, budgets=("10%",)), taken) != words
     assert "memory" not in cost_sentence(replace(study, model="nobody/knows"), taken)
 

@@ -172,7 +172,7 @@ def test_a_click_chooses_a_method_everywhere_and_another_one_picks_a_token(open_
     assert page.evaluate("heard") == ["#variant=2"]
     assert page.locator("#kept .ckv-reader h3").inner_text() == "CriticalKV-SnapKV"
     canvas.click(position={"x": x, "y": y})
-    evidence_panel(page, "Its token has 15 slots").wait_for()
+    evidence_panel(page, "Its token has one slot in each of 15 KV heads.").wait_for()
     assert page.url.endswith("#variant=2&layer=4&span=123-123")
     off_centre = """node => {
       const [at, box] = [node, node.closest(".ckv-tokens")].map((e) => e.getBoundingClientRect());
@@ -191,7 +191,7 @@ def test_two_clicks_and_dragging_select_a_span(open_view):
     page.locator("#kept [data-t='20']").click()
     evidence_panel(page, "Its token has").wait_for()
     page.locator("#kept [data-t='31']").click(modifiers=["Shift"])
-    evidence_panel(page, "Its 12 tokens have 180 slots").wait_for()
+    evidence_panel(page, "Its 12 tokens have one slot in each of 15 KV heads, 180").wait_for()
     assert evidence(page)["2"] == expected_evidence(2, 20, 32)
     start, stop = (page.locator(f"#kept [data-t='{at}']").bounding_box() for at in (40, 41))
     page.mouse.move(start["x"] + 2, start["y"] + 8)
