@@ -19,7 +19,9 @@ from storage.sqlite import check_whole, copy_database, database_file
 from ui.users import ADMIN, HASHER, read_users
 
 app = Typer()
-users = Typer(name="users", help="Make users, shut them out or in, or give one what nobody owns.")
+users = Typer(
+    name="users", help="Make, disable or enable users, or give one the runs that nobody owns."
+)
 tokens = Typer(name="tokens", help="Make, list and revoke API tokens.")
 UserArgument = Annotated[str, Argument(metavar="USER")]
 FileArgument = Annotated[Path, Argument(metavar="FILE")]
@@ -35,7 +37,7 @@ def _create(
         Option(metavar="N", min=1, max=3650, help="that it works; default: for ever"),
     ] = None,
 ) -> None:
-    """Make a token; it is printed this once."""
+    """Make a token, and print it this once."""
     _check_known(user)
     values = {"owner": user, "scope": scope, "name": " ".join(name.split())}
     now = datetime.now(UTC)
@@ -60,7 +62,9 @@ def _list(user: Annotated[str | None, Argument(metavar="[USER]")] = None) -> Non
 
 
 @command(tokens, "revoke")
-def _revoke(number: Annotated[int, Argument(metavar="NUMBER", help="as `list` has it")]) -> None:
+def _revoke(
+    number: Annotated[int, Argument(metavar="NUMBER", help="as `ckv tokens list` prints it")],
+) -> None:
     """End a token."""
     with opened() as database, database.write() as session:
         closed = credentials.revoke(session, None, datetime.now(UTC), id=number, kind="token")
@@ -95,7 +99,7 @@ def _take_over(user: UserArgument) -> None:
 
 @command(users, "disable")
 def _disable(user: UserArgument) -> None:
-    """Shut a user out, and end what is open."""
+    """Disable a user, and end the open sessions and tokens."""
     place = _set_disabled(user, datetime.now(UTC))
     say(f"{user} is disabled in {place}.")
 

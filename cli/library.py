@@ -34,7 +34,7 @@ from storage.records import RunSummary, StoredRun
 
 app = Typer()
 NamesArgument = Annotated[
-    list[str] | None, Argument(metavar="[NAME]...", help="as `list` has them")
+    list[str] | None, Argument(metavar="[NAME]...", help="as `ckv list` prints them")
 ]
 MOST = 1_000_000  # runs in a list
 LEADERBOARD = "kvpress-leaderboard"
@@ -79,7 +79,7 @@ def _show(
     every: Annotated[bool, Option("--all", help="of a study also all figures")] = False,
     db: DbOption = "",
 ) -> None:
-    """Print what a run or study came to; of several runs their prompts as one table."""
+    """Print the result of a run or study; of several runs one table over their prompts."""
     with opened(db) as database:
         if len(names) > 1:
             print_points(together([run.result for run in _several(database, names)]))
@@ -130,7 +130,9 @@ def _export(
     every: Annotated[bool, Option("--all", help="every run that is over")] = False,
     out: Annotated[
         Path | None,
-        Option(metavar="FILE", help="a bundle of runs; --all numbers it where they need several"),
+        Option(
+            metavar="FILE", help="a bundle of runs; --all writes numbered ones if one is too small"
+        ),
     ] = None,
     json: JsonOption = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="a report that opens offline")] = None,
@@ -142,7 +144,11 @@ def _export(
     ] = None,
     leaderboard: Annotated[
         Path | None,
-        Option("--kvpress-leaderboard", metavar="DIR", help="a study as folders of kvpress's"),
+        Option(
+            "--kvpress-leaderboard",
+            metavar="DIR",
+            help="a study as folders for kvpress's leaderboard",
+        ),
     ] = None,
     data: Annotated[
         bool, Option("--data", help="a study's JSON with all texts, for `import` elsewhere")
@@ -266,7 +272,9 @@ def _write_bundle(path: Path, count: int, data: bytes) -> None:
 @command(app, "import")
 def _import(
     file: Annotated[Path, Argument(metavar="FILE|DIR")],
-    owner: Annotated[str, Option(metavar="NAME", help="whose it will be, with logins")] = "",
+    owner: Annotated[
+        str, Option(metavar="NAME", help="user who will own it, where the app has logins")
+    ] = "",
     db: DbOption = "",
 ) -> None:
     """Read runs of a bundle or result files, a study of export --data, or kvpress's folders."""

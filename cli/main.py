@@ -39,7 +39,9 @@ def commands() -> "Typer":
     ) -> None:
         pass
 
-    app.command("serve", help="Serve the app, set up by docs/reference/settings.md.")(run_app)
+    app.command("serve", help="Serve the app; docs/reference/settings.md has its settings.")(
+        run_app
+    )
     for part in (core.app, run.app, library.app, why.app, admin.app):
         app.add_typer(part)
     return app

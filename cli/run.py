@@ -53,7 +53,7 @@ ShardOption = Annotated[
     str,
     Option(
         metavar="I/N",
-        help="only every Nth sample, from the Ith on; several machines share a file so",
+        help="only every Nth sample, from the Ith on, so that machines can share a file",
     ),
 ]
 ClusterOption = Annotated[
@@ -66,7 +66,7 @@ ClusterOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    Option(metavar="N", min=1, help="of the cluster, at most; default: as many as fit"),
+    Option(metavar="N", min=1, help="most workers on the cluster; default: as many as fit"),
 ]
 ThreadsOption = Annotated[int, Option(metavar="N", min=1, help="CPUs of a worker without a GPU")]
 YesOption = Annotated[bool, Option("--yes", help="do not ask before a long run")]

@@ -41,7 +41,7 @@ EvidenceOption = Annotated[
 
 @command(app, "why")
 def _why(
-    name: Annotated[str, Argument(metavar="RUN", help="as `list` has it")],
+    name: Annotated[str, Argument(metavar="RUN", help="as `ckv list` prints it")],
     variant: Annotated[str, Argument(help="SPEC or label, as `show` has it")],
     sample: SampleOption = "",
     budget: BudgetOption = "",

@@ -90,7 +90,7 @@ def _answer(events: Iterable[RunEvent]) -> dict[str, Any]:
 
 @command(app, "list")
 def _list(json: JsonOption = None) -> None:
-    """List what is kept."""
+    """List the kept caches."""
     entries = KeptFolder().entries()
     document = [_document(entry) for entry in entries]
     running.deliver(json, lambda: document, lambda: _show(entries))

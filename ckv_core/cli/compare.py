@@ -49,7 +49,7 @@ EvidenceOption = Annotated[
     list[str] | None,
     Option(
         metavar="TEXT",
-        help="words of the context: share of slots that keep them, and expected at random; "
+        help="words of the context; prints how much of them each method keeps, and chance; "
         "repeatable",
     ),
 ]

@@ -38,7 +38,8 @@ ModuleOption = Annotated[
     Path | None, Option(metavar="FILE", help="a Python file with presses of your own; it is run")
 ]
 PythonOption = Annotated[
-    str | None, Option(metavar="FILE", help="that has kvpress; default: make's")
+    str | None,
+    Option(metavar="FILE", help="a Python that has kvpress; default: that of make kvpress"),
 ]
 
 

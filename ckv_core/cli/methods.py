@@ -55,7 +55,7 @@ FileOption = Annotated[
     Option(
         metavar="FILE",
         parser=partial(read_text, what="head table"),
-        help="DuoAttention's full_attention_heads.tsv, or several below one another",
+        help="DuoAttention's full_attention_heads.tsv, or several joined into one",
     ),
 ]
 NameOption = Annotated[str, Option(metavar="NAME", help="what SPECs call it: table=NAME")]
@@ -68,7 +68,7 @@ ForOption = Annotated[
 def _heads(
     chosen: dict[str, Any], file: FileOption = None, name: NameOption = "", spec: ForOption = ""
 ) -> None:
-    """Make or bring a table of heads, which headkv, lu_kv and others take."""
+    """Make or import a table of heads, which headkv, lu_kv and others use."""
     if (file is None) != (not name) or (file and spec):
         raise ConfigError("Give --file and --name, or neither to make the table of a SPEC.")
     variant = VariantSpec.parse(spec or "headkv")

@@ -154,7 +154,7 @@ _GIVEN: dict[str, dict[str, Any]] = {
     "context": {"metavar": "FILE|-", "parser": read_text, "help": "UTF-8 text file; - for stdin"},
     "ablation": {
         "metavar": "SPEC",
-        "help": "add the controls that tell un-pooling, value norm and alpha apart, over this base",
+        "help": "add variants of this base that separate un-pooling, value norm and alpha",
     },
     "variants": {"name": "--variant", "metavar": "SPEC"},
     "own_indices": {"name": "--own", "metavar": "FILE", "parser": _own_indices},

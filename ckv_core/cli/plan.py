@@ -15,12 +15,14 @@ from ckv_core.records.variants import VariantSpec
 
 app = Typer()
 ModelOption = Annotated[
-    str, Option(metavar="NAME|FOLDER|CONFIG.json", help="whose sizes; no weights are read")
+    str, Option(metavar="NAME|FOLDER|CONFIG.json", help="its config is read, and no weights")
 ]
 MemoryOption = Annotated[str, Option(metavar="SIZE", help="of the device: 80GiB (2^30) or 80GB")]
 PromptOption = Annotated[int, Option(metavar="N", help="tokens of a request's prompt")]
 OutputOption = Annotated[int, Option(metavar="T", help="tokens that a request generates")]
-VariantOption = Annotated[list[str], Option(metavar="SPEC", help="beside the full cache")]
+VariantOption = Annotated[
+    list[str], Option(metavar="SPEC", help="a method to plan beside the full cache")
+]
 DtypeOption = Annotated[str, Option(metavar="NAME", help="float32, bfloat16 or float16")]
 BandwidthOption = Annotated[str, Option(metavar="SPEED", help="of the device's memory")]
 ChunkOption = Annotated[int, Option(metavar="N", help="prompt tokens that are read in one pass")]

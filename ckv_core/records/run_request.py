@@ -160,7 +160,9 @@ class RunRequest:
         "of a run of many samples; a name that exists resumes its run",
     ] = ""
     # The compressed part of the prompt: context and question, or the context alone.
-    scenario: Annotated[Scenario, "what is compressed: regular takes the question too"] = "regular"
+    scenario: Annotated[
+        Scenario, "whether the question is known before the compression (regular) or after it"
+    ] = "regular"
     model: Annotated[str, loose(500), "name, Hugging Face id or folder"] = DEFAULT_MODEL
     data: Annotated[
         Mapping[str, Any],
@@ -183,8 +185,8 @@ class RunRequest:
     max_new_tokens: Annotated[
         int,
         within(0, MAX_NEW_TOKENS),
-        f"tokens to generate per method, up to {MAX_NEW_TOKENS}; at several budgets 0 only "
-        "measures",
+        f"tokens to generate per method, up to {MAX_NEW_TOKENS}; 0 measures without text, at "
+        "several budgets",
     ] = 64
     answer_prefix: Annotated[
         LongText | None,
@@ -211,8 +213,8 @@ class RunRequest:
     repeats: Annotated[
         str,
         loose(80),
-        "sampled texts beside the greedy one, such as 8:temperature=0.7,top_p=0.9,seed=0; what is "
-        "left out is 1, 1 and 0",
+        "sampled texts beside the greedy one, such as 8:temperature=0.7,top_p=0.9,seed=0; the "
+        "default is temperature 1, top_p 1 and seed 0",
     ] = ""
     ignore_eos: Annotated[
         bool, EXACT, "generate past the end-of-sequence token: equally many tokens per method"
@@ -233,7 +235,7 @@ class RunRequest:
     analysis: Annotated[
         tuple[Annotated[str, one_of(*ANALYSES)], ...],
         many(len(ANALYSES)),
-        f"also measure, of {', '.join(ANALYSES)} (slow); at several budgets bounds alone",
+        f"what else to measure: {', '.join(ANALYSES)} (slow); at several budgets bounds alone",
     ] = ()
     reference: Annotated[
         bool,
