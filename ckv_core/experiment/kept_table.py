@@ -58,5 +58,4 @@ def kept_table(entries: Sequence[KeptEntry]) -> Table[KeptEntry]:
         file="caches.csv",
         note=_NOTE,
         empty=_EMPTY,
-        has_lines=True,
     )

@@ -99,5 +99,4 @@ def negatives_table(
         empty="No method misses what the full cache answers so far.",
         places=[reading.places[each.point.variant] for each in found[:MOST]],
         first=8,
-        has_lines=True,
     )

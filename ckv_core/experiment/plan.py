@@ -363,7 +363,6 @@ def plan_table(shape: ModelShape, setting: Setting, rows: Sequence[Planned]) -> 
         items=rows,
         file="plan.csv",
         note=note,
-        has_lines=True,
     )
 
 
@@ -420,5 +419,4 @@ def equal_table(rows: Sequence[Equal]) -> Table[Equal]:
         items=rows,
         file="bytes.csv",
         note=note,
-        has_lines=True,
     )

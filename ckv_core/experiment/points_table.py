@@ -90,7 +90,6 @@ def points_table(
         empty="The points appear here as they are measured.",
         marks=points.regimes.marks,
         places=[row.place for row in points.rows],
-        has_lines=True,
     )
 
 

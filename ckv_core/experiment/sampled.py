@@ -65,7 +65,6 @@ def sampled_table(result: RunResult, repeats: str) -> Table[SampledRow] | None:
         note=" ".join(notes),
         places=[row.place for row in rows[:MOST_ROWS]],
         first=SHOWN_FIRST,
-        has_lines=True,
     )
 
 

@@ -95,7 +95,6 @@ def summary_table(
         note="\n".join(filter(None, notes)),
         marks=regimes.marks,
         places=range(len(result.variants)),
-        has_lines=True,
     )
 
 

@@ -127,7 +127,6 @@ class Table(Generic[Item]):
         equal: of each row whether it is the same in all columns, so that a page may hide it.
         note: below the rows.
         first: rows that a page shows before the others are requested; 0 for all.
-        has_lines: on a phone a row is a few lines instead of cells beside one another.
         empty: in place of none.
     """
 
@@ -142,7 +141,6 @@ class Table(Generic[Item]):
     places: Sequence[int] = ()
     equal: Sequence[bool] = ()
     first: int = 0
-    has_lines: bool = False
 
     def value(self, looks: Mapping[int, Any] | None = None) -> dict[str, Any]:
         """Value of the component DataTable; `looks` is how the variants of a place are drawn."""
@@ -169,5 +167,4 @@ class Table(Generic[Item]):
             "note": self.note,
             "empty": self.empty,
             "first": self.first,
-            "lines": self.has_lines,
         }

@@ -237,8 +237,14 @@ def _point_name(reading: Reading, point: Point) -> str:
 
 def _point_controls(reading: Reading) -> list[Control]:
     points = reading.study.points()
-    options = [(str(at), _point_name(reading, point)) for at, point in enumerate(points)]
-    return [Control("point", "Method and budget", [*options[1:], options[0]])]
+    scored = {(each.variant, each.budget) for each in reading.results if each.score is not None}
+    # Methods first, and of these what has results.
+    order = sorted(
+        range(len(points)),
+        key=lambda at: (at == 0, (points[at].variant, points[at].budget) not in scored),
+    )
+    options = [(str(at), _point_name(reading, points[at])) for at in order]
+    return [Control("point", "Method and budget", options)]
 
 
 def _other(reading: Reading, variant: str) -> str:
@@ -252,7 +258,9 @@ def _sample_controls(reading: Reading) -> list[Control]:
     names.sort(key=lambda name: name not in bases)
     measured = {m for m in _MEASURES if any(m in r.figures for r in reading.results)}
     measures = [(measure, label) for measure, label in _MEASURES.items() if measure in measured]
-    budgets = dict.fromkeys(point.budget or "" for point in reading.study.points()[1:])
+    budgets = [*dict.fromkeys(point.budget or "" for point in reading.study.points()[1:])]
+    known = {each.budget for each in reading.results if each.figures.keys() & measured}
+    budgets.sort(key=lambda budget: budget not in known)
     return [
         Control("variant", "Method", [(name, reading.names[name]) for name in names]),
         Control(

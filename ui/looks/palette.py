@@ -136,6 +136,8 @@ def look_of(spec: str) -> Look:
 def bar_marker(color: str | list[str], pattern: str | list[str]) -> dict[str, Any]:
     """Plotly's marker of one bar or of several, its pattern over its colour."""
     more = {"fillmode": "overlay", "fgcolor": "#ffffff", "fgopacity": 0.7, "size": 6}
+    if color and not isinstance(color, str):
+        more["bgcolor"] = color[0]  # each bar has its own; Plotly would take the list for a colour
     return {"color": color, "pattern": {"shape": pattern, "solidity": 0.2, **more}}
 
 

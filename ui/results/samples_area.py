@@ -12,6 +12,7 @@ from ckv_core.experiment.behaviour import behaviour_table
 from ckv_core.experiment.negatives import Negative, negatives_table
 from ckv_core.experiment.reading import Reading
 from ckv_core.experiment.runs import sample_request
+from ckv_core.experiment.sentences import counted
 from ui.charts.study import charts_value
 from ui.components.base import DataTable, Fold, Notice, RunCharts, fold_column
 from ui.results.next_steps import opened
@@ -152,6 +153,6 @@ def _next_steps(reading: Reading, *, may_change: bool) -> dict[str, Any]:
     if not may_change:
         return notice_value(decision.size)
     more = decision.more or len(reading.samples)
-    add = (f"Add {more:,} samples", f"{address}&add={more}")
+    add = (f"Add {counted(more, 'sample')}", f"{address}&add={more}")
     steps = [("Change tolerance", f"{address}&add=0")]
     return notice_value(decision.size, "", steps if reading.study.read_once else [add, *steps])

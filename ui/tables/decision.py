@@ -90,7 +90,6 @@ def decision_table(reading: Reading) -> dict[str, Any]:
         items=lines,
         file="study-decision.csv",
         empty=NO_RESULT,
-        has_lines=True,
     )
     value = with_looks(reading, table, [line.method.variant for line in lines])
     for line, row in zip(lines, value["rows"], strict=True):
@@ -205,7 +204,6 @@ def scores_table(reading: Reading) -> dict[str, Any]:
         file="study-scores.csv",
         note=_scores_note(reading),
         empty=NO_RESULT,
-        has_lines=True,
     )
     value = with_looks(reading, table, variants)
     # The decision above marks each method with its regime.

@@ -81,7 +81,6 @@ def samples_table(reading: Reading, cell: Cell | None = None) -> dict[str, Any]:
         note=f"Cells show what a method wrote where it misses the expected answer.{cut}",
         empty="In no sample so far do two methods differ in score.",
         first=0 if cell else SHOWN_FIRST,
-        has_lines=True,
     )
     return shown.value(look_values(reading.points)) | {"opens": True}
 

@@ -53,7 +53,7 @@ function outcomeOf(outcome, text, word) {
 function stripOf([low, mean, high], look) {
   const at = (share) => 6 + 148 * share;
   const color = look ? cssHue(look) : "currentColor";
-  const node = shape("svg", { viewBox: "0 0 160 16", class: "ckv-strip", "aria-hidden": "true" });
+  const node = shape("svg", { viewBox: "0 0 160 16", preserveAspectRatio: "xMinYMid", class: "ckv-strip", "aria-hidden": "true" });
   node.append(
     shape("path", { d: "M6 8H154M6 5v6M80 5v6M154 5v6", class: "ckv-strip-axis" }),
     shape("path", { d: `M${at(low)} 8H${at(high)}`, stroke: color, "stroke-width": 3, opacity: 0.45 }),
@@ -82,7 +82,8 @@ function bodyCell(row, column) {
 
 /** The head of a cell again, where a row is a few lines on a phone. */
 function lead(column) {
-  const text = column.unit ? `${column.label} (${column.unit})` : str(column.label);
+  const name = column.unit ? `${column.label} (${column.unit})` : str(column.label);
+  const text = column.href ? str(column.key) : name; // the head above says which run it is
   if (!column.look) return make("span.ckv-lead", { "aria-hidden": "true", text });
   return make("span.ckv-lead", { title: str(column.label) }, marker(column.look), make("span.ckv-offscreen", str(column.label)));
 }
@@ -91,7 +92,7 @@ export default function mount(host) {
   const { root } = host;
   const empty = make("p.ckv-empty");
   const head = regimesHead();
-  const table = make("table.ckv-table", { id: `table-${Math.random().toString(36).slice(2)}` });
+  const table = make("table.ckv-table.ckv-lines", { id: `table-${Math.random().toString(36).slice(2)}` });
   const box = scroller("", table);
   const note = make("p.ckv-notice");
   const save = quietButton("Download CSV", saveCsv);
@@ -174,7 +175,6 @@ export default function mount(host) {
     const first = shown.first || undefined;
     all.hidden = withAll || !first || rows.length <= first;
     setText(all, `Show all ${rows.length}`);
-    table.classList.toggle("ckv-lines", shown.lines === true);
     const caption = str(shown.caption);
     box.setAttribute("aria-label", `${caption}, scrolls sideways`);
     const cells = (row) => columns.map((column, at) => (at ? bodyCell(row, column) : firstCell(row, column)));
