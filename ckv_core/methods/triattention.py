@@ -66,7 +66,7 @@ class Trigonometric(Scorer):
         centres, sizes = numbers[:, :width], numbers[:, width:]
         turn = _one_turn(rotary, view.keys)
         scale = turn[0].norm()  # 1 but where the embedding scales (YaRN)
-        later = rotary.turn(centres[:, None], view.read)[:, 0].double() @ _mean_turn(turn / scale).T
+        later = rotary.turn(centres[:, None], view.read)[:, 0].double() @ _mean_turn(turn).T
         rest = (sizes - lengths(centres)).double() * scale
         group = view.query_heads // view.kv_heads
         found = []
@@ -108,7 +108,8 @@ def _one_turn(rotary: Rotary, like: Tensor) -> Tensor:
 
 
 def _mean_turn(turn: Tensor) -> Tensor:
-    """The mean of the turns over 1, 2, 4 and so on positions, of that over one."""
+    """The mean of the turns over 1, 2, 4 and so on positions, of that over one, without scale."""
+    turn = turn / turn.norm(dim=-1, keepdim=True)  # rounding would count 65,536 times
     total = torch.zeros_like(turn)
     for _ in range(_DOUBLINGS):
         total += turn

@@ -96,6 +96,10 @@ def test_the_turns_over_far_distances_are_the_models(arch):
     expected = sum(rotary.turn(states, 40 + 2**k)[:, 0].double() for k in range(17)) / 17
     found = rotary.turn(states, 40)[:, 0].double() @ _mean_turn(turn).T
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=2e-3)
+    half = len(turn) // 2
+    angles = torch.atan2(turn[half:, :half].diagonal(), turn.diagonal()[:half])
+    exact = torch.stack([(2**k * angles).cos() for k in range(17)]).mean(0)
+    torch.testing.assert_close(_mean_turn(turn).diagonal()[:half], exact, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
