@@ -42,6 +42,7 @@ RECORDED = ROOT / "tests" / "benchmarks" / "kvpress.json.xz"
 RECORDED_TEXT = "orchard_study.txt"  # the shortest
 RECORDED_LAYERS = slice(0, None, 5)
 SHARES = (10, 50)  # percent kept
+SLOW = ("kvgrad",)  # passes that go back: compared on the recorded text only
 LEAST = 0.99
 # Where both sides do the same thing only with a parameter beside the preset.
 BESIDE = {"pyramidkv+critical": "beta=1"}
@@ -56,10 +57,14 @@ CPU). Both sides keep equally many entries.
 
 {table}
 
-Below 100, float32 rounding decides between two scores at the cut. For gated ChunkKV kvpress's gate
-can also cost some of the window, which is protected here. CriticalKVPress takes the scores of
-PyramidKVPress without its budgets, hence `beta=1`. RandomPress has the seed 0 on both sides;
-CompactorPress, which has none, runs after `torch.manual_seed(0)`.
+Below 100, float32 rounding decides between two scores at the cut. Gated ChunkKV has another cause:
+of the chunk that the window begins in, kvpress keeps 4 tokens. Here the window is protected. In
+two of the prompts that chunk holds more of the window: 675 entries, of 675 that differ at 10 %
+kept, and of 711 at 50 %.
+
+CriticalKVPress takes the scores of PyramidKVPress without its budgets, hence `beta=1`. RandomPress
+has the seed 0 on both sides; CompactorPress, which has none, runs after `torch.manual_seed(0)`.
+KVgradPress goes back through the model, and is compared on the shortest prompt only.
 """
 
 
@@ -108,13 +113,18 @@ def texts(loaded: LoadedModel) -> list[Text]:
     return found
 
 
+def compared(text: Text, variants: Sequence[VariantSpec]) -> list[VariantSpec]:
+    """Those that are compared on this text."""
+    return [spec for spec in variants if text.name == RECORDED_TEXT or spec.name not in SLOW]
+
+
 def kvpress_sets(
     all_texts: Sequence[Text], variants: Sequence[VariantSpec], python: str
 ) -> dict[tuple[str, str, int], KeepMask]:
     """What kvpress keeps, by text, SPEC and share."""
     keys, jobs = [], []
     for place, text in enumerate(all_texts):
-        for spec in variants:
+        for spec in compared(text, variants):
             assert spec.method.press is not None
             chain = spec.method.press.chain(spec.params, critical=spec.critical)
             for share in SHARES:
@@ -172,8 +182,12 @@ def measured(
     rows = [{"spec": spec.spec, "share": share} for spec, share in pairs]
     equal: list[list[float]] = [[] for _ in pairs]
     for text in all_texts:
-        prefilled = read(loaded, text, variants)
+        if not (here_too := compared(text, variants)):
+            continue
+        prefilled = read(loaded, text, here_too)
         for row, shares, (spec, share) in zip(rows, equal, pairs, strict=True):
+            if spec not in here_too:
+                continue
             theirs = sets[text.name, spec.spec, share]
             budget = round(float(theirs.sum(-1).mean()))  # so that both keep equally many
             here = ours(spec, prefilled, budget)

@@ -13,6 +13,7 @@ from ckv_core.methods.base import register
 from ckv_core.methods.kvzip import FIRST_OF_WEIGHTED, LEAD, REPEAT, Reconstruction, Repeated
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.rules import TopScoresOfAll
 from ckv_core.methods.parts.views import Chunk
 
@@ -56,4 +57,5 @@ register(
     source="Openreview cg1wTCJjjk (2026); kvpress pull request 279",
     scorer=Attributed(),
     budget_rule=TopScoresOfAll(),
+    press=Press("KVgradPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),
 )

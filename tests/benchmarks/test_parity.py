@@ -21,13 +21,15 @@ def test_the_preset_keeps_what_kvpress_kept(real_model):
     elsewhere = 0.005  # another kind of CPU rounds otherwise, near a cut
     recorded = parity.recorded()
     assert recorded["kvpress"] == VERSION
-    specs = {spec.spec: spec for spec in parity.specs()}
+    # KVgrad's passes take 20 s; test_headkv.py compares them with plain ones.
+    specs = {spec.spec: spec for spec in parity.specs() if spec.name not in parity.SLOW}
     text = parity.recorded_text(parity.texts(real_model))
     assert text.tokens == recorded["tokens"]
     prefilled = parity.read(real_model, text, list(specs.values()))
     low = {}
     for row in recorded["rows"]:
-        spec = specs[row["spec"]]
+        if (spec := specs.get(row["spec"])) is None:
+            continue
         theirs = parity.recorded_sets(row, len(recorded["tokens"]))
         here = parity.ours(spec, prefilled, row["budget"])[parity.RECORDED_LAYERS]
         equal = parity.equal_share(here, theirs)
