@@ -25,6 +25,7 @@ _BOLD = "700"
 
 # Gradio's variables are those of assets/app.css, where each has a light and a dark value.
 _COLOURS = {
+    "body_background_fill": "bg",  # which a script of Gradio's reads
     "background_fill_primary": "surface",
     "background_fill_secondary": "sunken",
     "border_color_primary": "line",

@@ -163,6 +163,9 @@ def test_the_theme_is_switched_by_keyboard_and_kept_on_all_pages(browser, site):
     expect(switch).to_have_accessible_name("Theme: dark")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(13, 16, 20)"
+    # A script of Gradio's gives its own element a ground.
+    own = "getComputedStyle(document.querySelector('gradio-app')).backgroundColor"
+    assert page.evaluate(own) == ground
     assert page.url == f"{site.url}/runs"
     # Before any of Gradio's scripts runs, so nothing flashes.
     page.add_init_script(
