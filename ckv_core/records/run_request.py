@@ -111,8 +111,9 @@ class Repeats:
         is_right = 0 < found.temperature <= 10 and 0 < found.top_p <= 1 and 0 <= found.seed < 2**31
         if given or not 1 <= found.count <= MAX_REPEATS or not is_right:
             raise ConfigError(
-                f"{text[:60]!r} must read COUNT:temperature=T,top_p=P,seed=N, with a count of 1 to "
-                f"{MAX_REPEATS}, T over 0 to 10, and P over 0 to 1."
+                "Sampled texts must read COUNT:temperature=T,top_p=P,seed=N; "
+                f"got {text[:60]!r}. COUNT is 1 to {MAX_REPEATS}, T above 0 and at most 10, P "
+                "above 0 and at most 1."
             )
         return found
 
@@ -568,7 +569,7 @@ def check_context(text: str) -> None:
     with about("context"):
         check_text("context", text)
         if not text.strip():
-            raise PromptError("The context is empty; paste or upload a text first.")
+            raise PromptError("The text is empty; paste one or open a file.")
 
 
 def no_passage(*texts: str) -> PromptError:

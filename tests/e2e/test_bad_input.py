@@ -24,7 +24,7 @@ CONTEXT = "#context textarea"
 # What is typed where, the block beside whose field the error stands, and words of it.
 HALF = "good \ud800 text"
 WRONG = [
-    (CONTEXT, " ", "context", "The context is empty"),
+    (CONTEXT, " ", "context", "The text is empty"),
     (CONTEXT, HALF, "context", "lone surrogate) at position 5"),
     (CONTEXT, "w " * 9_000, "context", "over the model's limit of 8,192"),
     ("#protect textarea", "nowhere", "protect", "does not occur in the"),
@@ -100,7 +100,7 @@ def test_run_waits_for_what_fills_the_form_in_and_not_for_what_failed(page, app,
     expect(form).to_have_attribute("aria-busy", "false")
     page.unroute(fill)
     steps.run(page)
-    expect(page.locator("#wrong-context")).to_contain_text("The context is empty")
+    expect(page.locator("#wrong-context")).to_contain_text("The text is empty")
 
     page.route(fill, lambda _: None)
     page.get_by_role("button", name="Support chat").click()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +24,7 @@ from ckv_core.records.run_request import (
     FULL,
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
+    MAX_TOLERANCE,
     OF_MANY,
     OF_ONE,
     RunRequest,
@@ -328,7 +330,10 @@ def read_run_slugs(text: str) -> list[str]:
     slugs = list(dict.fromkeys(read_list(text)))
     if not 0 < len(slugs) <= MOST_RUNS or not all(map(is_slug, slugs)):
         with about("runs"):
-            raise ConfigError(f"Name 1 to {MOST_RUNS} runs; a YAML file takes more as data.runs.")
+            raise ConfigError(
+                f"Name 1 to {MOST_RUNS} runs, such as 4f0c1a2b3c4d, the end of a run's address. "
+                "A YAML file takes more (data.runs)."
+            )
     return slugs
 
 
@@ -378,11 +383,14 @@ def _follow_ups(text: str) -> tuple[str, ...]:
 
 
 def _tolerance(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        with about("tolerance"):
-            raise ConfigError(f"Tolerance must be a number; got {text.strip()[:40]!r}.") from None
+    with suppress(ValueError):
+        if 0 <= float(text) <= MAX_TOLERANCE:
+            return float(text)
+    with about("tolerance"):
+        raise ConfigError(
+            f"Tolerance must be a number of points from 0 to {MAX_TOLERANCE:g}; "
+            f"got {text.strip()[:40]!r}."
+        )
 
 
 LINES = ("protect", "follow_ups")  # one a line

@@ -128,7 +128,7 @@ class ScriptedCounter(ScriptedRunner):
         if request.question.startswith("hang"):
             _hang(request.question.partition(" ")[2])
         if not request.context.strip():
-            raise PromptError("The context is empty; paste or upload a text first.")
+            raise PromptError("The text is empty; paste one or open a file.")
         count = len(request.context.split())
         yield TokensCounted(count, count, _model_info(request.model).context_limit)
 

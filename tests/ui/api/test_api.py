@@ -37,7 +37,7 @@ from ui.settings import Settings
 NAMES = [
     *("compare", "get_run", "cancel", "list_runs", "export_run", "list_methods", "list_models"),
 ]
-EMPTY = "The context is empty; paste or upload a text first."
+EMPTY = "The text is empty; paste one or open a file."
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_what_is_offered_covers_every_method_and_parameter():
 
 # What the request refuses, by a few words of a user's; the rest is the form's own.
 BAD_FORMS = {
-    "empty context": ({"context": "  "}, "The context is empty"),
+    "empty context": ({"context": "  "}, "The text is empty"),
     "lone surrogate": ({"context": "a\ud800b"}, "lone surrogate"),
     "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
     "budget is zero": ({"budget": "0"}, "Budget '0' must be above 0"),

@@ -184,6 +184,7 @@ def test_a_wrong_mapping_is_refused():
         ({"source": "task", "sample_seed": "-1"}, "Seed must be a whole number"),
         ({"source": "elsewhere"}, "where the samples come from"),
         ({"tolerance": "x"}, "Tolerance must be a number"),
+        ({"tolerance": "-1"}, "Tolerance must be a number"),
         ({"variants": []}, "at least one method that evicts"),
         ({"variants": "snapkv"}, "no list of methods"),
     ],
