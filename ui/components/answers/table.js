@@ -88,6 +88,7 @@ class Row {
     this.more.hidden = !item.short;
     this.copy.hidden = !this.isWhole;
     setText(this.stop, str(item.stop));
+    this.stop.hidden = !item.stop;
     this.tools.hidden = this.more.hidden && !item.stop;
     const pieces = item.short && !this.isWhole ? item.short : item.pieces;
     const shape = JSON.stringify([pieces, item.state]);
