@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ckv_core.base.lazy_torch import Tensor
 from ckv_core.methods.base import register
-from ckv_core.methods.kvzip import FIRST_OF_WEIGHTED, LEAD, REPEAT, Reconstruction, Repeated
+from ckv_core.methods.kvzip import FIRST_OF_WEIGHTED, LEAD, NEXT, REPEAT, Reconstruction, Repeated
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.press import Press
@@ -24,6 +24,10 @@ class Attribution(Reconstruction):
 
     kind: ClassVar[str] = "attention times gradient while the prompt is repeated"
     goes_back: ClassVar[bool] = True
+
+    @property
+    def following(self) -> str:
+        return NEXT
 
     @property
     def first(self) -> float:

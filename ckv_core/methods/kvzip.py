@@ -26,8 +26,8 @@ from ckv_core.methods.parts.views import (
 )
 
 _FIRST = "\n\nRepeat the previous context exactly."
-_NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
-_NEXT_OF_AUTHORS = f"{_NEXT} "  # kvpress left the space out
+NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
+_NEXT_OF_AUTHORS = f"{NEXT} "  # kvpress left the space out
 _OVERLAP = 8  # tokens of the part before, with which a later pass is to start
 _OVERHEAD = 512  # tokens of instruction and template, a bound for the memory estimate
 _QUERIES = 128  # of one query head whose attention exists at a time
@@ -53,8 +53,7 @@ class Reconstruction:
         planned = []
         for start in range(prompt.lead, len(prompt.token_ids), self.repeat):
             part = slice(start, min(start + self.repeat, len(prompt.token_ids)))
-            following = _NEXT_OF_AUTHORS if self.sinks is None else _NEXT
-            instruction = [*prompt.encode(_FIRST if start == prompt.lead else following)]
+            instruction = [*prompt.encode(_FIRST if start == prompt.lead else self.following)]
             if start > prompt.lead:
                 instruction += prompt.token_ids[max(prompt.lead, start - _OVERLAP) : start]
             tokens = (*instruction, *prompt.closing, *prompt.token_ids[part])
@@ -87,6 +86,11 @@ class Reconstruction:
                     if weights is not None:
                         attention = attention * weights[first : first + _QUERIES, None]
                     torch.maximum(most, attention.amax(0), out=most)
+
+    @property
+    def following(self) -> str:
+        """What every pass after the first one begins with."""
+        return _NEXT_OF_AUTHORS if self.sinks is None else NEXT
 
     @property
     def first(self) -> float:

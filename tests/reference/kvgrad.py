@@ -31,7 +31,7 @@ def attributed(
     found = [Tensor([[0.0] * n for _ in range(heads)]) for _ in range(layers)]
     for start in range(lead, n, size):
         part = token_ids[start : start + size]
-        words, overlap = NEXT[parameters["lead"]], token_ids[:start][lead:][-8:]
+        words, overlap = NEXT["last"], token_ids[:start][lead:][-8:]  # its authors' are kvpress's
         asked = encode(FIRST) if start == lead else encode(words) + overlap
         fed = [*asked, *closing, *part]
         attended: list[tuple[Tensor, Tensor]] = []  # output and weights by layer
