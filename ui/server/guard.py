@@ -46,15 +46,11 @@ PERMISSIONS = (
 
 class Guard:
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        identity: Identity | None = None,
-        turns: Turns | None = None,
+        self, app: ASGIApp, settings: Settings, identity: Identity | None, turns: Turns
     ) -> None:
         """Guard an app; one without logins has no identity."""
         self._app = Bodies(TurnGate(app), settings.limits.body_bytes)
-        self._turns = turns or Turns()
+        self._turns = turns
         self._settings = settings
         self._identity = identity
         self._own_site = OwnSite(settings)
