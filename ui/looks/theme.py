@@ -32,6 +32,7 @@ _COLOURS = {
     "body_text_color": "ink",
     "body_text_color_subdued": "ink-2",
     "block_info_text_color": "ink-3",
+    "block_label_text_color": "ink-2",  # of Gradio's buttons with an icon, by a script
     "block_title_text_color": "ink",
     "accordion_text_color": "ink",
     "link_text_color": "ink",
