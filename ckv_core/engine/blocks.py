@@ -118,7 +118,7 @@ class _BlockReader(PromptReader):
 
     def whole(self) -> list[LayerStates]:
         """All layers, without the room that nothing lies in."""
-        layers = [states for states in self.layers if states is not None]
+        layers = super().whole()
         for layer, positions in self.positions.items():
             states, held = layers[layer], positions.shape[1]
             if held < states.keys.shape[1]:

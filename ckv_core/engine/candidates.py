@@ -264,8 +264,9 @@ class PromptLayer(GeneratedLayer):
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
         """A tensor of this kind, as large in every layer; kept for all variants."""
-        layers = len(self._prefill.layers)
-        return self._prefill.memo.statistic(kind, self.layer, layers, compute)
+        evictable = self.loaded.info.evictable_layers
+        place = evictable.index(self.layer)
+        return self._prefill.memo.statistic(kind, place, len(evictable), compute)
 
     def observed(self, gathered: Statistic) -> Tensor:
         return self._prefill.observed[gathered][self.layer]

@@ -7,11 +7,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.cache.slots import SlotCache
+from ckv_core.engine.cache.evicting import EvictingSlots
+from ckv_core.engine.cache.slots import SlotCache, StateCache
 from ckv_core.engine.graphs import StepGraph
 from ckv_core.engine.rows import PolicyRow, Rows
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.scaling import Scaling
+from ckv_core.models.linear import LinearState, joined_rows
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import length_dependent, read_as_whole
 
@@ -25,6 +27,8 @@ class DecodeContext:
         parts: rows that are decoded in step, of any prompts; those in the next pass.
         record_row: row whose queries to keep; None for none.
         recorded: per layer, that row's last queries, [query_heads, head_dim].
+        gates: by layer, what gates the output of that row's heads, [query_heads, value_dim]; empty
+            where no layer has a gate.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class DecodeContext:
         self._placed: tuple[tuple[int, ...], ...] = ()
         self.record_row: int | None = None
         self.recorded: list[Tensor | None] = [None] * loaded.info.layers
+        self.gates: dict[int, Tensor] = {}
 
     def check(self) -> None:
         """Raise RunCancelledError once the run is to stop."""
@@ -87,20 +92,38 @@ class DecodeContext:
         if self.record_row is not None:
             self.recorded[layer] = query[self.record_row, :, -1]
         if len(self.parts) == 1:
-            return self.parts[0].layers[layer].attend(query, key, value, scaling)
+            slots = cast("SlotCache | EvictingSlots", self.parts[0].layers[layer])
+            return slots.attend(query, key, value, scaling)
         # Rows of a pass lie in order of place; each part takes its own out and puts them back.
         out = query.new_empty(*query.shape[:3], value.shape[3])
-        # Where its rows lie is copied to the device once, not in every layer.
-        now, device = tuple(tuple(part.places) for part in self.parts), query.device
+        for part, at in zip(self.parts, self._rows_on(query.device), strict=True):
+            slots = cast("SlotCache | EvictingSlots", part.layers[layer])
+            out[at] = slots.attend(query[at], key[at], value[at], scaling)
+        return out
+
+    def state(self, layer: int) -> LinearState:
+        """What a linear layer carries for the rows of the pass; see StateContext."""
+        own = [cast(StateCache, part.layers[layer]).state for part in self.parts]
+        if len(own) == 1:
+            return own[0]
+        return joined_rows(own, self._rows_on(own[0].conv.device))
+
+    def take_state(self, layer: int, state: LinearState) -> None:
+        """The next states of these rows; they count once they are committed."""
+        for part, at in zip(self.parts, self._rows_on(state.conv.device), strict=True):
+            cache = cast(StateCache, part.layers[layer])
+            cache.next = state if len(self.parts) == 1 else state.rows(at)
+
+    def _rows_on(self, device: torch.device) -> list[Tensor]:
+        """Where each part's rows lie in the pass, copied to a device once, not in every layer."""
+        now = tuple(tuple(part.places) for part in self.parts)
         if now != self._placed:
             self._placed, self._rows = now, {}
         if device not in self._rows:
             row_of = {place: row for row, place in enumerate(sorted(self.places))}
             lists = [[row_of[place] for place in places] for places in now]
             self._rows[device] = [torch.tensor(rows, device=device) for rows in lists]
-        for part, at in zip(self.parts, self._rows[device], strict=True):
-            out[at] = part.layers[layer].attend(query[at], key[at], value[at], scaling)
-        return out
+        return self._rows[device]
 
 
 class Decoder:

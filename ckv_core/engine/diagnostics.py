@@ -114,12 +114,16 @@ class _LayerStep:
 
     @classmethod
     def of(cls, full: FullLayer, prompt: PromptLayer) -> "_LayerStep":
-        tail = value_norm(full.values[:, full.prompt_len :], full.output_weight)
         attention = full.log_attention.exp()
+        if full.gate is None:
+            tail = value_norm(full.values[:, full.prompt_len :], full.output_weight)
+            norms = torch.cat([prompt.value_norms(), tail], dim=1)
+        else:  # the paper's bounds hold for W_O as the token's gate leaves it
+            norms = value_norm(full.values, full.gated_weight)
         return cls(
             full=full,
             attention=attention,
-            norms=torch.cat([prompt.value_norms(), tail], dim=1).view(attention.shape),
+            norms=norms.view(attention.shape),
             values=full.values.float(),
             weights=head_weights(full.output_weight, len(full.query)),
         )
@@ -210,7 +214,8 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
     for name, score in scores.items():
         best = oracle_mask(score.mean(1), variant.protected, variant.mask.sum(-1))
         measured[f"oracle_{name}_l1"] = state.head_l1(best)
-    full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
+    whole_heads = state.full.gated((state.attention @ state.values).flatten(0, 1))
+    full = project_heads(whole_heads[None], state.weights)[0]
     moves = torch.stack([state.full.moved_heads(variant.mask), cascaded])
     both = project_heads(moves, state.weights)
     for suffix, moved in zip(("", "_cascaded"), both, strict=True):

@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact
+from ckv_core.engine.cache.slots import PromptSlots, SlotCache, StateCache
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import check_finite
 from ckv_core.engine.prefill import Prefill
-from ckv_core.engine.rows import Rows
+from ckv_core.engine.rows import Rows, whole_slots
 from ckv_core.engine.select import Selection
 from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.scaling import Scaling, softmax
+from ckv_core.models.attention import calls_shown, gate_of
 from ckv_core.records.records import Float32Array, Perturbation, RoundingFloor
 
 
@@ -34,6 +35,8 @@ class FullLayer:
     scaling: Scaling
     output_weight: Tensor  # [hidden, query_heads * value_dim], the weight of o_proj
     prompt_len: int  # compressed tokens
+    # [query_heads, value_dim], what the token multiplies its heads' output by; None: no gate.
+    gate: Tensor | None = None
 
     @classmethod
     def of(cls, decoder: Decoder, prefill: Prefill, layer: int, reference: int) -> Self:
@@ -46,6 +49,7 @@ class FullLayer:
             scaling=states.scaling,
             output_weight=cast(nn.Linear, prefill.loaded.attentions[layer].o_proj).weight,
             prompt_len=prefill.prompt_len,
+            gate=decoder.context.gates.get(layer),
         )
 
     def extend(self, mask: Tensor | None) -> Tensor:
@@ -82,7 +86,17 @@ class FullLayer:
         """
         entries, sink = self._logged
         kept = softmax(entries.masked_fill(~keep_mask[:, None], -torch.inf), sink)
-        return ((entries.exp() - kept) @ self.values.float()).flatten(0, 1)
+        return self.gated(((entries.exp() - kept) @ self.values.float()).flatten(0, 1))
+
+    def gated(self, heads: Tensor) -> Tensor:
+        """What W_O gets of the heads' own outputs [query_heads, value_dim]."""
+        return heads if self.gate is None else heads * self.gate.float()
+
+    @property
+    def gated_weight(self) -> Tensor:
+        """W_O as the token's gate leaves it, [hidden, query_heads * value_dim]."""
+        weight = self.output_weight
+        return weight if self.gate is None else weight * self.gate.flatten()
 
     def head_l1(self, keep_masks: Sequence[Tensor]) -> Tensor:
         """Isolated output perturbation ||(A - A')V W_O||_1 of every head (CriticalKV, eq. 5-6).
@@ -149,15 +163,15 @@ def project_heads(heads: Tensor, weights: Tensor) -> Tensor:
 class MeasuredStep:
     logits: Tensor  # [rows, vocabulary]
     hidden: tuple[Tensor, ...]  # per layer [rows, hidden_size], the residual stream after the block
-    # Per layer [rows, query_heads, value_dim], each head's output before W_O.
-    heads: tuple[Tensor, ...]
+    # By layer with attention, [rows, query_heads, value_dim], what W_O gets of each head.
+    heads: dict[int, Tensor]
     normed: Tensor  # [rows, hidden_size], the last block's output after the model's final norm
 
     def first(self, rows: int) -> "MeasuredStep":
         return MeasuredStep(
             self.logits[:rows],
             tuple(hidden[:rows] for hidden in self.hidden),
-            tuple(heads[:rows] for heads in self.heads),
+            {layer: heads[:rows] for layer, heads in self.heads.items()},
             self.normed[:rows],
         )
 
@@ -170,17 +184,22 @@ def measured_step(decoder: Decoder, token: int, reference: int, *, commit: bool)
     loaded, context = decoder.loaded, decoder.context
     rows = len(context.places)
     context.record_row = reference
-    projections = [cast(nn.Module, attention.o_proj) for attention in loaded.attentions]
+    attentions = loaded.attentions.values()
+    projections = [cast(nn.Module, attention.o_proj) for attention in attentions]
     vocabulary: nn.Module = loaded.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     with (
         _collected(loaded.layers, outputs=True) as hidden,
         _collected(projections) as outputs,
         _collected([vocabulary]) as normed,
+        calls_shown(attentions if loaded.gated else ()) as calls,
     ):
         tokens = torch.full((rows, 1), token, device=loaded.device)
         logits = decoder.feed(tokens, commit=commit)
     context.record_row = None
-    heads = tuple(output.view(rows, loaded.info.query_heads, -1) for output in outputs)
+    shape = (rows, loaded.info.query_heads, -1)
+    heads = dict(zip(loaded.attentions, (each.view(shape) for each in outputs), strict=True))
+    for (layer, attention), call in zip(loaded.attentions.items(), calls, strict=bool(calls)):
+        context.gates[layer] = gate_of(attention, call).view(shape)[reference]
     return MeasuredStep(logits, tuple(hidden), heads, normed[0])
 
 
@@ -287,12 +306,14 @@ def control_rows(prefilled: Prefill, first_place: int, capacity: int) -> list[Ro
     windows, cuts = prefilled.loaded.sliding_windows, CUTS
     if prefilled.loaded.model.dtype == torch.float32:
         cuts = CUTS[:1]
-    shared = [compact(each.keys, each.values, [Keep(None)]) for each in prefilled.layers]
+    shared = [whole_slots(each, 1) for each in prefilled.layers]
     return [
         Rows(
             [first_place + number],
             [
                 _PartedSlots(prompt, capacity, window, cut)
+                if prompt.state is None
+                else StateCache(prompt.state, 1)
                 for prompt, window in zip(shared, windows, strict=True)
             ],
             prefilled.prompt_len,

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckv_core.base.stopwatch import Stopwatch
 from ckv_core.engine.causal import sliding_attention, with_gradient
-from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
+from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens, states_of
 from ckv_core.errors import ModelError, RunCancelledError
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import Chunk, FurtherPass, FurtherPasses, begun
@@ -36,6 +36,7 @@ class _PassReader(Reader):
     def begin(self, current: FurtherPass) -> None:
         self._current, self.at = current, 0
         self._own.clear()
+        self.states = states_of(self._prefill)  # linear layers go back to the prompt's end
 
     def take(self, token_ids: Tensor, whole: int) -> None:
         """Read the next tokens [1, tokens] of a pass that ends where so many have been read."""
@@ -94,7 +95,7 @@ class _BackReader(_PassReader):
                     "or weights that are not quantised."
                 )
             gradients = torch.autograd.grad(size, given)
-        for layer, gradient in enumerate(gradients):
+        for layer, gradient in zip(self.loaded.attentions, gradients, strict=True):
             if self.loaded.sliding_windows[layer] is None:
                 self._show_back(layer, torch.linalg.vector_norm(gradient[0].float(), dim=-1))
 
@@ -142,7 +143,7 @@ def _watched(last: nn.Module, loaded: Any) -> Iterator[tuple[list[Tensor], list[
     with ExitStack() as hooks:
         embeddings = loaded.model.get_input_embeddings()
         hooks.enter_context(embeddings.register_forward_hook(from_here))
-        for each in loaded.attentions:
+        for each in loaded.attentions.values():
             hooks.enter_context(each.register_forward_hook(attended))
         hooks.enter_context(last.register_forward_hook(written))
         yield given, outputs

@@ -29,14 +29,15 @@ SETTLED = _USUAL + 2  # steps after which each further one is replayed
 def can_record(loaded: LoadedModel) -> bool:
     """Whether steps of this model have a fixed shape, and run on one device that has graphs.
 
-    A sliding window ends elsewhere in each step. Some kinds of RoPE look at the positions. Which
-    experts a token goes to is looked up by the host.
+    A sliding window ends elsewhere in each step, and what linear layers carry lies elsewhere. Some
+    kinds of RoPE look at the positions. Which experts a token goes to is looked up by the host.
     """
     ropes = (str(getattr(module, "rope_type", "")) for module in loaded.model.modules())
     return (
         is_cuda_like(loaded.device)
         and len(loaded.devices) == 1
         and not any(loaded.sliding_windows)
+        and not loaded.linears
         and not any("longrope" in rope or "dynamic" in rope for rope in ropes)
         and not any(weight.dim() == 3 for part in loaded.layers for weight in part.parameters())
     )

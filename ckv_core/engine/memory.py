@@ -26,7 +26,13 @@ from ckv_core.errors import NoRoomError
 from ckv_core.methods.attention import MAX_LOGITS, block_rows, has_cuda_flash
 from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.shape import FLOAT, KEPT_QUERIES, activation_bytes, part_bytes
+from ckv_core.models.shape import (
+    FLOAT,
+    KEPT_QUERIES,
+    activation_bytes,
+    part_bytes,
+    scan_bytes,
+)
 from ckv_core.records.records import ModelInfo
 from ckv_core.records.variants import VariantSpec
 
@@ -76,9 +82,10 @@ class Sizes:
     orders: int  # of the entries by score, that the prefill keeps
     layers: int
     evictable: int
-    # Of them, those whose entries lie on the device that is looked at.
+    # Of those with entries, and of the evictable ones, those that lie on the device looked at.
     own_layers: int
     own_evictable: int
+    carried: int  # bytes that linear layers carry there for one row
     rows: int  # rows decoded together, the full cache's included
     budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
     masks: int  # kept sets that exist at a time, bases included
@@ -124,8 +131,9 @@ class Sizes:
             orders=min(KEPT_ORDERS, len({key for spec in run.specs for key in order_keys(spec)})),
             layers=info.layers,
             evictable=len(info.evictable_layers),
-            own_layers=info.layers,
+            own_layers=len(loaded.attentions),
             own_evictable=len(info.evictable_layers),
+            carried=sum(state.nbytes for state in loaded.linears.values()),
             rows=rows,
             budgets=tuple(budgets),
             masks=masks,
@@ -168,7 +176,8 @@ class Sizes:
     def _read(self) -> int:
         """The cache and the last queries of each layer."""
         width = self.info.query_heads * self.info.head_dim * self.itemsize
-        return self.cache + self.own_layers * min(self.window, self.tokens) * width
+        queries = self.own_layers * min(self.window, self.tokens) * width
+        return self.cache + queries + self.carried
 
     @property
     def states(self) -> int:
@@ -212,6 +221,7 @@ class Sizes:
         seen = one.tokens * info.kv_heads * self.entry
         room = self.own_layers * (min(more, self.tokens) * self.entry + held * INDEX)
         kept = self._kept * (1 if self.is_plain else 2) + self.kept_sets + room * info.kv_heads
+        kept += self.rows * self.carried
         shared = self.states + self.scores if self.shared else self._sliding
         reading = self._activations(chunk, 1) + one._chunk_attention()
         places = one.tokens * (6 * info.kv_heads * INDEX + 5 * info.query_heads * FLOAT)
@@ -249,7 +259,8 @@ class Sizes:
         written = min(info.query_heads * tokens * seen, max(info.query_heads * seen, MAX_LOGITS))
         logits = 4 * FLOAT * written if self.written_out or self.on_cuda else 0
         widths = self.itemsize, self.run.loaded.linear, self.hidden, 0
-        return self.layers * activation_bytes(tokens, 1, *widths) + entries + logits
+        scanned = len(self.run.loaded.linears) * self._scan(tokens)
+        return self.layers * activation_bytes(tokens, 1, *widths) + entries + logits + scanned
 
     def probe_peak(self) -> int:
         """While a head table is made: a text that is read, with the rows of its last queries."""
@@ -275,7 +286,12 @@ class Sizes:
 
     def _activations(self, tokens: int, rows: int) -> int:
         sizes = (self.itemsize, self.run.loaded.linear, self.hidden, self.vocabulary)
-        return activation_bytes(tokens, rows, *sizes)
+        return activation_bytes(tokens, rows, *sizes) + rows * self._scan(tokens)
+
+    def _scan(self, tokens: int) -> int:
+        """What a layer of linear attention takes for a pass of one row, its states included."""
+        states = self.run.loaded.linears.values()
+        return max((scan_bytes(tokens, *each.recurrent.shape[1:]) for each in states), default=0)
 
     @property
     def scores(self) -> int:
@@ -333,7 +349,8 @@ class Sizes:
         if not self.reference:
             whole = any(budget >= self.tokens for budget in self.budgets)
             measured, outputs, shared = 0, 0, self.cache if whole else self._sliding
-        held = shared + self.variants + tails + outputs
+        # States before and after a step.
+        held = shared + self.variants + tails + outputs + 2 * rows * self.carried
         # Where a row stops, the others' caches are copied: beside what further decodings begin
         # with, else layer by layer, once more where they are packed.
         copied = self._kept
@@ -347,7 +364,7 @@ class Sizes:
         heads = self.info.query_heads
         logits = rows * heads * fed * (self.rest + self.new_tokens + 1)
         # Elsewhere no logits of the prompt.
-        if self.on_cuda or self.written_out or self.evictable < self.layers:
+        if self.on_cuda or self.written_out or self.sliding:
             logits = max(logits, heads * fed * max(self.tokens, sum(self.budgets)))
         parts = 4 * FLOAT * rows * heads * fed * self.info.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
@@ -357,10 +374,10 @@ class Sizes:
 
         Its tail, a pass over what follows the prompt, and its positions while it is made.
         """
-        tail = self.layers * (self.rest + steps) * self.info.kv_heads * self.entry
+        tail = self.own_layers * (self.rest + steps) * self.info.kv_heads * self.entry
         fed = max(1, min(READ_CHUNK, self.rest))
         packing = self.info.kv_heads * self.tokens * 3 * INDEX
-        return kept + tail + self._activations(fed, 1) + packing
+        return kept + tail + 2 * self.carried + self._activations(fed, 1) + packing
 
     def teacher_forcing(self) -> int:
         """All rows' logits of one chunk, and what comparing them with the reference takes.
@@ -459,15 +476,17 @@ def check_memory(run: Run, prefills: PrefillCache) -> dict[str, int]:
 
 def _by_device(sizes: Sizes) -> dict[torch.device, Sizes]:
     """Returns the sizes that each device holds; orders and kept sets of all layers are on one."""
-    places = [next(layer.parameters()).device for layer in sizes.run.loaded.layers]
+    loaded = sizes.run.loaded
+    places = [next(layer.parameters()).device for layer in loaded.layers]
     evictable = sizes.info.evictable_layers
     by_device = {}
     for device in dict.fromkeys(places):
-        own = places.count(device)
+        own = sum(places[layer] == device for layer in loaded.attentions)
         own_evictable = sum(places[layer] == device for layer in evictable)
-        one = replace(sizes, own_layers=own, own_evictable=own_evictable)
+        carried = sum(s.nbytes for layer, s in loaded.linears.items() if places[layer] == device)
+        one = replace(sizes, own_layers=own, own_evictable=own_evictable, carried=carried)
         if device != places[evictable[0]]:
-            one = replace(one, layers=own, evictable=own_evictable)
+            one = replace(one, layers=places.count(device), evictable=own_evictable)
         by_device[device] = one
     return by_device
 

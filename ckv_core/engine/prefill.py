@@ -17,6 +17,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, Statistic, begun
 from ckv_core.models.attention import inputs_shown
+from ckv_core.models.linear import Carried, LinearState
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import LayerRotary, read_as_whole
 from ckv_core.models.shape import CHUNK, CUDA_CHUNK, KEPT_QUERIES, sliding_entries
@@ -88,6 +89,8 @@ class LayerStates:
     values: Tensor
     queries: Tensor  # [query_heads, window, head_dim], the last queries after RoPE
     scaling: Scaling
+    # Of a linear layer, which has no entries and no queries: what it carries.
+    state: LinearState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ class Prefill:
 
     def lends(self, tokens: int) -> bool:
         """Whether another prompt can go on after the first `tokens` of this one."""
+        if self.loaded.linears:  # no state goes back
+            return tokens == self.prompt_len
         return all(
             window is None or tokens - (window - 1) >= self.prompt_len - states.keys.shape[1]
             for window, states in zip(self.loaded.sliding_windows, self.layers, strict=True)
@@ -142,14 +147,17 @@ class Prefill:
 
     def serves(self, needs: Needs) -> bool:
         """Whether it has the last queries and statistics that variants ask for."""
-        has_queries = self.layers[0].queries.shape[1] >= min(needs.window, self.prompt_len)
+        first = self.layers[self.loaded.info.evictable_layers[0]]
+        has_queries = first.queries.shape[1] >= min(needs.window, self.prompt_len)
         return has_queries and all(each in self.observed for each in needs.observers)
 
     @property
     def nbytes(self) -> int:
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
         observed = [tensor for layers in self.observed.values() for tensor in layers.values()]
-        return sum(t.nbytes for t in (*states, *observed, self.logits)) + self.memo.nbytes
+        carried = sum(layer.state.nbytes for layer in self.layers if layer.state)
+        held = sum(t.nbytes for t in (*states, *observed, self.logits))
+        return held + carried + self.memo.nbytes
 
 
 def sliding_room(window: int, device: torch.device) -> int:
@@ -171,16 +179,17 @@ class Prefix:
         return self.source.layers[layer].keys.shape[1]
 
 
-class Reader:
+class Reader(Carried):
     """Has the model read tokens in chunks; a subclass has `attend`, each layer's attention."""
 
     def __init__(self, loaded: LoadedModel, should_stop: Callable[[], bool]) -> None:
+        super().__init__()
         self.loaded, self._should_stop = loaded, should_stop
         self._hidden = torch.empty(0)  # what the attention under way was given
 
     def read(self, token_ids: Tensor, start: int, length: int, *, is_seen: bool) -> Tensor:
         """Read [1, tokens] at positions from `start` on, of so many; the last one's logits."""
-        watched = self.loaded.attentions if is_seen else ()
+        watched = self.loaded.attentions.values() if is_seen else ()
 
         def take_hidden(states: Tensor) -> None:
             self._hidden = states[0]
@@ -236,6 +245,8 @@ class PromptReader(Reader):
         self.marks: dict[tuple[Statistic, torch.device], Marks] = {}
         self._first_held = [0] * loaded.info.layers  # position of the first entry ever held
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
+        if prefix is not None:
+            self.states = states_of(prefix.source)
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
 
@@ -320,6 +331,20 @@ class PromptReader(Reader):
             self.layers[index] = states
         return cast(LayerStates, self.layers[layer])
 
+    def whole(self) -> list[LayerStates]:
+        """All layers once the prompt is read; linear ones with what they carry alone."""
+        info = self.loaded.info
+        for layer, state in self.states.items():
+            none = state.conv.new_empty(info.kv_heads, 0, info.head_dim)
+            queries = state.conv.new_empty(info.query_heads, 0, info.head_dim)
+            self.layers[layer] = LayerStates(none, none, queries, Scaling(1.0), state)
+        return [states for states in self.layers if states is not None]
+
+
+def states_of(prefilled: Prefill) -> dict[int, LinearState]:
+    """By layer, what linear layers carry at the end of a prompt."""
+    return {at: each.state for at, each in enumerate(prefilled.layers) if each.state}
+
 
 def prefill(
     loaded: LoadedModel,
@@ -342,8 +367,7 @@ def prefill(
         reader.start += part.shape[1]
         yield Progress("prefill", reader.start / whole, f"{reader.start:,} of {whole:,} tokens")
     trim()
-    layers = [states for states in reader.layers if states is not None]
     spent = dict.fromkeys(reader.observed, 0.0)
     for (observer, _), marks in reader.marks.items():
         spent[observer] += sum(marks.spans_ms()[::2])
-    return Prefill(loaded, layers, logits, reader.observed, gathered_ms=spent)
+    return Prefill(loaded, reader.whole(), logits, reader.observed, gathered_ms=spent)

@@ -12,9 +12,16 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.cache.evicting import EvictingSlots, places
-from ckv_core.engine.cache.slots import Keep, PromptSlots, SlotCache, compact, held_slots
+from ckv_core.engine.cache.slots import (
+    Keep,
+    PromptSlots,
+    SlotCache,
+    StateCache,
+    compact,
+    held_slots,
+)
 from ckv_core.engine.candidates import Chooser
-from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.prefill import LayerStates, Prefill
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -69,7 +76,7 @@ class Rows:
 
     places: list[int]  # of each row in the batch; empty once all have left
     # Their slots; those of a PolicyRow are EvictingSlots in layers that it may evict from.
-    layers: Sequence[SlotCache | EvictingSlots]
+    layers: Sequence[SlotCache | EvictingSlots | StateCache]
     position: int  # of the next token; also how many tokens each row has read
 
     @property
@@ -86,7 +93,7 @@ class Rows:
     def keep(self, rows: list[int], places: list[int]) -> None:
         """Go on with these rows only, which now have these places in the batch."""
         self.places = places
-        for layer in cast("list[SlotCache]", self.layers):
+        for layer in cast("list[SlotCache | StateCache]", self.layers):
             layer.keep_rows(rows)
 
 
@@ -231,12 +238,27 @@ class RowPlan:
         layers = cast(Prefill, self.own).layers
         for states, window, keep in zip(layers, windows, self.keeps, strict=True):
             if window is not None:
-                found.append(compact(states.keys, states.values, [Keep(None)]))
+                found.append(whole_slots(states, 1))
                 continue
             like = states.keys[:, :0].clone(), states.values[:, :0].clone()
             segment = keep.store.encode(states.keys, states.values, keep.parameters, keep.weights)
             found.append(held_slots(prompt_len, like, [(segment, range(len(states.keys)))]))
         return found
+
+
+def whole_slots(states: LayerStates, rows: int) -> PromptSlots:
+    """One layer of rows that all keep everything, or of a linear layer what it carries."""
+    slots = compact(states.keys, states.values, [Keep(None)] * rows)
+    return replace(slots, state=states.state)
+
+
+def begun(
+    kept: PromptSlots, rows: int, capacity: int, window: int | None
+) -> SlotCache | StateCache:
+    """One layer of rows that evict nothing, at the prompt's end; arguments as of `SlotCache`."""
+    if kept.state is not None:
+        return StateCache(kept.state, rows)
+    return SlotCache(kept, rows, capacity, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +281,12 @@ class PromptRows:
         groups = [self.layers, *self.alone.values()]
         return sum(layer.own_bytes for layers in groups for layer in layers)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the linear layers carry for one row; 0 where there are none."""
+        layers = self.layers or next(iter(self.alone.values()))
+        return sum(layer.state.nbytes for layer in layers if layer.state)
+
     def slots(self, layer: int, row: int) -> PromptSlots:
         """The slots of one row's prompt entries in one layer, shared with other rows or its own."""
         return self.alone[row][layer] if row in self.alone else self.layers[layer]
@@ -277,7 +305,7 @@ class PromptRows:
         """The rows at the end of the prompt, with room for `capacity` further tokens."""
         places = [first_place + row for row in self.steady]
         steady = [
-            SlotCache(kept, len(places), capacity, window)
+            begun(kept, len(places), capacity, window)
             for kept, window in zip(self.layers, self.windows, strict=bool(places))
         ]
         parts = [Rows(places, steady, self.prompt_len)] if places else []
@@ -286,7 +314,7 @@ class PromptRows:
             own = [
                 acting.slots(kept, keeps[index].mask, index)
                 if acting is not None and window is None
-                else SlotCache(kept, 1, capacity, window)
+                else begun(kept, 1, capacity, window)
                 for index, (kept, window) in enumerate(zip(layers, self.windows, strict=True))
             ]
             place, length = first_place + row, self.prompt_len
@@ -305,7 +333,10 @@ def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
     def compacted(rows: Sequence[int]) -> list[PromptSlots]:
         slots = []
         for index, (states, window) in enumerate(zip(prefilled.layers, windows, strict=True)):
-            keeps = [plans[row].keeps[index] if window is None else Keep(None) for row in rows]
+            if window is not None:
+                slots.append(whole_slots(states, len(rows)))
+                continue
+            keeps = [plans[row].keeps[index] for row in rows]
             slots.append(compact(states.keys, states.values, keeps))
         return slots
 

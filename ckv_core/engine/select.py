@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ckv_core.base.memory_line import human_bytes
 from ckv_core.base.percent import percent
 from ckv_core.engine.candidates import (
     PageCandidates,
@@ -204,6 +205,10 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
         warnings.append(
             f"{model.layers - len(evictable)} of {model.layers} layers use a sliding window; they "
             "are not evicted and are not counted here."
+            if not rows.state_bytes
+            else f"{model.layers - len(evictable)} of {model.layers} layers have linear attention; "
+            f"their states ({human_bytes(rows.state_bytes)}) are not evicted and are not counted "
+            "here."
         )
     requested = selection.requested_entries
     if requested is None:

@@ -23,6 +23,7 @@ from ckv_core.models.shape import (
     ModelShape,
     activation_bytes,
     part_bytes,
+    scan_bytes,
     sliding_entries,
 )
 from ckv_core.records.byte_budget import ITEM_BYTES, resolve_budget
@@ -43,7 +44,7 @@ FORMULAS = {
     ),
     "kv_bytes_per_request": (
         "memory of one request: the kept entries of its prompt, as they are stored, and all of its "
-        "output; sliding layers hold their window"
+        "output. Sliding layers hold their window, linear ones their state"
     ),
     "peak_prefill_bytes": (
         "memory beside the weights while one prompt is read: its full cache, the last queries, "
@@ -55,7 +56,7 @@ FORMULAS = {
     ),
     "bytes_read_per_step": (
         "bytes that one request reads for a token: the weights, what is kept of its prompt, and "
-        "half of its output"
+        "half of its output. Of linear layers it is the state"
     ),
     "floor_ms_per_token": (
         "of a request that runs alone: bytes read per step / bandwidth; no token can come faster"
@@ -151,7 +152,8 @@ class RequestSizes:
         self.entry = 2 * shape.head_dim * self.itemsize
         self.budget = resolve_budget(spec, self.info, setting.prompt, self.entry)
         self.evictable = len(self.info.evictable_layers)
-        self.sliding = [window for window in shape.windows if window is not None]
+        self.sliding = [window for window in shape.windows if window]
+        self.carried = shape.carried(self.itemsize)
 
     def layers(self) -> Sequence[int]:
         """Entries that a KV head keeps by evictable layer; equal where the prompt decides."""
@@ -190,12 +192,14 @@ class RequestSizes:
     def kv_bytes(self) -> int:
         setting = self.setting
         output = len(self.sliding) * setting.output * self.shape.kv_heads * self.entry
-        return self.held(setting.output) + self.slid(setting.prompt) + output
+        return self.held(setting.output) + self.slid(setting.prompt) + output + self.carried
 
     def activations(self, tokens: int) -> int:
         shape = self.shape
         sizes = (self.itemsize, shape.linear, shape.hidden, shape.vocabulary)
-        return activation_bytes(tokens, 1, *sizes)
+        one = shape.linears
+        scanned = scan_bytes(tokens, one.heads, one.key, one.value) if one else 0
+        return activation_bytes(tokens, 1, *sizes) + scanned
 
     @property
     def cache(self) -> int:
@@ -208,9 +212,11 @@ class RequestSizes:
         """Bytes of the prompt's cache, its last queries and what is gathered from it."""
         shape, spec = self.shape, self.spec
         window = min(max(KEPT_QUERIES, spec.queries), self.setting.prompt)
-        queries = shape.layers * window * shape.query_heads * shape.head_dim * self.itemsize
+        layers = self.evictable + len(self.sliding)
+        queries = layers * window * shape.query_heads * shape.head_dim * self.itemsize
         gathered = (*spec.observers, *spec.passes)
-        return self.cache + queries + sum(statistic_bytes(each, self.seen) for each in gathered)
+        seen = sum(statistic_bytes(each, self.seen) for each in gathered)
+        return self.cache + self.carried + queries + seen
 
     @property
     def seen(self) -> PromptShape:
@@ -246,7 +252,8 @@ class RequestSizes:
         held = min(self.budget + (self.block - 1) // setting.chunk * setting.chunk, setting.prompt)
         entries = self.evictable * held + 4 * (held + chunk)
         reading = self.activations(chunk) + part_bytes(chunk, shape.query_heads, shape.head_dim)
-        return entries * shape.kv_heads * self.entry + self.slid(setting.prompt) + reading
+        held = entries * shape.kv_heads * self.entry + self.slid(setting.prompt)
+        return held + self.carried + reading
 
     @property
     def choosing_peak(self) -> int:
@@ -271,6 +278,7 @@ class RequestSizes:
         limit = "prefill" if in_prefill <= in_decode else "decode"
         read, together = (shape.bytes_read_by(n, self.itemsize) for n in (1, requests))
         entries = self.held(setting.output // 2, read=True) + self.slid(setting.prompt, read=True)
+        entries += self.carried
         return Planned(
             spec=self.spec.spec,
             label=self.spec.label,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
@@ -78,6 +79,49 @@ def context_attention(
     own = Scaling(factor, cap, sink)
     output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, own)
     return output.transpose(1, 2).contiguous(), None
+
+
+# Arguments and keywords of a module.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@contextmanager
+def calls_shown(modules: Iterable[nn.Module]) -> Iterator[list[Call]]:
+    """Inside, the list grows by what each module is called with."""
+    shown: list[Call] = []
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        shown.append((args, keywords))
+
+    with ExitStack() as hooks:
+        for each in modules:
+            hooks.enter_context(each.register_forward_pre_hook(hook, with_kwargs=True))
+        yield shown
+
+
+class _Ones:
+    """Answers every query with ones, so that what a layer makes of them is its gate."""
+
+    def attend(
+        self, _layer: int, query: Tensor, _key: Tensor, value: Tensor, _scaling: Scaling
+    ) -> Tensor:
+        return torch.ones_like(query[..., : value.shape[3]])
+
+
+def gate_of(attention: nn.Module, call: Call) -> Tensor:
+    """What a layer multiplies the output of its heads by before o_proj; ones where it has no gate.
+
+    `call` is how the pass called it; [rows, tokens, query_heads * value_dim].
+    """
+    found: list[Tensor] = []
+
+    def record(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        found.append(inputs[0])
+
+    args, keywords = call
+    with attention.get_submodule("o_proj").register_forward_pre_hook(record):
+        attention(*args, **(keywords | {"ckv_context": _Ones()}))
+    return found[0]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ compiler. They have no public name.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from types import ModuleType
@@ -26,6 +26,7 @@ from ckv_core.base.devices import may_run_triton
 from ckv_core.errors import is_out_of_memory
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.attention import AttentionContext
+from ckv_core.models.linear import Carried
 
 _LOG = logging.getLogger(__name__)
 _SILU = (nn.SiLU, SiLUActivation)
@@ -153,7 +154,7 @@ def _kernels_of(device: torch.device) -> ModuleType | None:
 
 
 @torch.no_grad()
-def fuse(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> None:
+def fuse(model: PreTrainedModel, attentions: Iterable[nn.Module]) -> None:
     """Replace in place what can be replaced, without gradients.
 
     A part's old weights are given back before the next part is looked at; `attentions` are the
@@ -193,7 +194,7 @@ def _are_linear(part: nn.Module, names: Sequence[str]) -> bool:
     return len({cast(nn.Linear, each).bias is None for each in maps}) == 1
 
 
-def _calls(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[str, _Call]:
+def _calls(model: PreTrainedModel, attentions: Iterable[nn.Module]) -> dict[str, _Call]:
     """By name, the calls of each attention module that has all it needs by keyword."""
     names = {part: name for name, part in model.named_modules()}
     found: dict[str, _Call] = {}
@@ -212,13 +213,14 @@ def _calls(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[str,
     return found
 
 
-class Recorder:
+class Recorder(Carried):
     """Remembers each layer's queries, keys, values, scaling, and the ramp that it answered.
 
-    No gate, norm or permutation after it would leave a ramp as it is.
+    No norm or permutation after it would leave a ramp as it is.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.given: list[tuple[int, list[Tensor]]] = []
         self.scalings: list[Scaling] = []
         self.outputs: list[Tensor] = []

@@ -1,6 +1,6 @@
 """Shape of a model as the engine needs it, and by name what the engine cannot do with a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -11,10 +11,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ckv_core.errors import ModelError
 from ckv_core.methods.parts.scaling import Scaling
-from ckv_core.models.attention import ATTENTION_NAME
+from ckv_core.models.attention import ATTENTION_NAME, calls_shown, gate_of
 from ckv_core.models.fused import Recorder
+from ckv_core.models.linear import is_linear, takes_state
 
-# Everything an attention module may hold. Anything else (gates, latent projections)
+# Everything an attention module may hold. Anything else (norms, latent projections)
 # does arithmetic that the engine would not know of.
 _KNOWN_PARTS = frozenset(
     {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "sinks"}
@@ -25,8 +26,10 @@ _KNOWN_PARTS = frozenset(
 @dataclass(frozen=True, slots=True)
 class Geometry:
     layers: tuple[nn.Module, ...]  # decoder blocks, in order
-    attentions: tuple[nn.Module, ...]  # the attention module of each block
-    # Tokens that each layer sees; None = all, so methods may evict.
+    # By layer, the attention module of each block that has one, and of each other its linear one.
+    attentions: Mapping[int, nn.Module]
+    linears: Mapping[int, nn.Module]
+    # Tokens that each layer sees; None = all, so methods may evict; 0 = of a linear layer.
     sliding_windows: tuple[int | None, ...]
     # query_heads, kv_heads, head_dim: the same in every layer.
     query_heads: int
@@ -53,16 +56,27 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
             f"{name!r} ({type(model).__name__}) has no list of decoder layers that this engine "
             "can read; choose a model such as Llama, Qwen or Phi-3."
         )
-    attentions = tuple(attention_module(layer, at, name) for at, layer in enumerate(layers))
+    linears = {at: found for at, layer in enumerate(layers) if (found := linear_module(layer))}
+    attentions = {
+        at: attention_module(layer, at, name)
+        for at, layer in enumerate(layers)
+        if at not in linears
+    }
+    if not attentions:
+        raise ModelError(
+            f"Every layer of {name!r} keeps one state instead of a KV cache, so there is nothing "
+            "to evict; choose a model with full-attention layers."
+        )
+    first = next(iter(attentions.values()))
     query_heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
-    head_dim = getattr(attentions[0], "head_dim", None)
+    head_dim = getattr(first, "head_dim", None)
     if not isinstance(head_dim, int):
         raise ModelError(
-            f"{type(attentions[0]).__name__} of {name!r} does not say its head_dim for its "
+            f"{type(first).__name__} of {name!r} does not say its head_dim for its "
             f"{query_heads} query heads; choose another model."
         )
-    for index, attention in enumerate(attentions):
+    for index, attention in attentions.items():
         _check_projections(attention, index, (query_heads, kv_heads, head_dim), name)
     limit = context_limit(config)
     if limit is None:
@@ -71,12 +85,14 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
             "unknown; add it to config.json or choose another model."
         )
     windows = sliding_windows(config, attentions, limit)
-    if all(window is not None for window in windows):
+    if None not in windows:
         raise ModelError(
-            f"Every layer of {name!r} uses a sliding window of {windows[0]:,} tokens, so there is "
-            "nothing to evict; choose a model with full-attention layers."
+            f"No layer of {name!r} sees more than a sliding window of "
+            f"{max(each or 0 for each in windows):,} tokens, so there is nothing to evict; choose "
+            "a model with full-attention layers."
         )
-    return Geometry(tuple(layers), attentions, windows, query_heads, kv_heads, head_dim, limit)
+    heads = query_heads, kv_heads, head_dim
+    return Geometry(tuple(layers), attentions, linears, windows, *heads, limit)
 
 
 def context_limit(config: PreTrainedConfig) -> int | None:
@@ -98,9 +114,9 @@ def context_limit(config: PreTrainedConfig) -> int | None:
 
 
 def sliding_windows(
-    config: PreTrainedConfig, attentions: Sequence[nn.Module], context_limit: int
+    config: PreTrainedConfig, attentions: Mapping[int, nn.Module], context_limit: int
 ) -> tuple[int | None, ...]:
-    """Window of each layer in tokens; None where the layer sees the whole context.
+    """Window of each layer in tokens; None where it sees the whole context, 0 without attention.
 
     Models say it in one of three ways: an attribute of the attention module, the config's
     `layer_types`, or a config-wide `sliding_window` (Mistral, Phi3) that holds for all layers.
@@ -108,25 +124,32 @@ def sliding_windows(
     """
     layer_types = getattr(config, "layer_types", None)
     config_window = getattr(config, "sliding_window", None)
-    windows: list[int | None] = []
-    for index, attention in enumerate(attentions):
+    windows: list[int | None] = [0] * config.num_hidden_layers
+    for index, attention in attentions.items():
         window = config_window
         if layer_types is not None and layer_types[index] != "sliding_attention":
             window = None
         window = getattr(attention, "sliding_window", window)
         hides = isinstance(window, int) and window < context_limit
-        windows.append(window if hides else None)
+        windows[index] = window if hides else None
     return tuple(windows)
+
+
+def linear_module(layer: nn.Module) -> nn.Module | None:
+    """The linear-attention module of a block without attention over a KV cache; else None."""
+    found = [each for each in layer.children() if is_linear(each)]
+    has_heads = any(hasattr(each, "o_proj") for each in layer.children())
+    return found[0] if len(found) == 1 and not has_heads else None
 
 
 def attention_module(layer: nn.Module, index: int, name: str) -> nn.Module:
     """The one attention module of a block, with nothing in it that the engine would not see."""
     found = [m for m in layer.children() if hasattr(m, "o_proj") and hasattr(m, "layer_idx")]
-    if len(found) != 1 or found[0].layer_idx != index:
+    if len(found) != 1 or found[0].layer_idx != index or any(map(takes_state, layer.children())):
         raise ModelError(
             f"Layer {index} of {name!r} ({type(layer).__name__}) has no KV cache per head with an "
-            "o_proj after it, so nothing can be evicted there. State-space and hybrid layers have "
-            "none; choose another model."
+            "o_proj after it, so nothing can be evicted there. State-space layers have none; "
+            "choose another model."
         )
     attention = found[0]
     parts = {part.partition(".")[0] for part, _ in attention.named_parameters()}
@@ -169,7 +192,7 @@ def _check_projections(
 
 
 DEQUANTISED = ("fp8", "mxfp4")  # what transformers turns back into numbers when it reads them
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "linear_attention"})
 
 
 def check_config(config: PreTrainedConfig, name: str) -> int:
@@ -184,12 +207,13 @@ def check_config(config: PreTrainedConfig, name: str) -> int:
             "such as Llama, Mistral, Qwen3, Qwen3-MoE, Phi3 or Gemma3."
         )
     model = skeleton(config)
-    if not model._supports_attention_backend:
+    geometry = read_geometry(model, name)
+    # Classes of hybrid models do not say whether they call it; whether they do, `probe` sees.
+    if not (model._supports_attention_backend or geometry.linears):
         raise ModelError(
             f"{type(model).__name__} computes attention itself instead of calling the attention "
             f"function of transformers, so {name!r} cannot be captured; choose another model."
         )
-    read_geometry(model, name)
     return int(model.num_parameters())
 
 
@@ -231,28 +255,25 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
     if getattr(text, "use_bidirectional_attention", False):
         yield "its attention looks ahead (bidirectional)"
     unknown = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES)
-    if "linear_attention" in unknown:
+    if unknown:
         yield (
-            "its layers of type linear_attention keep one state instead of a KV cache, which the "
-            "engine does not carry from prompt to answer"
-        )
-    elif unknown:
-        yield (
-            f"it has layers of type {', '.join(unknown)}, which are neither full nor sliding "
-            "attention and keep no plain KV cache per head"
+            f"it has layers of type {', '.join(unknown)}, which are neither full, sliding nor "
+            "linear attention and keep no plain KV cache per head"
         )
 
 
 _TOKENS = 2
 
 
-def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> tuple[Scaling, ...]:
+def probe(
+    model: PreTrainedModel, geometry: Geometry, name: str
+) -> tuple[tuple[Scaling, ...], bool]:
     """Check by running it what the modules' names and sizes cannot show: ModelError.
 
-    Returns the scaling of each layer.
+    Returns the scaling of each layer with attention, and whether its output is gated.
 
-    Every layer must call our attention function once, in order, with heads of the expected
-    number and size, and hand its output to `o_proj` as it is.
+    Each such layer must call our attention function once, in order, with heads of the expected
+    number and size, and hand its output to `o_proj`: as it is, or times a gate of the token.
     """
     context = Recorder()
     projected: list[Tensor] = []
@@ -263,8 +284,12 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> tuple[Scalin
     device = next(model.get_input_embeddings().parameters()).device
     ids = torch.arange(_TOKENS, device=device)[None]
     try:
-        with ExitStack() as hooks, torch.no_grad():
-            for attention in geometry.attentions:
+        with (
+            calls_shown(geometry.attentions.values()) as calls,
+            ExitStack() as hooks,
+            torch.no_grad(),
+        ):
+            for attention in geometry.attentions.values():
                 projection = attention.get_submodule("o_proj")
                 hooks.enter_context(projection.register_forward_pre_hook(record))
             model(input_ids=ids, use_cache=False, ckv_context=context)
@@ -280,7 +305,7 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> tuple[Scalin
         ) from error
     query = torch.Size((1, geometry.query_heads, _TOKENS, geometry.head_dim))
     entry = torch.Size((1, geometry.kv_heads, _TOKENS, geometry.head_dim))
-    expected = [(layer, query, entry, entry) for layer in range(len(geometry.layers))]
+    expected = [(layer, query, entry, entry) for layer in geometry.attentions]
     shapes = [(layer, *(each.shape for each in given[:3])) for layer, given in context.given]
     if shapes != expected:
         raise ModelError(
@@ -289,16 +314,19 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> tuple[Scalin
             "another model."
         )
     scalings = tuple(context.scalings)
-    for scaling, attention in zip(scalings, geometry.attentions, strict=True):
+    attentions = geometry.attentions.values()
+    for scaling, attention in zip(scalings, attentions, strict=True):
         if getattr(attention, "sinks", None) is not scaling.sink:
             raise ModelError(
                 f"{name!r} uses its attention sinks in a way that this engine does not implement; "
                 "choose another model."
             )
-    pairs = zip(context.outputs, projected, strict=True)
-    if not all(torch.equal(out.transpose(1, 2).flatten(2), into) for out, into in pairs):
+    outputs = [each.transpose(1, 2).flatten(2) for each in context.outputs]
+    gates = [gate_of(*each) for each in zip(attentions, calls, strict=True)]
+    gated = zip(outputs, gates, projected, strict=True)
+    if not all(torch.equal(out * gate, into) for out, gate, into in gated):
         raise ModelError(
-            f"{name!r} changes the attention output before o_proj (a gate or norm), which this "
-            "engine does not implement; choose another model."
+            f"{name!r} changes the attention output before o_proj in another way than by a gate "
+            "(a norm), which this engine does not implement; choose another model."
         )
-    return scalings
+    return scalings, any(not torch.equal(gate, torch.ones_like(gate)) for gate in gates)

@@ -1,5 +1,6 @@
 """A model that is ready to run: weights, tokenizer, and what the engine knows about them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import fuse, pack_linear_maps
 from ckv_core.models.geometry import attention_module, probe, read_geometry
+from ckv_core.models.linear import LinearState, check_states, hand_states
 from ckv_core.records.records import ModelInfo
 
 
@@ -21,16 +23,20 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     info: ModelInfo
     layers: tuple[nn.Module, ...]  # decoder blocks, in order; their output is the residual stream
-    # The attention module of each block, each with a linear `o_proj` whose `weight` can be read.
-    attentions: tuple[nn.Module, ...]
-    # [layers] window in tokens; None = evictable. The only truth: a window that reaches the context
-    # limit counts as none.
+    # By layer, the attention module of each block that has one, with a linear `o_proj` whose
+    # `weight` can be read. The other blocks have linear attention.
+    attentions: Mapping[int, nn.Module]
+    # By layer, a row's state of each block with linear attention, on the meta device: its sizes.
+    linears: Mapping[int, LinearState]
+    gated: bool  # whether a token gates what its heads give before o_proj
+    # [layers] window in tokens; None = evictable, 0 = linear attention. The only truth: a window
+    # that reaches the context limit counts as none.
     sliding_windows: tuple[int | None, ...]
     eos_token_ids: frozenset[int]  # tokens that end a generation
     # Numbers in the weights; what embedding and head share counts once, though packing gives the
     # head a copy.
     parameters: int
-    scalings: tuple[Scaling, ...]  # of each layer
+    scalings: tuple[Scaling, ...]  # of each layer with attention
     linear: int  # numbers that the linear maps of one block, the widest, write of a token
 
     @property
@@ -55,9 +61,12 @@ def wrap_model(
     geometry = read_geometry(model, name)
     model.set_attn_implementation(ATTENTION_NAME)
     model.train(mode=False).requires_grad_(requires_grad=False)
-    scalings = probe(model, geometry, name)
+    hand_states(geometry.linears.values())
+    hidden = next(model.get_input_embeddings().parameters()).shape[1]
+    linears = check_states(geometry.linears, hidden, name)
+    scalings, gated = probe(model, geometry, name)
     parameters = model.num_parameters()
-    fuse(model, geometry.attentions)
+    fuse(model, geometry.attentions.values())
     pack_linear_maps(model)
     info = ModelInfo(
         name=name,
@@ -71,7 +80,7 @@ def wrap_model(
         evictable_layers=geometry.evictable_layers,
         context_limit=geometry.context_limit,
     )
-    attentions = tuple(attention_module(part, i, name) for i, part in enumerate(geometry.layers))
+    attentions = {i: attention_module(geometry.layers[i], i, name) for i in geometry.attentions}
     ids: set[int] = set()  # generation config and tokenizer may each name other end tokens
     generation = getattr(model, "generation_config", None)
     for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
@@ -82,6 +91,8 @@ def wrap_model(
         info=info,
         layers=geometry.layers,
         attentions=attentions,
+        linears=linears,
+        gated=gated,
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=frozenset(ids),
         parameters=parameters,

@@ -10,6 +10,7 @@ from ckv_core.errors import ConfigError, ModelError
 from ckv_core.records.records import ModelInfo
 
 FLOAT = 4  # bytes
+SCAN_CHUNK = 64  # tokens that transformers reads at a time in a layer of linear attention
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
 CUDA_CHUNK = 4096  # there a pass of few tokens is launches more than arithmetic
@@ -38,6 +39,8 @@ class _Family:
     all_heads_normed: bool = False  # queries and keys are normalised, all heads together
     attention_bias: bool = False  # where the config does not say
     sinks: bool = False  # a logit for each head
+    hybrid: bool = False  # linear attention in some layers; the others gate what their heads give
+    shared_expert: bool = False  # one more expert that all tokens go through
 
 
 _FAMILIES = {
@@ -62,8 +65,52 @@ _FAMILIES = {
         pattern=2,
         window=128,
     ),
+    "qwen3_next": _Family(
+        head_norms=True,
+        head_dim=256,
+        hybrid=True,
+        experts="num_experts",
+        shared_expert=True,
+    ),
+    "qwen3_5_text": _Family(head_norms=True, head_dim=256, hybrid=True),
     "olmoe": _Family(all_heads_normed=True, experts="num_experts", expert_size="intermediate_size"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """One layer of linear attention."""
+
+    key_heads: int
+    heads: int  # of values, and of its state
+    key: int
+    value: int
+    kernel: int  # inputs that its convolution keeps
+
+    @classmethod
+    def of(cls, size: Callable[..., int]) -> "_Linear":
+        names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+        return cls(*(size(f"linear_{name}") for name in (*names, "conv_kernel_dim")))
+
+    @property
+    def convolved(self) -> int:
+        return 2 * self.key_heads * self.key + self.heads * self.value
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that its maps write of a token, but for the last one."""
+        return self.convolved + self.heads * (self.value + 2)
+
+    def maps(self, hidden: int) -> int:
+        return hidden * (self.outputs + self.heads * self.value)
+
+    def numbers(self, hidden: int) -> int:
+        """Numbers in its weights: maps, convolution, norm, decays and their bias."""
+        return self.maps(hidden) + self.convolved * self.kernel + self.value + 2 * self.heads
+
+    def nbytes(self, itemsize: int) -> int:
+        """What it carries: inputs of the convolution, and a float32 matrix a head."""
+        return self.convolved * self.kernel * itemsize + self.heads * self.key * self.value * FLOAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +118,8 @@ class ModelShape:
     """The sizes of a model that decide its memory and bandwidth.
 
     Attributes:
-        windows: tokens that each layer sees; None for all, so methods may evict there.
+        windows: tokens that each layer sees; None for all, so methods may evict there; 0 where
+            the layer has linear attention.
         context: tokens that it was trained for.
         parameters: numbers in the weights; shared ones (tied embeddings) once.
         read: of them those that every decoding step reads, no expert among them: of an embedding
@@ -80,6 +128,7 @@ class ModelShape:
         experts: of a layer; 1 where it has none.
         active: of them, those that a token goes through.
         linear: outputs of all linear maps of a block that a token goes through.
+        linears: the sizes of its layers of linear attention; None where it has none.
         maps: of `read`, the numbers of linear maps of blocks, which quantisation packs.
         map_bits, expert_bits: what such a number and one of an expert take with its share of
             scales, where quantisation packs it; None for a number of the dtype.
@@ -99,6 +148,7 @@ class ModelShape:
     experts: int
     active: int
     linear: int
+    linears: "_Linear | None" = None
     maps: int = 0
     map_bits: float | None = None
     expert_bits: float | None = None
@@ -115,16 +165,7 @@ class ModelShape:
                 f"({', '.join(_FAMILIES)}); give the config.json of one that is."
             )
         map_bits, expert_bits = _packed_bits(config.get("quantization_config"), name)
-
-        def size(key: str, default: int | None = None) -> int:
-            value = config.get(key)
-            value, most = default if value is None else value, _MOST.get(key, _MAX_SIZE)
-            if type(value) is not int or not 1 <= value <= most:
-                raise ModelError(
-                    f"The config of {name[:100]!r} needs {key} from 1 to {most:,}; correct it."
-                )
-            return value
-
+        size = _sizes_of(config, name)
         layers, hidden, inner = map(size, ("num_hidden_layers", "hidden_size", "intermediate_size"))
         heads, vocabulary = size("num_attention_heads"), size("vocab_size")
         kv_heads = size("num_key_value_heads", heads)
@@ -136,32 +177,33 @@ class ModelShape:
         head_dim = size("head_dim", family.head_dim or max(1, hidden // heads))
         context = size("max_position_embeddings")
         queries, keys = heads * head_dim, kv_heads * head_dim
-        maps = 2 * hidden * (queries + keys)
-        block = maps + family.norms * hidden
-        block += 2 * head_dim if family.head_norms else 0
-        block += queries + keys if family.all_heads_normed else 0
-        block += heads if family.sinks else 0
-        has_bias = bool(config.get("attention_bias", family.attention_bias))
-        block += queries + 2 * keys if family.qkv_bias or has_bias else 0
-        block += hidden if has_bias else 0
+        windows = _windows(config, family, layers, context)
+        linears = _Linear.of(size) if 0 in windows else None
+        gates = queries if family.hybrid else 0
+        maps = hidden * (2 * (queries + keys) + gates)
+        own = _beside_maps(config, family, (hidden, heads, head_dim), queries + gates + 2 * keys)
+        block = maps + own + (queries + keys if family.all_heads_normed else 0)
         dense = 3 * hidden * inner + (2 * inner + hidden if config.get("mlp_bias") else 0)
-        sparse, experts, active, width = _experts(config, family, layers, size)
-        if active > experts:
-            raise ModelError(
-                f"The config of {name[:100]!r} has {active} of {experts} experts for a token; "
-                "correct it."
-            )
+        sparse, experts, active, width = _experts(config, family, layers, size, name)
+        shared = size("shared_expert_intermediate_size") if family.shared_expert else 0
         own = active * (max(2 * width, hidden) + max(width, hidden)) if sparse else 0
+        own += (2 * shared + hidden + 1) * bool(shared)
         through = max(own, 2 * inner + hidden if sparse < layers else 0)
-        table = vocabulary * hidden
-        bias = int(family.expert_bias)
-        read = layers * block + (layers - sparse) * dense + sparse * experts * (hidden + bias)
-        read += hidden + table
+        table, bias = vocabulary * hidden, int(family.expert_bias)
+        with_heads = layers - windows.count(0)
+        read = with_heads * block + (layers - sparse) * dense + sparse * experts * (hidden + bias)
+        read += hidden + table + sparse * hidden * (3 * shared + bool(shared))
+        maps = with_heads * maps + 3 * hidden * ((layers - sparse) * inner + sparse * shared)
+        outputs = queries + gates + 2 * keys
+        if linears is not None:
+            read += windows.count(0) * (linears.numbers(hidden) + family.norms * hidden)
+            maps += windows.count(0) * linears.maps(hidden)
+            outputs = max(outputs, linears.outputs)
         routed = sparse * experts * (3 * hidden * width + bias * (2 * width + hidden))
         tied = config.get("tie_word_embeddings", family.tied)
         return cls(
             name=name,
-            windows=_windows(config, family, layers, context),
+            windows=windows,
             hidden=hidden,
             query_heads=heads,
             kv_heads=kv_heads,
@@ -173,8 +215,9 @@ class ModelShape:
             routed=routed,
             experts=experts,
             active=active,
-            linear=queries + 2 * keys + hidden + through,
-            maps=layers * maps + (layers - sparse) * 3 * hidden * inner,
+            linear=outputs + hidden + through,
+            linears=linears,
+            maps=maps,
             map_bits=map_bits,
             expert_bits=expert_bits,
         )
@@ -204,6 +247,10 @@ class ModelShape:
     def layers(self) -> int:
         return len(self.windows)
 
+    def carried(self, itemsize: int) -> int:
+        """Bytes that all layers of linear attention carry for one request."""
+        return 0 if self.linears is None else self.windows.count(0) * self.linears.nbytes(itemsize)
+
     def info(self, dtype: str) -> ModelInfo:
         """As a run would describe it."""
         return ModelInfo(
@@ -220,8 +267,34 @@ class ModelShape:
         )
 
 
+def _sizes_of(config: Mapping[str, Any], name: str) -> Callable[..., int]:
+    """Reads a size by its key, or its default; ModelError where it can be none."""
+
+    def size(key: str, default: int | None = None) -> int:
+        value = config.get(key)
+        value, most = default if value is None else value, _MOST.get(key, _MAX_SIZE)
+        if type(value) is not int or not 1 <= value <= most:
+            raise ModelError(
+                f"The config of {name[:100]!r} needs {key} from 1 to {most:,}; correct it."
+            )
+        return value
+
+    return size
+
+
+def _beside_maps(
+    config: Mapping[str, Any], family: _Family, sizes: tuple[int, int, int], outputs: int
+) -> int:
+    """Norms, sinks and biases of a block with attention; of hidden, heads, head_dim and outputs."""
+    hidden, heads, head_dim = sizes
+    found = family.norms * hidden + (2 * head_dim if family.head_norms else 0)
+    found += heads if family.sinks else 0
+    has_bias = bool(config.get("attention_bias", family.attention_bias))
+    return found + (outputs if family.qkv_bias or has_bias else 0) + (hidden if has_bias else 0)
+
+
 def _experts(
-    config: Mapping[str, Any], family: _Family, layers: int, size: Callable[..., int]
+    config: Mapping[str, Any], family: _Family, layers: int, size: Callable[..., int], name: str
 ) -> tuple[int, int, int, int]:
     """Layers with experts, experts of each, those that a token goes through, and their size."""
     if not family.experts:
@@ -231,7 +304,13 @@ def _experts(
     dense = dense if isinstance(dense, list) else []
     sparse = sum(at not in dense and not (at + 1) % step for at in range(layers))
     experts = size(family.experts, config.get("num_local_experts"))
-    return sparse, experts, size("num_experts_per_tok"), size(family.expert_size)
+    active = size("num_experts_per_tok")
+    if active > experts:
+        raise ModelError(
+            f"The config of {name[:100]!r} has {active} of {experts} experts for a token; "
+            "correct it."
+        )
+    return sparse, experts, active, size(family.expert_size)
 
 
 def _packed_bits(quantised: object, name: str) -> tuple[float | None, float | None]:
@@ -258,6 +337,17 @@ def _windows(
 ) -> tuple[int | None, ...]:
     """As `models.geometry.sliding_windows` reads them; a window of the whole context is none."""
     window, types = config.get("sliding_window", family.window), config.get("layer_types")
+    if family.hybrid:
+        every = config.get("full_attention_interval", 4)
+        every = every if type(every) is int and every > 0 else 4
+        sees = [not (at + 1) % every for at in range(layers)]
+        if isinstance(types, list) and len(types) == layers:
+            sees = [each == "full_attention" for each in types]
+        if not any(sees):
+            raise ModelError(
+                "No layer of this model has full attention: there is nothing to evict."
+            )
+        return tuple(None if each else 0 for each in sees)
     if type(window) is not int or not 1 <= window < context:
         return (None,) * layers
     pattern, later = family.pattern, config.get("max_window_layers")
@@ -312,6 +402,16 @@ def activation_bytes(
     """One block's forward pass, twice each linear map's output and the norms in float32."""
     block = 2 * linear * itemsize + 6 * hidden * FLOAT
     return rows * (tokens * block + 6 * vocabulary * FLOAT)
+
+
+def scan_bytes(tokens: int, heads: int, key: int, value: int) -> int:
+    """A pass through one layer of linear attention, where PyTorch computes it.
+
+    In float32: queries, keys and values in several forms, products of all pairs of a chunk, states.
+    A single token is read by itself, more in whole chunks.
+    """
+    whole = 1 if tokens == 1 else -(-tokens // SCAN_CHUNK) * SCAN_CHUNK
+    return heads * (whole * (12 * key + 8 * value + 6 * SCAN_CHUNK) + 3 * key * value) * FLOAT
 
 
 def part_bytes(chunk: int, query_heads: int, head_dim: int) -> int:

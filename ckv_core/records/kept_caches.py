@@ -34,6 +34,8 @@ SCHEMA = 1
 METADATA_KEY = "criticalkv_cache"
 MAX_HEADER_BYTES = 8 * 2**20  # 60 layers of 40 heads, each of its own length, take 3 MiB
 TENSORS = 16  # of the heads that keep as many entries; stores have up to ten
+# What a layer of linear attention carries, which has no entries.
+STATE = re.compile(r"states\.(\d{1,4})\.(conv|recurrent)", re.ASCII)
 TENSOR = re.compile(r"layers\.(\d{1,4})\.(\d{1,4})\.(\w+(?:\.\w+)?)", re.ASCII)
 _WHOLE = "cache's receipt"
 _RECORD = JsonBounds(containers=2_000, values=10_000, depth=6)
@@ -142,7 +144,7 @@ def _check(record: KeptRecord, file: Any) -> None:
         shape = tensor.get_dtype(), tuple(tensor.get_shape())
         if match := TENSOR.fullmatch(name):
             groups[int(match[1])][f"{match[1]}.{match[2]}"][match[3]] = shape
-        else:
+        elif not STATE.fullmatch(name):
             own[name] = shape
     if own.keys() != {"context", "token_ids"}:
         raise _unfit("its context or token ids are missing, or a tensor in it is unknown.")

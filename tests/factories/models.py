@@ -22,8 +22,10 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SmolLM3Config,
 )
 
@@ -37,6 +39,8 @@ from ckv_core.models.steps import silent
 Found = TypeVar("Found")
 EXPERTS = ("qwen3_moe", "mixtral", "olmoe")
 # Gemma 2 caps its logits; gpt-oss has a learnt sink in every head.
+# Linear attention in every other layer, the first one too; the others gate what their heads give.
+HYBRID = ("qwen3_next", "qwen3_5")
 ARCHITECTURES = (
     *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3", *EXPERTS, "gemma2", "gpt_oss"),
 )
@@ -138,6 +142,15 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
         "sliding_window": SLIDING_WINDOW,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     }
+    hybrid: dict[str, object] = {
+        "head_dim": 16,
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+    }
     classes: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
         "llama": (LlamaConfig, {"head_dim": 16}),
         # As many KV heads as query heads; not of ARCHITECTURES, for it is a size, not a family.
@@ -190,6 +203,19 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
                 "final_logit_softcapping": 3.0,
             },
         ),
+        # Experts but in the second layer, and one that all tokens go through.
+        "qwen3_next": (
+            Qwen3NextConfig,
+            {
+                **hybrid,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "shared_expert_intermediate_size": 24,
+                "mlp_only_layers": [1],
+            },
+        ),
+        "qwen3_5": (Qwen3_5TextConfig, hybrid),
         "gpt_oss": (
             GptOssConfig,
             {
@@ -222,9 +248,9 @@ def _build(arch: str, attention: str, **changes: object) -> PreTrainedModel:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def saved_model(folder: Path, **changes: object) -> str:
+def saved_model(folder: Path, arch: str = "llama", **changes: object) -> str:
     """Where a tiny model and its tokenizer lie as a user would have them."""
-    _build("llama", "eager", **changes).save_pretrained(folder)
+    _build(arch, "eager", **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return str(folder)
 

@@ -44,7 +44,7 @@ def references(
         fed = [*asked, *token_ids[:start][lead:][-8:], *closing, *part]
         tap = Tap(rows=len(part))
         forward(model, fed, copy.deepcopy(cache), tap=tap)
-        for layer, weights in enumerate(tap.attention):
+        for layer, weights in tap.attention.items():
             if weights.shape[-1] == n + len(fed):
                 own = [row for row in range(len(part)) if start + row in chosen]
                 found[layer].append(np.log(weights[:, own, :n].double().numpy()))

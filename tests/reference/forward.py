@@ -22,10 +22,11 @@ Kept = list[list[list[bool]] | None]
 
 @dataclass
 class Tap:
-    """What one pass showed, per layer: the last queries' attention and the residual stream."""
+    """What one pass showed, by layer: the last queries' attention and the residual stream."""
 
     rows: int
-    attention: list[Tensor] = field(default_factory=list)  # [query_heads, rows, keys]
+    attention: dict[int, Tensor] = field(default_factory=dict)  # [query_heads, rows, keys]
+    gates: dict[int, Tensor] = field(default_factory=dict)  # [query_heads, dim], of the last token
     hidden: list[Tensor] = field(default_factory=list)  # [hidden_size] after the block, last token
 
 
@@ -57,8 +58,12 @@ def _evicting_hook(kept: list[list[bool]], query_heads: int) -> Any:
 
 @contextmanager
 def _hooks(model: Any, tap: Tap | None, kept: Kept | None) -> Iterator[None]:
-    def see_attention(_module: Any, _args: Any, out: Any) -> None:
-        tap.attention.append(out[1][0, :, -tap.rows :].clone())
+    def see_attention(module: Any, _args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        tap.attention[module.layer_idx] = out[1][0, :, -tap.rows :].clone()
+        twice = 2 * module.config.num_attention_heads * module.head_dim
+        if getattr(module, "q_proj", None) and module.q_proj.out_features == twice:
+            own = module.q_proj(kwargs["hidden_states"][0, -1]).view(-1, 2, module.head_dim)
+            tap.gates[module.layer_idx] = own[:, 1].sigmoid()
 
     def see_hidden(_module: Any, _args: Any, out: Any) -> None:
         tap.hidden.append((out[0] if isinstance(out, tuple) else out)[0, -1].clone())
@@ -70,7 +75,9 @@ def _hooks(model: Any, tap: Tap | None, kept: Kept | None) -> Iterator[None]:
                 attention = block.self_attn
                 hooks.enter_context(attention.register_forward_pre_hook(evict, with_kwargs=True))
             if tap is not None:
-                hooks.enter_context(block.self_attn.register_forward_hook(see_attention))
+                if hasattr(block, "self_attn"):  # not one of linear attention
+                    seen = block.self_attn.register_forward_hook(see_attention, with_kwargs=True)
+                    hooks.enter_context(seen)
                 hooks.enter_context(block.register_forward_hook(see_hidden))
         yield
 
@@ -163,6 +170,9 @@ class Heads:
         self.weights = [
             weight[:, h * width : (h + 1) * width].T for h in range(len(self.attention))
         ]
+        if layer in tap.gates:  # the token's gate lies between its heads and W_O
+            pairs = zip(tap.gates[layer].double(), self.weights, strict=True)
+            self.weights = [gate[:, None] * own for gate, own in pairs]
         projected = [v @ w for v, w in zip(self.values, self.weights, strict=True)]
         self.norms = torch.stack(projected).abs().sum(-1)  # [query_heads, entries]
 
@@ -191,7 +201,7 @@ def head_l1(
     A' = N * A / sum(N * A), N true for kept entries, for every entry after the compressed
     prompt and for the step's own entry. None for layers from which nothing is evicted.
     """
-    found: list[list[float] | None] = [None] * len(full_tap.attention)
+    found: list[list[float] | None] = [None] * len(full_tap.hidden)
     for layer, own in enumerate(kept or []):
         if own is not None:
             heads = Heads(model, layer, full_tap, full_cache)
@@ -201,7 +211,7 @@ def head_l1(
 
 def output_sizes(model: Any, full_tap: Tap, full_cache: DynamicCache) -> list[list[float]]:
     """C = sum_i A_i ||v_i W_O||_1 per evictable layer and query head: the size of roundings."""
-    result: list[list[float]] = [[] for _ in full_tap.attention]
+    result: list[list[float]] = [[] for _ in full_tap.hidden]
     for layer in evictable_layers(model):
         heads = Heads(model, layer, full_tap, full_cache)
         result[layer] = (heads.attention * heads.norms).sum(-1).tolist()

@@ -58,7 +58,7 @@ def repeated(
         for hook in hooks:
             hook.remove()
         sinks = lead if parameters["lead"] == "first" else min(parameters["sinks"], start)
-        for layer, weights in enumerate(tap.attention):
+        for layer, weights in tap.attention.items():
             for head in range(heads):
                 if weights.shape[-1] < n + len(fed):  # of a sliding layer
                     continue

@@ -1,12 +1,13 @@
 """One row's compressed cache as named tensors of a safetensors file, and back, bit for bit.
 
 KV heads of a layer that keep equally many entries are a group; of each group the file has its
-heads, the kept positions and the tensors of its store as they lie in memory.
+heads, the kept positions and the tensors of its store as they lie in memory. Of a layer of linear
+attention it has what that carries at the context's end.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,8 +21,9 @@ from ckv_core.engine.cache.slots import Keep, PromptSlots, compact, held_slots
 from ckv_core.engine.rows import PromptRows, RowPlan
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment
+from ckv_core.models.linear import LinearState
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.records.kept_caches import KeptRecord, metadata_of, read_record
+from ckv_core.records.kept_caches import STATE, KeptRecord, metadata_of, read_record
 from ckv_core.records.variants import VariantSpec
 
 _TENSOR = re.compile(r"layers\.(\d{1,4})\.(\d{1,4})\.(\w+(?:\.\w+)?)", re.ASCII)
@@ -51,7 +53,10 @@ def write_cache(path: Path, cache: KeptCache, masks: Sequence[Tensor | None]) ->
         _TOKENS: torch.tensor(cache.token_ids, dtype=torch.int32),
     }
     for layer, mask in enumerate(masks):
-        groups = _groups(cache.rows.slots(layer, 0), mask, len(cache.token_ids))
+        slots = cache.rows.slots(layer, 0)
+        groups = _groups(slots, mask, len(cache.token_ids))
+        for name, tensor in (slots.state._asdict() if slots.state else {}).items():
+            tensors[f"states.{layer}.{name}"] = tensor.cpu().contiguous()
         for number, group in enumerate(groups):
             for name, tensor in group.items():  # a copy: views of one tensor are not written
                 whole = tensor.cpu().clone(memory_format=torch.contiguous_format)
@@ -136,12 +141,14 @@ def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedMo
         match = _TENSOR.fullmatch(name)
         if match and int(match[1]) < len(found):
             found[int(match[1])].setdefault(int(match[2]), {})[match[3]] = tensor
-        elif name not in (_TEXT, _TOKENS):
+        elif name not in (_TEXT, _TOKENS) and not STATE.fullmatch(name):
             raise _unsound(f"the tensor {name[:60]!r} is unknown")
     layers = [[groups[number] for number in sorted(groups)] for groups in found]
     slots = [
         _Layer(index, spec, prompt_len, loaded).slots(groups) for index, groups in enumerate(layers)
     ]
+    for index, state in _states(tensors, loaded).items():
+        slots[index] = replace(slots[index], state=state)
     evictable = loaded.info.evictable_layers
     kept = sum(group[_POSITIONS].numel() for index in evictable for group in layers[index])
     if kept != record.receipt.retained_entries:
@@ -155,6 +162,22 @@ def _checked(record: KeptRecord, tensors: Mapping[str, Tensor], loaded: LoadedMo
         alone={},
     )
     return KeptCache(record, context, tuple(ids.tolist()), rows)
+
+
+def _states(tensors: Mapping[str, Tensor], loaded: LoadedModel) -> dict[int, LinearState]:
+    """By layer, what each layer of linear attention carries, checked."""
+    found = {}
+    for layer, sizes in loaded.linears.items():
+        device = next(loaded.layers[layer].parameters()).device
+        own = [tensors.get(f"states.{layer}.{name}") for name in LinearState._fields]
+        given = [each.to(device) for each in own if each is not None]
+        kinds = [(each.shape, each.dtype) for each in given]
+        if kinds != [(each.shape, each.dtype) for each in sizes]:
+            raise _unsound(f"layer {layer + 1} lacks what linear attention carries there")
+        if not all(bool(each.isfinite().all()) for each in given):
+            raise _unsound(f"layer {layer + 1} has numbers that are not finite")
+        found[layer] = LinearState(*given)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

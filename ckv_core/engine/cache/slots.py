@@ -27,6 +27,7 @@ from ckv_core.methods.attention import Part, join, partial
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.scaling import Scaling
 from ckv_core.methods.parts.store import PLAIN, Segment, Store
+from ckv_core.models.linear import LinearState
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class PromptSlots:
     # Where the second stretch of each slot is, and [slots, 1] whether there is none; None where no
     # slot has one.
     second: tuple[Tensor, Tensor] | None
+    # Of a linear layer, which has no entries: what it carries, the same for all rows.
+    state: LinearState | None = None
 
     @property
     def kv_heads(self) -> int:
@@ -233,6 +236,29 @@ class Pace:
         """One entry further."""
         self.at.add_(1)
         cast(Tensor, self.rooms.used).add_(1)
+
+
+class StateCache:
+    """What a linear layer carries for some rows; it stands where others have slots.
+
+    Attributes:
+        state: after the last committed token.
+        next: after the last pass, which `commit` keeps.
+    """
+
+    def __init__(self, state: LinearState, rows: int) -> None:
+        self.state = self.next = state.repeated(rows)
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.state.nbytes
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        self.state = self.next = self.state.rows(list(rows))
+
+    def commit(self, _tokens: int) -> None:
+        self.state = self.next
 
 
 class SlotCache:

@@ -17,7 +17,7 @@ from ckv_core import cli
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.records.codec import from_json
 from ckv_core.records.run_request import SCENARIOS, RunRequest, Scenario
-from tests.factories.models import ARCHITECTURES
+from tests.factories.models import ARCHITECTURES, HYBRID
 from tests.factories.tiny_runs import reference, run
 from tests.reference.checks import L1_TOLERANCE, check_run
 from tests.reference.comparison import Reference, build_prompt
@@ -65,6 +65,11 @@ def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> RunRequest:
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "mha"])
 def test_tiny_models_agree_with_the_reference(arch, scenario):
     check_all(arch, tiny_request(scenario, METHODS))
+
+
+@pytest.mark.parametrize(("arch", "scenario"), [*zip(HYBRID, SCENARIOS, strict=True)])
+def test_only_the_layers_with_attention_are_evicted_beside_linear_ones(arch, scenario):
+    check_all(arch, tiny_request(scenario, ("full", "snapkv", "adakv+critical")))
 
 
 @pytest.mark.slow

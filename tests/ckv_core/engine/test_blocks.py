@@ -92,6 +92,7 @@ def masks(held, length: int, layers: int):
         ("gemma3", "keydiff", 0, 33),
         ("llama", "streaming_llm", 4, 33),
         ("gemma3", "random", 0, 33),
+        ("qwen3_next", "keydiff", 0, 33),
     ],
 )
 def test_it_equals_a_masked_full_cache_read_block_by_block(arch, method, sinks, size):

@@ -3,6 +3,7 @@
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from transformers import DynamicCache
 
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import READ_CHUNK, Decoder
+from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.generation import Draw
+from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import prompt_of
 from ckv_core.engine.teacher_forced import token_rank
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.methods import attention as partial
+from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.shape import CHUNK
 from ckv_core.records.agreement import answer_scores
@@ -26,12 +30,15 @@ from ckv_core.records.events import FollowUpsAnswered, Progress, RunResult, Vari
 from ckv_core.records.metrics import METRICS
 from ckv_core.records.records import PromptInfo, VariantResult
 from ckv_core.records.run_request import Repeats, RunRequest, Scenario
+from ckv_core.records.variants import VariantSpec
 from tests.factories.decoding import BUDGET, CLOSE, PROMPT_LEN, masked, prefilled, steady_decoder
 from tests.factories.events import folded
 from tests.factories.models import (
     ARCHITECTURES,
+    HYBRID,
     LONGROPE_ORIGINAL,
     SPECS,
+    drained,
     plain_model,
     prompt_ids,
     tiny_model,
@@ -55,15 +62,27 @@ THIRDS = [
 ]
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+READ = ("full", "snapkv", "adakv+critical")
+
+
+@torch.inference_mode()
+def read(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
+    """With what these methods ask for alone."""
+    needs = Needs.of(map(VariantSpec.parse, READ))
+    return drained(prefill(loaded, token_ids, needs, lambda: False))
+
+
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, *HYBRID])
 def test_logits_equal_the_masked_full_cache(arch):
     """A pass over several tokens (a question), then single tokens, other ones in every row."""
     loaded = tiny_model(arch)
     token_ids = prompt_ids(PROMPT_LEN)
-    fed = [prompt_ids(21, seed) for seed in range(len(SPECS))]
+    specs = SPECS if arch in ARCHITECTURES else READ
+    fed = [prompt_ids(21, seed) for seed in range(len(specs))]
     passes = [slice(0, 9), slice(9, 18), slice(18, 19), slice(19, 20), slice(20, 21)]
     with torch.inference_mode():
-        decoder, selections = steady_decoder(prefilled(loaded, token_ids), 21)
+        result = prefilled(loaded, token_ids) if arch in ARCHITECTURES else read(loaded, token_ids)
+        decoder, selections = steady_decoder(result, 21, specs)
         actual = [decoder.feed(torch.tensor(fed)[:, part]) for part in passes]
     whole = DynamicCache(config=plain_model(arch).config)
     forward(plain_model(arch), token_ids, whole)
@@ -74,21 +93,46 @@ def test_logits_equal_the_masked_full_cache(arch):
             torch.testing.assert_close(logits[row], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("arch", [*ARCHITECTURES, "longrope"])
-@pytest.mark.parametrize("length", [1, PROMPT_LEN, CHUNK + 70])
+@pytest.mark.parametrize(
+    ("arch", "length"),
+    [
+        *product([*ARCHITECTURES, "longrope"], [1, PROMPT_LEN, CHUNK + 70]),
+        *product(HYBRID, [1, CHUNK + 70]),
+    ],
+)
 def test_prefill_equals_plain_transformers(arch, length):
     """In one chunk and in two; sliding layers, whose plain cache holds the window, included."""
     loaded = tiny_model(arch)
     token_ids = prompt_ids(length)
-    result = prefilled(loaded, token_ids)
+    result = read(loaded, token_ids) if arch in HYBRID else prefilled(loaded, token_ids)
     cache = DynamicCache(config=plain_model(arch).config)
     logits = forward(plain_model(arch), token_ids, cache)
     torch.testing.assert_close(result.logits, logits, **CLOSE)
     for states, plain in zip(result.layers, cache.layers, strict=True):
+        if states.state is not None:
+            torch.testing.assert_close(states.state.conv, plain.conv_states[0], **CLOSE)
+            torch.testing.assert_close(states.state.recurrent, plain.recurrent_states[0], **CLOSE)
+            continue
         held = plain.keys.shape[2]
         assert held <= states.keys.shape[1] == length
         torch.testing.assert_close(states.keys[:, -held:], plain.keys[0], **CLOSE)
         torch.testing.assert_close(states.values[:, -held:], plain.values[0], **CLOSE)
+
+
+@torch.inference_mode()
+def test_linear_layers_begin_each_further_pass_at_the_prompts_end():
+    loaded, token_ids = tiny_model("qwen3_next"), prompt_ids(PROMPT_LEN)
+    (repeated,) = VariantSpec.parse("kvzip:repeat=64").passes
+    passes = repeated.passes(PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7]))
+    assert len(passes) == 3
+    found = []
+    for order in (passes, passes[::-1]):
+        result = read(loaded, token_ids)
+        for _ in further_passes(result, [(repeated, order)], lambda: False):
+            pass
+        found.append(result.observed[repeated])
+    for layer, most in found[0].items():
+        torch.testing.assert_close(most, found[1][layer])
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ FORCED = {name for name, quantity in ANALYSIS_ARRAYS.items() if quantity.group =
         ("qwen3", "context-only"),
         ("gemma3", "regular"),
         ("gpt_oss", "context-only"),
+        ("qwen3_5", "regular"),
         ("mha", "regular"),
     ],
 )

@@ -41,7 +41,12 @@ BUDGET = 25
 
 @pytest.mark.parametrize(
     ("arch", "scenario"),
-    [("llama", "context-only"), ("gemma3", "regular"), ("gpt_oss", "regular")],
+    [
+        ("llama", "context-only"),
+        ("gemma3", "regular"),
+        ("gpt_oss", "regular"),
+        ("qwen3_5", "context-only"),
+    ],
 )
 def test_kept_sets_and_tokens_are_those_of_the_literal_method(arch, scenario, monkeypatch):
     monkeypatch.setattr(prefill, "CHUNK", 48)  # statistics are gathered over several chunks

@@ -95,6 +95,8 @@ def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
     for slots in (cache.rows.slots(layer, 0) for layer in range(len(cache.rows.windows))):
         if slots.whole is not None:
             found.append(([], dict(zip("kv", slots.whole, strict=True))))
+        if slots.state is not None:
+            found.append(([], slots.state._asdict()))
         found += [(list(stack.slots), stack.segment.tensors()) for stack in slots.stacks]
     return found
 
@@ -105,6 +107,7 @@ def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
     [
         *(("llama", spec) for spec in HELD),
         *(("gemma3", spec) for spec in ("full", "adakv", "keydiff:prefill=blocks:64")),
+        ("qwen3_next", "keydiff:prefill=blocks:64"),
     ],
 )
 def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_comparison(

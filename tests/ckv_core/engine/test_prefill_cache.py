@@ -75,10 +75,10 @@ def test_scores_added_after_a_prefill_was_kept_count_too():
     bare = prefills.nbytes
     (kept,) = prefills._prefills.values()
     run(prefills, loaded, variants=scored)
-    # Window attention without and with its own columns, and norms: a place for every layer.
+    # Window attention without and with its own columns, and norms, in the layers that are evicted.
     info, tokens = loaded.info, kept.prompt_len
-    scores = info.layers * info.query_heads * ((tokens - 32) + tokens + tokens) * 4
-    # Two orders of the entries that may be evicted, in the layers without a sliding window.
+    scores = len(info.evictable_layers) * info.query_heads * ((tokens - 32) + tokens + tokens) * 4
+    # Two orders of the entries that may be evicted.
     sorted_entries = 2 * len(info.evictable_layers) * info.kv_heads * (tokens - 32) * 4
     assert prefills.nbytes - bare == scores + sorted_entries
     tight = PrefillCache(bare + 100)
@@ -217,6 +217,23 @@ def test_a_sliding_layer_holds_its_window_and_lends_its_end():
     again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
     assert chunks == 2
     assert same(tensors(again), tensors(read(loaded, near)[0]))
+
+
+def test_linear_layers_lend_what_they_carry_at_a_prompts_end_alone():
+    loaded, prefills = tiny_model("qwen3_next"), PrefillCache(2**30)
+    start = prompt_ids(CHUNK, seed=1)
+    for ids in (start + prompt_ids(1), start):
+        prefills.put(ids, read(loaded, ids)[0])
+        if ids != start:
+            assert prefix_tokens(prefills, start + prompt_ids(200, 2)) == 0
+    longer = start + prompt_ids(200, 2)
+    assert prefix_tokens(prefills, longer) == CHUNK
+    taken, _ = read(loaded, longer, prefix=prefills.prefix(longer, Needs(32)))
+    anew, _ = read(loaded, longer)
+    assert same(tensors(taken), tensors(anew))
+    for one, other in zip(taken.layers, anew.layers, strict=True):
+        assert (one.state is None) == (other.state is None)
+        assert same([*(one.state or ())], [*(other.state or ())])
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -1,6 +1,7 @@
 """`ckv plan` computes what the engine holds, transformers counts and others published."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -24,7 +25,7 @@ from ckv_core.models.geometry import read_geometry, skeleton
 from ckv_core.models.shape import CHUNK, ModelShape, shape_of_text
 from ckv_core.records.run_request import RunRequest
 from ckv_core.records.variants import VariantSpec
-from tests.factories.models import ARCHITECTURES, SLIDING, tiny_config
+from tests.factories.models import ARCHITECTURES, HYBRID, SLIDING, tiny_config
 from tests.factories.tiny_runs import run
 
 LLAMA = KNOWN["meta-llama/Llama-3.1-8B-Instruct"]
@@ -39,13 +40,14 @@ def planned(text: str, setting: Setting, shape: ModelShape = LLAMA) -> Planned:
 @pytest.mark.parametrize(
     ("arch", "changes"),
     [
-        *((arch, {}) for arch in (*ARCHITECTURES, "mha")),
+        *((arch, {}) for arch in (*ARCHITECTURES, "mha", *HYBRID)),
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("qwen3", {"tie_word_embeddings": True, "attention_bias": True}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
         ("gemma3", {"layer_types": None, "num_hidden_layers": 7}),
         ("gemma2", {"layer_types": None, "num_hidden_layers": 3}),
         ("gpt_oss", {"layer_types": None, "num_hidden_layers": 5}),
+        ("qwen3_next", {"layer_types": None, "num_hidden_layers": 9, "attention_bias": True}),
         ("qwen3_moe", {"mlp_only_layers": [], "decoder_sparse_step": 2}),
     ],
 )
@@ -60,7 +62,7 @@ def test_a_shape_has_the_sizes_that_transformers_builds(arch, changes):
     # What older files leave out.
     for key in ("layer_types", "sliding_window_pattern", "_sliding_window_pattern"):
         written.pop(key, None)
-    if arch not in SLIDING or changes:
+    if arch not in (*SLIDING, *HYBRID) or changes:
         assert ModelShape.of(written, arch).windows == geometry.sliding_windows
 
 
@@ -137,18 +139,24 @@ def test_packed_weights_take_the_bytes_of_the_published_files():
         assert shape.bytes_read_by(10_000, 2) == row.weights_bytes - table
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen3_moe"])
+HELD = (
+    "full",
+    "snapkv:budget=25%",
+    "adakv:budget=25%",
+    "pyramidkv:budget=25%,store=int4",
+    "pyramidkv:budget=25%,preset=kvpress,store=think",
+    "snapkv:budget=25%,store=int8,layout=layer",
+    "knorm:budget=0.02MiB,store=int4",
+    "h2o:budget=40",
+)
+
+
 @pytest.mark.parametrize(
-    "spec",
+    ("arch", "spec"),
     [
-        "full",
-        "snapkv:budget=25%",
-        "adakv:budget=25%",
-        "pyramidkv:budget=25%,store=int4",
-        "pyramidkv:budget=25%,preset=kvpress,store=think",
-        "snapkv:budget=25%,store=int8,layout=layer",
-        "knorm:budget=0.02MiB,store=int4",
-        "h2o:budget=40",
+        *product(("llama", "gemma3", "qwen3_moe"), HELD),
+        ("qwen3_next", "full"),
+        ("qwen3_5", HELD[2]),
     ],
 )
 def test_a_request_holds_the_bytes_of_the_engines_receipt(spec, arch):

@@ -30,6 +30,7 @@ from ckv_core.models.geometry import read_geometry
 from ckv_core.models.loading import load_model
 from tests.factories.models import (
     ARCHITECTURES,
+    HYBRID,
     plain_model,
     saved_model,
     tiny_model,
@@ -65,11 +66,11 @@ def model_of(arch: str) -> PreTrainedModel:
 
 
 def fused(model: PreTrainedModel) -> Counter[type[nn.Module]]:
-    fuse(model, read_geometry(model, "tiny").attentions)
+    fuse(model, read_geometry(model, "tiny").attentions.values())
     return Counter(type(part) for part in model.modules())
 
 
-@pytest.mark.parametrize("arch", [*ARCHITECTURES, "mha"])
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, "mha", "qwen3_next"])
 @torch.inference_mode()
 def test_a_fused_model_gives_the_same_logits(arch):
     model = model_of(arch)
@@ -78,17 +79,20 @@ def test_a_fused_model_gives_the_same_logits(arch):
     parameters = model.num_parameters()
     kinds = fused(model)
     after = model(input_ids=ids, use_cache=False, ckv_context=Causal()).logits
-    # A wider product may be added up in another order; on most CPUs every bit is the same.
-    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-4)
+    # A wider product may be added up in another order; on most CPUs every bit is the same. Gated
+    # norms of linear layers make more of a rounding.
+    atol = 1e-3 if arch in HYBRID else 1e-4
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=atol)
     assert model.num_parameters() == parameters
     layers = model.config.num_hidden_layers
     if arch != "phi3":  # which has such products of its own, with a RoPE for part of a head
         # Norms of all heads together stand between products and RoPE; experts are no linear maps.
-        # RoPE of gpt-oss is not by halves that are rolled.
-        assert kinds[FusedAttention] == (0 if arch in ("olmoe", "gpt_oss") else layers)
+        # RoPE of gpt-oss is not by halves that are rolled. Hybrid ones gate their heads.
+        assert kinds[FusedAttention] == (0 if arch in ("olmoe", "gpt_oss", *HYBRID) else layers)
+        # One expert of Qwen3-Next is for all tokens.
         few = {"qwen3_moe": 1, "mixtral": 0, "olmoe": 0, "gpt_oss": 0}
         assert kinds[FusedMlp] == few.get(arch, layers)
-    if arch not in ("gemma3", "gemma2"):  # which adds one to the weights of its norms
+    if arch not in ("gemma3", "gemma2", *HYBRID):  # which add one to the weights of their norms
         of_heads = arch in ("qwen3", "qwen3_moe", "olmoe")
         assert kinds[FusedNorm] == (4 if of_heads else 2) * layers + 1
 

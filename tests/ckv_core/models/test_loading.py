@@ -17,6 +17,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ckv_core.base.home import models_folder
+from ckv_core.cli import main
+from ckv_core.engine.compare import compare
 from ckv_core.errors import ConfigError, ModelError, RunCancelledError
 from ckv_core.models import default_model, steps
 from ckv_core.models.checkpoint import find_checkpoint
@@ -24,12 +26,17 @@ from ckv_core.models.geometry import check_config, read_geometry
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, Step
+from ckv_core.records.codec import from_json
+from ckv_core.records.run_request import RunRequest
 from tests.ckv_core.models.tiny_gguf import read_gguf_weights, write_tiny_gguf
+from tests.factories.events import folded
 from tests.factories.models import (
     ARCHITECTURES,
+    HYBRID,
     SLIDING,
     load_tokenizer,
     plain_model,
+    saved_model,
     tiny_config,
     tiny_model,
     tiny_tokenizer,
@@ -163,6 +170,34 @@ def test_quantised_weights_are_read_as_the_numbers_that_they_stand_for(
     assert loaded.info.dtype == "float32"
     for name, weight in numbers.items():
         torch.testing.assert_close(_weight(loaded, name, _rows(numbers)), weight)
+
+
+def test_a_hybrid_model_is_compared_from_its_folder(tmp_path):
+    model, text = saved_model(tmp_path / "model", "qwen3_5"), tmp_path / "text.txt"
+    text.write_text("The ferry left at nine. " * 9, "utf-8")
+    settings = [
+        "--variant",
+        "adakv+critical",
+        "--budget",
+        "25%",
+        "--max-new-tokens",
+        "5",
+        "--device",
+        "cpu",
+    ]
+    files = ["--context", str(text), "--json", str(tmp_path / "out.json")]
+    assert main(["compare", "--model", model, *files, *settings]) == 0
+    result = from_json(json.loads((tmp_path / "out.json").read_text("utf-8")))
+    asked = RunRequest(
+        context=text.read_text("utf-8"),
+        variants=("adakv+critical:budget=25%",),
+        max_new_tokens=5,
+    )
+    again = folded(compare(asked, tiny_model("qwen3_5")))
+    for one, other in zip(result.variants, again.variants, strict=True):
+        assert (one.token_ids, one.receipt) == (other.token_ids, other.receipt)
+        assert "2 of 4 layers have linear attention" in one.receipt.warnings[-1]
+        assert "KiB" in one.receipt.warnings[-1]
 
 
 def test_an_adapter_is_named_as_one(tmp_path):
@@ -378,8 +413,13 @@ def _config(name: str, **changes: object) -> PreTrainedConfig:
     ("config", "words"),
     [
         (lambda: _config("DeepseekV3"), "latent"),
-        (lambda: transformers.MambaConfig(num_hidden_layers=2), "keep one state instead of"),
-        (lambda: _config("Qwen3Next"), "linear_attention keep one state instead of"),
+        (lambda: transformers.MambaConfig(num_hidden_layers=2), "State-space layers have none"),
+        (
+            lambda: tiny_config("qwen3_next", layer_types=["linear_attention"] * 4),
+            "keeps one state instead of",
+        ),
+        (lambda: _config("Bamba", attn_layer_indices=[1]), "State-space layers have none"),
+        (lambda: _config("FalconH1"), "layers of type hybrid"),
         (lambda: _config("Lfm2"), "no KV cache per head"),
         (lambda: _config("Gemma3nText"), "share the keys and values"),
         (lambda: _config("BitNet"), "attn_sub_norm"),
@@ -439,10 +479,11 @@ def test_a_layer_with_other_heads_than_the_config_says_is_refused():
         read_geometry(model, "llama")
 
 
-def test_a_gate_between_attention_and_projection_is_found_by_running_the_model():
+@pytest.mark.parametrize("change", [lambda out: out / out.norm(), lambda out: out.roll(1, -1)])
+def test_what_lies_between_attention_and_projection_is_found_by_running_the_model(change):
     model = AutoModelForCausalLM.from_config(tiny_config("llama"))
     projection = model.model.layers[1].self_attn.o_proj
-    projection.register_forward_pre_hook(lambda _module, inputs: (inputs[0] * 0.5,))
+    projection.register_forward_pre_hook(lambda _module, inputs: (change(inputs[0]),))
     with pytest.raises(ModelError, match="before o_proj"):
         wrap_model(model, tiny_tokenizer(), name="llama", sha256="")
 
@@ -460,7 +501,7 @@ def test_all_end_tokens_of_generation_config_and_tokenizer_count():
     assert loaded.eos_token_ids == {7, 9, tiny_tokenizer().eos_token_id}
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, *HYBRID])
 def test_a_supported_architecture_passes_and_its_geometry_is_the_configs(arch):
     check_config(tiny_config(arch), arch)
     info = tiny_model(arch).info
@@ -468,5 +509,5 @@ def test_a_supported_architecture_passes_and_its_geometry_is_the_configs(arch):
     assert info.context_limit == 2048
     assert info.dtype == "float32"
     assert info.device == "cpu"
-    expected = (1, 3) if arch in SLIDING else tuple(range(info.layers))
+    expected = (1, 3) if arch in (*SLIDING, *HYBRID) else tuple(range(info.layers))
     assert info.evictable_layers == expected
