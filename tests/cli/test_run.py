@@ -36,9 +36,9 @@ from storage.recorder import Recorder
 
 begun, commit, compare, stored = [], Recorder.commit, together.compare, []
 
-def begin(request, *others):
+def begin(request, *others, **more):
     begun.append(request)
-    return compare(request, *others)
+    return compare(request, *others, **more)
 
 def store(self, slug, results):
     if stored:
@@ -143,11 +143,11 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
 def test_ctrl_c_ends_what_is_begun_and_a_second_one_loses_it(folder, url, capsys, monkeypatch):
     compare, begun = together.compare, []
 
-    def begin(*arguments):
+    def begin(*arguments, **more):
         begun.append(arguments)
         for _ in range({2: 1, 4: 2}.get(len(begun), 0)):  # once, and in the next run twice
             signal.raise_signal(signal.SIGINT)
-        return compare(*arguments)
+        return compare(*arguments, **more)
 
     monkeypatch.setattr(together, "compare", begin)
     with closing(open_database(url)) as database:

@@ -26,6 +26,7 @@ from tests.factories.app import (
     store_run,
 )
 from tests.factories.runs import TEN_TOKENS, done_result
+from ui.accounts.turns import Turns
 from ui.charts.catalog import CHARTS
 from ui.compare.form_values import CONTROL_NAMES
 from ui.compare.page import ComparePage
@@ -45,7 +46,7 @@ def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
         identity = Identity(services.users, services.accounts, services.shares)
     app = Starlette(
         routes=[*build_routes(services), Route("/echo", echo, methods=["POST"])],
-        middleware=[Middleware(Guard, settings=settings, identity=identity)],
+        middleware=[Middleware(Guard, settings=settings, identity=identity, turns=Turns())],
         exception_handlers=REFUSALS,
     )
     return TestClient(app, base_url="http://127.0.0.1:7860", follow_redirects=False)
@@ -141,5 +142,5 @@ def test_a_run_from_a_result_file_fills_the_form_and_says_that_the_question_lack
         page = ComparePage(services, Settings.from_environ({}), models=["m"], examples={})
     for slug, lacks in ((SLUG, False), (SWEEP_SLUG, True)):
         told = page.open(SimpleNamespace(query_params={"from": slug}))[len(CONTROL_NAMES)]
-        assert "run the same again" in told["text"]
+        assert "run them again" in told["text"]
         assert ("type it below" in told["text"]) == lacks

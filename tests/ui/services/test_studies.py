@@ -166,7 +166,7 @@ def test_tasks_are_counted_by_the_model(services):
         with pytest.raises(LimitError, match="300,000,000 tokens; this app makes 20,000,000"):
             ask(too_many)
     assert cost.seconds > 0
-    with pytest.raises(ConfigError, match="data file"):
+    with pytest.raises(ConfigError, match="Give the file with the samples"):
         services.studies.samples_of(STUDY)
 
 
