@@ -86,8 +86,8 @@ def on_gpu(runner: str, job: Job) -> Words:
     loop = threading.Thread(target=WorkerLoop(theirs, partial(runner_of, runner)).run, daemon=True)
     loop.start()
     with ours:  # its end stops the job, and then the loop
+        yield os.getpid()  # first: the job may end this process at once
         ours.send(job)
-        yield os.getpid()
         reply = None
         while not isinstance(reply, JobEnd) and (loop.is_alive() or ours.poll()):
             reply = ours.recv() if ours.poll(BEAT_S) else None
