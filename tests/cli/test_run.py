@@ -141,7 +141,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_ctrl_c_ends_what_is_begun_and_a_second_one_loses_it(folder, url, capsys, monkeypatch):
-    compare, begun = together.compare, []
+    compare, begun, before = together.compare, [], signal.getsignal(signal.SIGINT)
 
     def begin(*arguments, **more):
         begun.append(arguments)
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_what_is_begun_and_a_second_one_loses_it(folder, url, capsys
             stopped = f"Stopped by Ctrl-C: {kept} of 12 samples are stored. The same command runs"
             assert stopped in capsys.readouterr().err
             assert stored(database) == kept * POINTS
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 TEXTS = ("text", "state", "reason")
