@@ -142,11 +142,15 @@ def decide(
     sources: Sequence[Hashable],
     tolerance: float,
     *,
+    refused: NDArray[np.bool_] | None = None,
     former: int = 0,
     once: bool = False,
 ) -> Choice:
     """Decide from the samples that count; `losses` has full, scores and sources, budgets rising.
 
+    `refused`: [methods, budgets], points that no prompt could run. Nothing is claimed of them, and
+    they stop no claim about the method's other budgets: prompts alone say which they are, so the
+    claims that are left are tested as if these were not there.
     `tolerance` is 0 to 1, in thousandths. `former`: methods that were in the run and are no more.
     `once`: of a run whose size was fixed and that is read once, at its end. A point keeps if and
     only if `can_show_loss` holds and its `at_most` is not over the tolerance; it loses if and only
@@ -163,8 +167,20 @@ def decide(
     nothing_right = np.sort(losses(full, np.zeros((1, 1, len(full))), sources)[0], axis=-1)
     can_show_loss = bool(log_e_loses(nothing_right, step / STEPS)[0, 0] >= _ENOUGH)
     to_show = _sources_for((1 + nothing_right[0, 0]) / (1 + step / STEPS), 1)
-    keeps = _each_once(lambda tried: _keeps_at(high, tried, former, once=once) >= _ENOUGH)
-    loses = _each_once(lambda tried: closed(log_e_loses(low, tried), former) >= _ENOUGH)
+    out = np.zeros((methods, budgets), np.bool_) if refused is None else refused
+    passed = out & ~out.all(1, keepdims=True)  # a method without any point has no evidence
+
+    def keeps_at(tried: float) -> NDArray[np.bool_]:
+        if once:
+            return _log_p_keeps(high, tried, passed, former) >= _ENOUGH
+        found = np.where(passed, np.inf, log_e_keeps(high, tried))
+        return closed(found[:, ::-1], former)[:, ::-1] >= _ENOUGH
+
+    def loses_at(tried: float) -> NDArray[np.bool_]:
+        return closed(np.where(passed, np.inf, log_e_loses(low, tried)), former) >= _ENOUGH
+
+    keeps = _each_once(lambda tried: keeps_at(tried) & ~out)
+    loses = _each_once(lambda tried: loses_at(tried) & ~out)
 
     def point(method: int, budget: int) -> PointDecision:
         at = (method, budget)
@@ -173,7 +189,8 @@ def decide(
         keeps_it, loses_it = most <= step and can_show_loss, least >= step
         state: State = "keeps" if keeps_it else "loses" if loses_it else "undecided"
         more = None
-        if state == "undecided" and not once and (can_show_loss or to_show is not None):
+        may_show = can_show_loss or to_show is not None
+        if state == "undecided" and not once and not out[at] and may_show:
             more = needed((low[at], high[at]), step / STEPS, methods + former)
             more = None if more is None else max(more, to_show or 0)
         loss = known[at][~np.isnan(known[at])]
@@ -273,15 +290,13 @@ def least_tolerance(n: int, methods: int, lost: int = 0) -> float | None:
     return float(scipy.optimize.brentq(short, 1e-6, (STEPS - 1) / STEPS))
 
 
-def _keeps_at(high: Values, tolerance: float, former: int, *, once: bool) -> Values:
-    """Log E of "keeps" for each point, [methods, budgets], tested from the largest budget down.
+def _log_p_keeps(high: Values, tolerance: float, passed: NDArray[np.bool_], former: int) -> Values:
+    """-log p of "keeps" for each point, [methods, budgets], tested from the largest budget down.
 
-    `once`: in its place -log p of the exact binomial test, which counts the sources that lose
-    anything, with Bonferroni's correction.
+    The exact binomial test counts the sources that lose anything; p has Bonferroni's correction.
     """
-    if not once:
-        return closed(log_e_keeps(high, tolerance)[:, ::-1], former)[:, ::-1]
-    p = scipy.stats.binom.cdf((high > 0).sum(-1), high.shape[-1], tolerance)[:, ::-1]
+    p = scipy.stats.binom.cdf((high > 0).sum(-1), high.shape[-1], tolerance)
+    p = np.where(passed, 0.0, p)[:, ::-1]
     worst = np.maximum.accumulate(p, axis=1)[:, ::-1] * (len(p) + former)
     with np.errstate(divide="ignore"):
         found: Values = -np.log(worst)

@@ -256,12 +256,19 @@ def _choice(reading: Reading, places: Sequence[int]) -> Choice:
         found = [reading.by_key[key].score for key in keys]
         return [np.nan if score is None else score for score in found]
 
-    table = [[scores(each, budget) for budget in reading.budgets] for each in reading.candidates]
+    def is_refused(variant: str, budget: str) -> bool:
+        keys = ((reading.samples[at].id, variant, budget) for at in places)
+        return all(reading.by_key[key].for_good for key in keys)
+
+    budgets, candidates = reading.budgets, reading.candidates
+    table = [[scores(each, budget) for budget in budgets] for each in candidates]
+    refused = [[is_refused(each, budget) for budget in budgets] for each in candidates]
     return decide(
         np.array(scores(baseline.variant, baseline.budget), np.float64),
         np.array(table, np.float64),
         [reading.sources[at] for at in places],
         study.tolerance / 100,
+        refused=np.array(refused, np.bool_),
         former=len(study.earlier_variants),
         once=study.read_once,
     )

@@ -264,6 +264,13 @@ def test_failures_that_come_again_are_told_from_those_that_may_pass():
     told = Reading(STUDY, samples, refused).decision.cautions
     assert "8 results failed and fail each time: Raise the budget." in told
     assert "2 results failed and may pass if the run is resumed: Memory ran out." in told
+    wrong = {FULL_POINT: set(range(60))}
+    missed = [
+        replace(r, **failed, for_good=r.budget == "10%") if r.budget == "10%" else r
+        for r in made(60, wrong)[1]
+    ]
+    decision = Reading(STUDY, made(60, wrong)[0], missed).decision
+    assert [each.outcome for each in decision.methods] == ["loses", "loses"]
 
 
 def test_a_cut_answer_is_neither_right_nor_wrong():
@@ -392,17 +399,37 @@ def column(choice, name):
 
 
 @settings(max_examples=12, deadline=None)
-@given(run=runs(), step=st.integers(0, 600))
-def test_it_is_what_the_second_implementation_decides(run, step):
-    found = own(run, step)
+@given(run=runs(), step=st.integers(0, 600), mask=st.integers(0, 2**9 - 1))
+@example(run=([1.0] * 16, [[[CUT] * 16, [0.0] * 16]], [*range(16)]), step=250, mask=1)
+def test_it_is_what_the_second_implementation_decides(run, step, mask):
+    """Points that no prompt could run, by the bits of `mask`, are not there for the second one."""
+    full, table, sources = run
+    size = len(table), len(table[0])
+    refused = np.array([mask >> at & 1 for at in range(size[0] * size[1])], bool).reshape(size)
+    table = np.where(refused[..., None], CUT, table).tolist()
+    found = own((full, table, sources), step, refused=refused)
     if found.n < 2:
         assert {state for row in column(found, "state") for state in row} == {"undecided"}
         return
-    states, most, least, can_show = reference.decided(*run, step)
+    there = [np.flatnonzero(~row) if not row.all() else np.arange(size[1]) for row in refused]
+    left = [[row[at] for at in own] for row, own in zip(table, there, strict=True)]
+    states, most, least, can_show = reference.decided(full, left, sources, step)
     assert found.can_show_loss == can_show
-    assert column(found, "at_most") == most
-    assert column(found, "at_least") == least
-    assert column(found, "state") == states
+    for method, own_points in enumerate(there):
+        points = [found.points[method][at] for at in own_points]
+        for point, *expected, is_out in zip(
+            points,
+            most[method],
+            least[method],
+            states[method],
+            refused[method][own_points],
+            strict=True,
+        ):
+            claims = [1.0, None, "undecided"] if is_out else expected
+            assert [point.at_most, point.at_least, point.state] == claims
+    for method, at in zip(*np.nonzero(refused), strict=True):
+        assert found.points[method][at].state == "undecided"
+        assert found.points[method][at].needed is None
 
 
 @settings(max_examples=40, deadline=None)
