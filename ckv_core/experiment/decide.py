@@ -142,21 +142,21 @@ def decide(
     sources: Sequence[Hashable],
     tolerance: float,
     *,
-    refused: NDArray[np.bool_] | None = None,
     former: int = 0,
     once: bool = False,
 ) -> Choice:
     """Decide from the samples that count; `losses` has full, scores and sources, budgets rising.
 
-    `refused`: [methods, budgets], points that no prompt could run. Nothing is claimed of them, and
-    they stop no claim about the method's other budgets: prompts alone say which they are, so the
-    claims that are left are tested as if these were not there.
+    A score of -inf is of a prompt that could not run. Where none could, nothing is claimed of the
+    point, and it stops no claim about the method's other budgets: prompts alone say which points
+    these are, so the claims that are left are tested as if these were not there.
     `tolerance` is 0 to 1, in thousandths. `former`: methods that were in the run and are no more.
     `once`: of a run whose size was fixed and that is read once, at its end. A point keeps if and
     only if `can_show_loss` holds and its `at_most` is not over the tolerance; it loses if and only
     if its `at_least` is not below.
     """
-    low, known, high = losses(full, scores, sources)
+    is_refused: NDArray[np.bool_] = scores == -np.inf
+    low, known, high = losses(full, np.where(is_refused, np.nan, scores), sources)
     methods, budgets, n = low.shape
     step = min(round(STEPS * tolerance), STEPS - 1)
     if n < FEWEST_SOURCES:
@@ -167,7 +167,7 @@ def decide(
     nothing_right = np.sort(losses(full, np.zeros((1, 1, len(full))), sources)[0], axis=-1)
     can_show_loss = bool(log_e_loses(nothing_right, step / STEPS)[0, 0] >= _ENOUGH)
     to_show = _sources_for((1 + nothing_right[0, 0]) / (1 + step / STEPS), 1)
-    out = np.zeros((methods, budgets), np.bool_) if refused is None else refused
+    out: NDArray[np.bool_] = is_refused.all(-1)
     passed = out & ~out.all(1, keepdims=True)  # a method without any point has no evidence
 
     def keeps_at(tried: float) -> NDArray[np.bool_]:

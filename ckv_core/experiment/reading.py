@@ -252,23 +252,18 @@ def _choice(reading: Reading, places: Sequence[int]) -> Choice:
     study, baseline = reading.study, reading.study.baseline_point
 
     def scores(variant: str, budget: str | None) -> list[float]:
-        keys = ((reading.samples[at].id, variant, budget) for at in places)
-        found = [reading.by_key[key].score for key in keys]
-        return [np.nan if score is None else score for score in found]
+        found = [reading.by_key[reading.samples[at].id, variant, budget] for at in places]
+        lost = [-np.inf if each.for_good else np.nan for each in found]
+        pairs = zip(found, lost, strict=True)
+        return [none if each.score is None else each.score for each, none in pairs]
 
-    def is_refused(variant: str, budget: str) -> bool:
-        keys = ((reading.samples[at].id, variant, budget) for at in places)
-        return all(reading.by_key[key].for_good for key in keys)
-
-    budgets, candidates = reading.budgets, reading.candidates
-    table = [[scores(each, budget) for budget in budgets] for each in candidates]
-    refused = [[is_refused(each, budget) for budget in budgets] for each in candidates]
+    table = [[scores(each, budget) for budget in reading.budgets] for each in reading.candidates]
+    full = np.array(scores(baseline.variant, baseline.budget), np.float64)
     return decide(
-        np.array(scores(baseline.variant, baseline.budget), np.float64),
+        np.where(np.isfinite(full), full, np.nan),
         np.array(table, np.float64),
         [reading.sources[at] for at in places],
         study.tolerance / 100,
-        refused=np.array(refused, np.bool_),
         former=len(study.earlier_variants),
         once=study.read_once,
     )
