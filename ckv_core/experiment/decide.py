@@ -167,7 +167,7 @@ def decide(
     nothing_right = np.sort(losses(full, np.zeros((1, 1, len(full))), sources)[0], axis=-1)
     can_show_loss = bool(log_e_loses(nothing_right, step / STEPS)[0, 0] >= _ENOUGH)
     to_show = _sources_for((1 + nothing_right[0, 0]) / (1 + step / STEPS), 1)
-    out: NDArray[np.bool_] = is_refused.all(-1)
+    out: NDArray[np.bool_] = np.logical_and.reduce(is_refused, axis=-1)
     passed = out & ~out.all(1, keepdims=True)  # a method without any point has no evidence
 
     def keeps_at(tried: float) -> NDArray[np.bool_]:
