@@ -296,7 +296,7 @@ def _print_losses(reading: "Reading") -> None:
     def decided(row: "Row") -> tuple[str, str]:
         method, budget = methods.get(row.curve_spec), point_of(row).budget or ""
         found = method.points.get(budget) if method else None
-        if not method or not found:
+        if not method or not found or found.loss is None:  # no result has a score
             return "-", "-"
         pill = sentences.pill(found.state, method.budget, decision.tolerance)
         return sentences.points(found.at_most), pill

@@ -102,7 +102,7 @@ class DecodeContext:
         return out
 
     def state(self, layer: int) -> LinearState:
-        """What a linear layer carries for the rows of the pass; see StateContext."""
+        """The state of the rows of this pass in a linear layer; see StateContext."""
         own = [cast(StateCache, part.layers[layer]).state for part in self.parts]
         if len(own) == 1:
             return own[0]

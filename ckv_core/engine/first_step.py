@@ -89,7 +89,7 @@ class FullLayer:
         return self.gated(((entries.exp() - kept) @ self.values.float()).flatten(0, 1))
 
     def gated(self, heads: Tensor) -> Tensor:
-        """What W_O gets of the heads' own outputs [query_heads, value_dim]."""
+        """The heads' outputs [query_heads, value_dim] times the gate, as W_O gets them."""
         return heads if self.gate is None else heads * self.gate.float()
 
     @property

@@ -289,7 +289,7 @@ class Sizes:
         return activation_bytes(tokens, rows, *sizes) + rows * self._scan(tokens)
 
     def _scan(self, tokens: int) -> int:
-        """What a layer of linear attention takes for a pass of one row, its states included."""
+        """Bytes of a pass of one row through a layer of linear attention, with its states."""
         states = self.run.loaded.linears.values()
         return max((scan_bytes(tokens, *each.recurrent.shape[1:]) for each in states), default=0)
 

@@ -16,7 +16,7 @@ _CLOSE = 2.0  # a budget that keeps and the next below it are near each other up
 
 
 def next_of_run(result: RunResult) -> str:
-    """Of one sample: further budgets, or more samples where one budget tells methods apart."""
+    """The next step after one sample: further budgets, or more samples if methods differ at one."""
     counts, grid = tally(result.variants), read_grid(result)
     states = {state for line in grid.lines for state in line.states}
     is_lost_anyway = counts.by_answer and counts.full not in (None, "answered")
@@ -32,7 +32,7 @@ def next_of_run(result: RunResult) -> str:
 
 
 def next_of_samples(reading: Reading, file: str) -> str:
-    """Of many samples: more of them, another budget, or what the decision saves."""
+    """The next step after many samples: more of them, another budget, or `ckv plan`."""
     study, decision, results = reading.study, reading.decision, reading.results
     is_weak = decision.full is None or decision.full.mean < LEAST_FULL
     is_open = len(results) < len(reading.samples) * len(study.points())

@@ -136,6 +136,8 @@ def next_budget(name: str, budget: str, found: PointDecision, n: int) -> str:
     at = f"At {budget_words(budget)} {name}"
     if found.state == "loses":
         return f"{at} loses at least {points(found.at_least or 0.0)}."
+    if found.loss is None:
+        return f"{at} {seen(found)}."
     return f"{at} {seen(found)}, so it is too early to tell.{settled_by(found, n)}"
 
 

@@ -89,7 +89,7 @@ class Reconstruction:
 
     @property
     def following(self) -> str:
-        """What every pass after the first one begins with."""
+        """Words that begin every pass after the first one."""
         return _NEXT_OF_AUTHORS if self.sinks is None else NEXT
 
     @property

@@ -109,7 +109,7 @@ class _Ones:
 
 
 def gate_of(attention: nn.Module, call: Call) -> Tensor:
-    """What a layer multiplies the output of its heads by before o_proj; ones where it has no gate.
+    """The gate that a layer multiplies its heads' outputs by before o_proj; ones without a gate.
 
     `call` is how the pass called it; [rows, tokens, query_heads * value_dim].
     """

@@ -15,7 +15,7 @@ from ckv_core.errors import ModelError
 
 
 class LinearState(NamedTuple):
-    """What one layer knows of all tokens so far, in one row or several; never changed in place."""
+    """The state of a layer after all tokens so far, of one or more rows; never changed in place."""
 
     conv: Tensor  # [rows, channels, kernel], the last inputs of its convolution
     recurrent: Tensor  # [rows, heads, key_dim, value_dim]
@@ -49,7 +49,7 @@ class StateContext(Protocol):
 
 
 class _Handed:
-    """What a linear layer of transformers asks of its cache in one pass."""
+    """The cache that a linear layer of transformers is given in one pass."""
 
     def __init__(self, context: StateContext) -> None:
         self._context = context

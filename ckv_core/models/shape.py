@@ -109,7 +109,7 @@ class _Linear:
         return self.maps(hidden) + self.convolved * self.kernel + self.value + 2 * self.heads
 
     def nbytes(self, itemsize: int) -> int:
-        """What it carries: inputs of the convolution, and a float32 matrix a head."""
+        """Bytes of its state: inputs of the convolution, and a float32 matrix for each head."""
         return self.convolved * self.kernel * itemsize + self.heads * self.key * self.value * FLOAT
 
 

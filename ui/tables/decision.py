@@ -38,7 +38,7 @@ class _Line(NamedTuple):
 
     @property
     def state(self) -> str:
-        is_open = self.method.outcome == "unmeasured"
+        is_open = self.method.outcome == "unmeasured" or self.found.loss is None
         return "unmeasured" if is_open else self.found.state
 
     @property

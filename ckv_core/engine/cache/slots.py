@@ -239,7 +239,7 @@ class Pace:
 
 
 class StateCache:
-    """What a linear layer carries for some rows; it stands where others have slots.
+    """The state of some rows in a linear layer, in the place of slots.
 
     Attributes:
         state: after the last committed token.

@@ -179,7 +179,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("arch", "window", "chunks"), [("llama", 32, 1), ("gemma3", 32, 1), ("qwen3", CHUNK + 5, 2)]
 )
-def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(arch, window, chunks):
+def test_a_shared_start_gives_the_bits_of_a_prompt_read_whole_prefill(arch, window, chunks):
     """Another length and another window than the source had; sliding layers included."""
     loaded, prefills = tiny_model(arch), PrefillCache(2**30)
     start = prompt_ids(2 * CHUNK + 77, seed=1)
@@ -191,9 +191,9 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(arch, window, chunk
     prefix = prefills.prefix(token_ids, Needs(window))
     assert prefix is not None
     taken, read_now = read(loaded, token_ids, window, prefix)
-    anew, _ = read(loaded, token_ids, window)
+    whole_prefill, _ = read(loaded, token_ids, window)
     assert read_now == chunks
-    assert same(tensors(taken), tensors(anew))
+    assert same(tensors(taken), tensors(whole_prefill))
     prefills.put(token_ids, taken)
     assert same(tensors(source), before)
     shared = {t.untyped_storage().data_ptr() for t in tensors(source)}
@@ -229,9 +229,9 @@ def test_linear_layers_lend_what_they_carry_at_a_prompts_end_alone():
     longer = start + prompt_ids(200, 2)
     assert prefix_tokens(prefills, longer) == CHUNK
     taken, _ = read(loaded, longer, prefix=prefills.prefix(longer, Needs(32)))
-    anew, _ = read(loaded, longer)
-    assert same(tensors(taken), tensors(anew))
-    for one, other in zip(taken.layers, anew.layers, strict=True):
+    whole_prefill, _ = read(loaded, longer)
+    assert same(tensors(taken), tensors(whole_prefill))
+    for one, other in zip(taken.layers, whole_prefill.layers, strict=True):
         assert (one.state is None) == (other.state is None)
         assert same([*(one.state or ())], [*(other.state or ())])
 

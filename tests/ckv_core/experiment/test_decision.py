@@ -271,6 +271,11 @@ def test_failures_that_come_again_are_told_from_those_that_may_pass():
     ]
     decision = Reading(STUDY, made(60, wrong)[0], missed).decision
     assert [each.outcome for each in decision.methods] == ["loses", "loses"]
+    refused_at = decision.methods[0].points["10%"]
+    assert refused_at.loss is None
+    assert sentences.next_budget("SnapKV", "10%", refused_at, 60) == (
+        "At 10 % SnapKV has no known score."
+    )
 
 
 def test_a_cut_answer_is_neither_right_nor_wrong():

@@ -122,6 +122,14 @@ def test_scores_stand_by_method_and_budget_with_their_intervals():
 
 def test_the_bounds_are_drawn_against_the_tolerance():
     figure = STUDY_CHARTS["bound"].figure(reading(), {})
+    refused = [
+        replace(one, state="failed", score=None, for_good=True) if one.budget == "10%" else one
+        for one in reading().results
+    ]
+    found = bounds_table(replace(reading(), results=refused))
+    outcomes = {key[1]: cells["outcome"]["text"] for key, cells in by_point(found).items()}
+    assert outcomes["10%"] == "Too few results"
+    assert outcomes["50%"] != "Too few results"
     bounds = by_point(bounds_table(reading()))
     for trace in figure.data:
         drawn = [bounds[trace.name, budget]["at_most"]["value"] for budget, _ in trace.customdata]
